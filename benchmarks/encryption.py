@@ -1,31 +1,51 @@
-"""`python -m benchmarks.encryption`: what encrypting costs a record, written and read, on one core.
+"""`python -m benchmarks.encryption`: what encrypting costs a record, written and read.
 
 Prints a markdown table for blocks of 1 MiB of JSON lines. Written: records are encoded, compressed, their blocks
-encrypted. Read: blocks are decrypted, inflated and decoded. Plain and encrypted take turns; the least of each counts.
+encrypted. Read: blocks are decrypted, inflated and decoded. Archived: a whole chunk goes through the archiver's buffer
+and commit into a folder. Scanned: the replayer reads it from there. Plain and encrypted take turns; the least counts.
 """
 
 import argparse
+import asyncio
+import base64
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 from msgspec.structs import replace
 
+from archiver.commit.commit import PartitionIdentity, commit_chunk
+from archiver.commit.driver import Driver, NoLog
+from archiver.commit.recovery import TakeoverPolicy, take_over
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
+from archiver.ingest.roll_policy import RollLimits
 from benchmarks.data import START_MS, STEP_MS, generated
 from benchmarks.measure import machine
 from benchmarks.tables import Table, as_markdown
 from blockgz_runtime.process import share_heaps
+from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.local import LocalStore
+from blockgz_runtime.store.retry import bounded_backoff
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, block_crc32, decode_block
 from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, WrappedKey
 from index_format.encryption import CIPHER, BlockCipher, opened_with
+from index_format.keys import LAYOUTS, TopicFolder
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
+from replayer.place import ArchivePlace, opened
+from replayer.read.selection import scan
 
 BLOCK_BYTES = 1024 * 1024
 CREATE_TIME = 0
 BATCH_RECORDS = 4000
+KEYS = "env:BLOCKGZ_BENCHMARK_KEYS"
+POLICY = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)
+WHAT = ("written", "read", "archived", "scanned")
 CIPHER_OF_ALL = BlockCipher(bytes(32), "archive", "orders", 0, 0)
 KINDS = {
     "gzip, values of 200 B": (200, "gzip", "isal", 1),
@@ -88,11 +108,41 @@ def read(blocks: Sequence[StoredBlock], codec: str, cipher: BlockCipher | None) 
     return count
 
 
+def archived(parts: Sequence[pa.RecordBatch], codec: str, compressor: Compressor, keys: str | None, root: Path) -> None:
+    """A chunk of some batches, built and committed as an archiver does."""
+    folder, buffers = LAYOUTS["topic"](TopicFolder("orders"), 0), BufferFolder(root / "buffer")
+    formats = ("json", codec, "read_committed")
+    identity = PartitionIdentity(folder, "benchmark", None, "benchmark", *formats, "", keys)
+    settings = ChunkSettings(record_format("json"), compressor, BLOCK_BYTES, RollLimits(1 << 40, 1e9))
+    try:
+        builder = ChunkBuilder(settings, buffers.new_file(), 0, sealing=identity.sealing)
+        for part in parts:
+            builder.add(part, None, 0.0)
+        chunk = builder.finish(len(parts) * BATCH_RECORDS)
+        store = LocalStore(root / "archive")
+        driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+        held = driver.run(take_over(identity, "benchmark", POLICY)).held
+        driver.run(commit_chunk(identity, held, chunk))
+    finally:
+        buffers.close()
+
+
+def scanned(keys: str | None, root: Path) -> int:
+    """Reads a whole partition as a replayer does; gives the number of its records."""
+
+    async def count() -> int:
+        async with opened(ArchivePlace(LocalAddress(str(root / "archive")), keys=keys)) as archive:
+            partition = await archive.open_partition("orders", 0)
+            return sum([batch.num_rows async for batch in scan(partition, 0, 2**62)])
+
+    return asyncio.run(count())
+
+
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of this thread."""
-    begun = time.thread_time()
+    """Processor time of this process."""
+    begun = time.process_time()
     work()
-    return time.thread_time() - begun
+    return time.process_time() - begun
 
 
 class Kind(NamedTuple):
@@ -102,22 +152,26 @@ class Kind(NamedTuple):
     codec: str
     compressor: Compressor
 
-    def times(self, cipher: BlockCipher | None) -> tuple[float, float]:
-        """Seconds that writing and reading take."""
+    def times(self, cipher: BlockCipher | None, keys: str | None) -> tuple[float, ...]:
+        """Seconds that each of WHAT takes."""
         blocks: list[StoredBlock] = []
-        return (
-            seconds(lambda: blocks.extend(written(self.parts, self.compressor, cipher))),
-            seconds(lambda: read(blocks, self.codec, cipher)),
-        )
+        with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
+            return (
+                seconds(lambda: blocks.extend(written(self.parts, self.compressor, cipher))),
+                seconds(lambda: read(blocks, self.codec, cipher)),
+                seconds(lambda: archived(self.parts, self.codec, self.compressor, keys, Path(folder))),
+                seconds(lambda: scanned(keys, Path(folder))),
+            )
 
 
 def rows(count: int, rounds: int) -> list[tuple[str, ...]]:
-    """Two rows for each kind of records."""
+    """A row of each of WHAT for each kind of records."""
     found = []
+    os.environ[KEYS.partition(":")[2]] = base64.b64encode(bytes(32)).decode()
     for name, (value_bytes, codec, library, level) in KINDS.items():
         kind = Kind(batches(count, value_bytes), codec, COMPRESSORS[library](level))
-        turns = [(kind.times(None), kind.times(CIPHER_OF_ALL)) for _ in range(rounds)]
-        for number, what in enumerate(("written", "read")):
+        turns = [(kind.times(None, None), kind.times(CIPHER_OF_ALL, KEYS)) for _ in range(rounds)]
+        for number, what in enumerate(WHAT):
             plain, encrypted = (
                 min(turn[side][number] for turn in turns) / (count * BATCH_RECORDS) * 1e9 for side in (0, 1)
             )

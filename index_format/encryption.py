@@ -3,6 +3,8 @@
 Each chunk has a key of its own, each of its blocks a nonce of its own; what a block belongs to is authenticated.
 """
 
+import base64
+import hashlib
 import struct
 from dataclasses import dataclass, field
 
@@ -16,6 +18,20 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
 """What a stored block has more than its member or frame."""
+ID_DIGITS = 16
+
+
+def key_id(secret: bytes) -> str:
+    """What may be shown of a key: the beginning of its SHA-256."""
+    return hashlib.sha256(secret).hexdigest()[:ID_DIGITS]
+
+
+def parse_key(text: str) -> bytes:
+    """A key that is written in base64; raises ValueError unless it has 32 bytes."""
+    secret = base64.b64decode(text, validate=True)
+    if len(secret) != KEY_BYTES:
+        raise ValueError(f"it has {len(secret)} bytes, not {KEY_BYTES}")
+    return secret
 
 
 @dataclass(frozen=True)
@@ -88,12 +104,15 @@ def opened_block(stored: bytes | memoryview, number: int, index: ChunkIndex, sec
 
     Raises CorruptBlock, or UnsupportedVersion for another cipher.
     """
-    entry = index.blocks[number]
+    return opened_with(cipher_of(index, secret), number, stored, index.blocks[number])
+
+
+def cipher_of(index: ChunkIndex, secret: bytes) -> BlockCipher:
+    """What opens the blocks of an encrypted chunk; raises UnsupportedVersion for another cipher."""
     if not index.encryption or index.encryption.cipher != CIPHER:
         name = index.encryption.cipher if index.encryption else None
         raise UnsupportedVersion(f"cipher {name!r} is unknown", remedy="use a newer release of blockgz")
-    cipher = BlockCipher(secret, index.archive_id, index.topic, index.partition, index.start_offset)
-    return opened_with(cipher, number, stored, entry)
+    return BlockCipher(secret, index.archive_id, index.topic, index.partition, index.start_offset)
 
 
 def opened_with(

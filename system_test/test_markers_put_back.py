@@ -8,8 +8,6 @@ import random
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
@@ -21,6 +19,7 @@ from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
 from system_test.support.topics import create_topic
 from system_test.support.waiting import wait_until
+from tests.support.key_pair import key_pair
 
 RECORDS = 8_000
 CHUNK_RECORDS = 25
@@ -60,7 +59,7 @@ def test_markers_that_were_put_back_are_told_from_writers_at_work(
     report = verified(tmp_path / "archive", topic_name)
     assert (report.records, report.next_offset) == (RECORDS, RECORDS)
     earlier = tmp_path / "earlier.json"
-    keys = made_keys(tmp_path)
+    keys = key_pair(tmp_path)
     site.replayer("verify", "--report", earlier, "--sign-key", keys[0])
     end = json.loads(early)["next_offset"] or 0
     newest = marker.read_bytes()
@@ -80,12 +79,3 @@ def test_markers_that_were_put_back_are_told_from_writers_at_work(
 def verified(archive: Path, topic: str) -> PartitionReport:
     reader = LocalReader(LocalAddress(str(archive)))
     return asyncio.run(verify_partition(Archive(reader), topic, 0, Depth.STRUCTURE, lambda _: None))
-
-
-def made_keys(folder: Path) -> tuple[Path, Path]:
-    """A pair of keys as PEM files, as openssl writes them."""
-    key = Ed25519PrivateKey.generate()
-    private, public = folder / "key.pem", folder / "pub.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    return private, public

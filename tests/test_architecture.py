@@ -69,7 +69,7 @@ KAFKA = (
         (("botocore",), ("blockgz_runtime/store", "blockgz_runtime/encryption/key_service.py")),
         (
             ("cryptography",),
-            ("index_format/encryption.py", "replayer/verify/signing.py"),
+            ("index_format/encryption.py", "blockgz_runtime/signing.py"),
         ),
         (("click", "rich"), ("archiver/cli", "replayer/cli", "blockgz_runtime/program")),
         (("pyspark",), ("archiver/spark", "replayer/spark", "blockgz_runtime/spark")),

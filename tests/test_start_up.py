@@ -31,7 +31,7 @@ STARTS = {
     "replayer ls": ALWAYS | ARROW,
     "replayer describe orders": ALWAYS | ARROW,
     "replayer get orders:0:1": ALWAYS
-    | {"pyarrow.compute", "numpy.ma", "rich.console", "replayer.replay", "replayer.read.record_filter"},
+    | {"pyarrow.compute", "numpy.ma", "rich.console", "replayer.replay", "blockgz_runtime.record_filter"},
     "replayer cat orders": ALWAYS | {"numpy.ma", "rich.console", "replayer.replay"},
     "replayer verify --records": ALWAYS,
 }

@@ -40,7 +40,11 @@ COMMANDS = {
     ),
     "erase": Place(
         "archiver.cli.erase:erase",
-        "Erase records by key or offset, and tell when nothing in the archive holds them any more.",
+        "Erase records by key, header, value or offset, and tell when nothing in the archive holds them any more.",
+    ),
+    "rewrap": Place(
+        "archiver.cli.rewrap:rewrap",
+        "Wrap the keys of encrypted chunks with the newest master key, while archivers run.",
     ),
     "drop": Place(
         "archiver.cli.drop:drop_command",

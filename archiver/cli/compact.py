@@ -7,12 +7,13 @@ from typing import Any
 import click
 import orjson
 
-from archiver.cli.buffer_options import buffer_options
+from archiver.cli.rewrite_options import buffer_options, rewrite_keys_options
 from archiver.commit.driver import Driver, NoLog
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact.planning import CompactPlans, plan_compaction
 from archiver.maintain.compact.running import Compacted, Room, carry_out
 from archiver.maintain.contents.compact import Compaction, Conversion
+from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.sweep import Problem
@@ -21,6 +22,7 @@ from blockgz_runtime.program.archive_options import max_block_option, store_opti
 from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
 from blockgz_runtime.program.options import SIZE, OptionSet
 from blockgz_runtime.program.options import Option as Single
+from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
@@ -97,6 +99,7 @@ conversion_options = OptionSet(
         "archiver compact -a s3://backup/kafka --dry-run",
         "archiver compact 'clicks-*' --chunk-bytes 256MiB -a ./archive --yes",
         "archiver compact orders --codec zstd --zstd-level 9 -a ./archive",
+        "archiver compact --keys file:/etc/blockgz/keys -a s3://backup/kafka",
     ),
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
@@ -106,11 +109,10 @@ conversion_options = OptionSet(
 )
 @click.option("--small-bytes", type=SIZE, help="Merge only chunks below this size. The default is half of a chunk.")
 @conversion_options
+@rewrite_keys_options
 @max_block_option
 @buffer_options
-@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+@plan_options
 def compact(
     *,
     topics: tuple[str, ...],
@@ -119,6 +121,7 @@ def compact(
     chunk_bytes: int,
     small_bytes: int | None,
     conversion: Conversion | None,
+    rewrite_keys: RewriteKeys,
     max_block_bytes: int,
     buffer_dir: Path | None,
     buffer_bytes: int,
@@ -129,12 +132,13 @@ def compact(
     """Merge small neighbouring chunks into large ones, and convert chunks, while archivers run.
 
     Merged blocks are copied byte for byte; converted ones are encoded again. Every new chunk is compared with the old
-    ones before it takes their place. The newest chunks of a partition, which are in no catalog yet, and encrypted
-    chunks stay as they are. What was replaced is deleted by `archiver gc`, a grace after it first saw that. TOPIC is a
-    name, a glob or ~regex; the default is the whole archive. Prints the plan and asks first.
+    ones before it takes their place. The newest chunks of a partition, which are in no catalog yet, stay as they are.
+    Encrypted chunks are decrypted with --keys and encrypted again with the newest of these; with --encrypt, all that is
+    stored again is encrypted. What was replaced is deleted by `archiver gc`, a grace after it first saw that. TOPIC is
+    a name, a glob or ~regex; the default is the whole archive. Prints the plan and asks first.
     """
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
-    compaction = Compaction(MergeLimits(small, chunk_bytes), conversion)
+    compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
     driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
     selection = TopicSelection(topics) if topics else None
@@ -227,7 +231,5 @@ def _print_plan(plan: CompactPlans) -> None:
         print_table(columns, rows, droppable=("catalogs", "catalogs after"))
     else:
         click.echo("nothing to compact")
-    if plan.encrypted:
-        click.echo(f"{plan.encrypted:,} encrypted chunks stay as they are")
     if plan.partitions and plan.untouched:
         click.echo(f"{plan.untouched:,} partitions stay as they are")

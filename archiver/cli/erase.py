@@ -7,22 +7,29 @@ from pathlib import Path
 import click
 import msgspec
 
-from archiver.cli.buffer_options import buffer_options
+from archiver.cli.rewrite_options import buffer_options, rewrite_keys_options
 from archiver.commit.archive import archive_info, layout_of
 from archiver.commit.driver import Driver, NoLog
 from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.places import parse_offsets, places_of
 from archiver.maintain.erase.report import ErasedPartition, EraseReport, Remains, read_report, remains_of
 from archiver.maintain.erase.running import erase_in
-from archiver.maintain.erase.search import AtOffsets, FoundRecords, Wanted, WithKeys, find_records
+from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
 from archiver.maintain.sweep import Problem, read_chain
-from blockgz_runtime.atomic_file import replace_file
+from blockgz_runtime.atomic_file import replace_file, write_private
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
+from blockgz_runtime.program.filter_options import grep_option, header_option
 from blockgz_runtime.program.main import closing, confirm, print_problems
-from blockgz_runtime.program.options import Parsed
+from blockgz_runtime.program.options import Option as Single
+from blockgz_runtime.program.options import OptionSet, Parsed
+from blockgz_runtime.program.plan_options import plan_options
+from blockgz_runtime.program.report_options import sign_key_option
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, ValueMatches
+from blockgz_runtime.signing import signature_of, signed
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
@@ -34,50 +41,97 @@ SHOWN_RANGES = 4
 NOT_YET = "not erased yet"
 
 
+def _wanted(
+    keys: Sequence[str],
+    keys_file: Path | None,
+    headers: tuple[Condition, ...],
+    grep: str | None,
+    offsets: OffsetRanges | None,
+) -> Wanted | None:
+    """Which records; None where nothing says so. Raises UsageError where both offsets and something else do."""
+    chosen = {os.fsencode(key) for key in keys}
+    if keys_file is not None:
+        chosen |= {line for line in keys_file.read_bytes().splitlines() if line}
+        if not chosen:
+            raise UsageError(f"{keys_file} holds no key", remedy="write one key a line")
+    conditions = [*([KeyIn(sorted(chosen))] if chosen else []), *headers]
+    conditions += [ValueMatches(Pattern(grep))] if grep is not None else []
+    if conditions and offsets is not None:
+        raise _unclear("offsets say so, and something else as well")
+    if offsets is not None:
+        return AtOffsets(offsets)
+    return Matching.all_of(*conditions) if conditions else None
+
+
+def _unclear(why: str) -> UsageError:
+    return UsageError(
+        "it is not clear which records to erase",
+        why=why,
+        remedy="use --key, --keys-file, --header and --grep, or --offsets",
+    )
+
+
+wanted_options = OptionSet(
+    "wanted",
+    _wanted,
+    Single(
+        "--key",
+        "keys",
+        multiple=True,
+        metavar="TEXT",
+        help="Only records with this key; repeat it to allow more keys.",
+    ),
+    Single(
+        "--keys-file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="Only records with one of the keys in this file, one a line.",
+    ),
+    header_option,
+    grep_option,
+    Single(
+        "--offsets",
+        type=Parsed("offsets", lambda text: parse_offsets([text])),
+        metavar="RANGES",
+        help="Only records at these offsets: 17, 17..30 (without 30), or several with commas.",
+    ),
+)
+"""Passes `wanted: Wanted | None`."""
+
+
 @click.command(
     "erase",
     epilog=closing(
         "archiver erase orders --key 4711 -a s3://backup/kafka --dry-run",
         "archiver erase orders eu-orders --keys-file keys.txt -a ./archive --report erased.json --yes",
         "archiver erase orders:3 --offsets 1700,1800..1850 -a ./archive",
+        "archiver erase clicks --header user=4711 --report erased.json --sign-key key.pem -a ./archive",
         "archiver erase --status erased.json -a s3://backup/kafka",
     ),
 )
 @click.argument("places", nargs=-1, metavar="[TOPIC[~N][:P[,P-P]]...]")
 @store_options(writing_s3_options)
-@click.option("--key", "keys", multiple=True, metavar="TEXT", help="Erase records with this key; may be repeated.")
-@click.option(
-    "--keys-file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Erase records with one of the keys in this file, one a line.",
-)
-@click.option(
-    "--offsets",
-    type=Parsed("offsets", lambda text: parse_offsets([text])),
-    metavar="RANGES",
-    help="Erase records at these offsets: 17, 17..30 (without 30), or several with commas.",
-)
+@wanted_options
 @click.option("--report", type=click.Path(path_type=Path), help="Write what was erased to this new file, as JSON.")
 @click.option(
     "--status",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Tell whether the erase of that report is complete, and change nothing.",
 )
+@rewrite_keys_options
+@sign_key_option
 @max_block_option
 @buffer_options
-@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@plan_options
 def erase(
     *,
     places: tuple[str, ...],
     archive: str,
     s3: S3Settings,
-    keys: tuple[str, ...],
-    keys_file: Path | None,
-    offsets: OffsetRanges | None,
+    wanted: Wanted | None,
     report: Path | None,
     status: Path | None,
+    sign_key: Path | None,
+    rewrite_keys: RewriteKeys,
     max_block_bytes: int,
     buffer_dir: Path | None,
     buffer_bytes: int,
@@ -85,25 +139,28 @@ def erase(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Erase records by key or offset, and tell when nothing in the archive holds them any more.
+    """Erase records by key, header, value or offset, and tell when nothing in the archive holds them any more.
 
-    TOPIC means all its incarnations. Chunks that hold such records are written again without them. Safe beside
+    With several of --key, --header and --grep, records are meant of which all hold. TOPIC means all its incarnations.
+    Chunks that hold such records are written again without them, encrypted ones with --keys or --encrypt. Safe beside
     archivers: one that is at work claims its partitions again. What was replaced stays for readers that are at work,
     until archiver gc deletes it after its grace; --status tells whether that has happened. Prints the plan, without
     content, and asks first.
     """
     store = open_existing_store(archive, s3)
     if status is not None:
-        if places or keys or keys_file or offsets is not None:
+        if places or wanted is not None:
             raise UsageError("--status takes no topics and no keys", remedy="the report names what was erased")
         return _tell_status(store, status, as_json=as_json)
-    wanted = _wanted(keys, keys_file, offsets)
-    _check_new(report)
-    found, problems = _find(store, _partitions(store, places, by_offset=offsets is not None), wanted, max_block_bytes)
+    if wanted is None:
+        raise _unclear("nothing says so")
+    _check_report(report, sign_key)
+    partitions = _partitions(store, places, by_offset=isinstance(wanted, AtOffsets))
+    found, problems = _find(store, partitions, wanted, max_block_bytes, rewrite_keys)
     if not as_json:
         _print_plan(found)
     meant = [each for each in found if each.num_records]
-    book = _Book(store, archive, report, meant, dry_run=dry_run)
+    book = _Book(store, archive, report, sign_key, meant, dry_run=dry_run)
     if meant and not dry_run:
         records = sum(each.num_records for each in meant)
         question = f"Erase {records:,} records of {len(meant):,} partitions for good?"
@@ -111,7 +168,8 @@ def erase(
         book.write()
         buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
         try:
-            problems += _erase(store, book, buffers, buffer_bytes=buffer_bytes, max_block_bytes=max_block_bytes)
+            limits = {"buffer_bytes": buffer_bytes, "max_block_bytes": max_block_bytes}
+            problems += _erase(store, book, buffers, rewrite_keys, **limits)
         finally:
             buffers.close()
             book.write()
@@ -124,9 +182,17 @@ class _Book:
     """Keeps what is not erased yet, and the report of it in a file."""
 
     def __init__(
-        self, store: ToolStore, archive: str, path: Path | None, found: Sequence[FoundRecords], *, dry_run: bool
+        self,
+        store: ToolStore,
+        archive: str,
+        path: Path | None,
+        sign_key: Path | None,
+        found: Sequence[FoundRecords],
+        *,
+        dry_run: bool,
     ) -> None:
         self._store, self._archive, self._path, self._dry_run = store, archive, path, dry_run
+        self._sign_key = sign_key
         self._archive_id = archive_info(store, layout_of(store)).archive_id
         self.found = found
         self.errors = {str(each): NOT_YET for each in found}
@@ -143,34 +209,28 @@ class _Book:
         )
 
     def write(self) -> None:
-        """Puts the report into the file, if one is asked for: before anything is erased, and at the end."""
+        """Puts the report into the file, if one is asked for: before anything is erased, and at the end.
+
+        The signature is beside it if there is a key.
+        """
         if self._path is None:
             return
+        body = msgspec.json.format(msgspec.json.encode(self.report()), indent=1) + b"\n"
         try:
-            replace_file(self._path, msgspec.json.format(msgspec.json.encode(self.report()), indent=1) + b"\n")
+            replace_file(self._path, body)
+            if self._sign_key is not None:
+                write_private(signature_of(self._path), signed(body, self._sign_key))
         except OSError as error:
             raise UsageError(
                 f"{self._path} cannot be written", why=error.strerror or str(error), remedy="name another file"
             ) from error
 
 
-def _wanted(keys: Sequence[str], keys_file: Path | None, offsets: OffsetRanges | None) -> Wanted:
-    """Which records; raises UsageError unless either keys or offsets say so."""
-    chosen = {os.fsencode(key) for key in keys}
-    if keys_file is not None:
-        chosen |= {line for line in keys_file.read_bytes().splitlines() if line}
-        if not chosen:
-            raise UsageError(f"{keys_file} holds no key", remedy="write one key a line")
-    if bool(chosen) == (offsets is not None):
-        raise UsageError(
-            "either keys or offsets say which records to erase",
-            why="both are given" if chosen else "neither is given",
-            remedy="use --key and --keys-file, or --offsets",
-        )
-    return AtOffsets(offsets) if offsets is not None else WithKeys(frozenset(chosen))
-
-
-def _check_new(report: Path | None) -> None:
+def _check_report(report: Path | None, sign_key: Path | None) -> None:
+    if sign_key is not None:
+        if report is None:
+            raise UsageError("--sign-key has nothing to sign", remedy="add --report FILE")
+        signed(b"", sign_key)
     if report is not None and report.exists():
         raise UsageError(
             f"{report} exists already",
@@ -187,7 +247,11 @@ def _partitions(store: ToolStore, places: Sequence[str], *, by_offset: bool) -> 
 
 
 def _find(
-    store: ToolStore, partitions: Sequence[PartitionKeys], wanted: Wanted, max_block_bytes: int
+    store: ToolStore,
+    partitions: Sequence[PartitionKeys],
+    wanted: Wanted,
+    max_block_bytes: int,
+    rewrite_keys: RewriteKeys,
 ) -> tuple[list[FoundRecords], list[Problem]]:
     """What there is to erase in each; a partition that cannot be read is a problem."""
     found, problems = list[FoundRecords](), list[Problem]()
@@ -195,19 +259,21 @@ def _find(
         try:
             chain = read_chain(store, keys.layout, keys.folder, keys.partition)
             if chain is not None:
-                found.append(find_records(store, chain, wanted, max_block_bytes))
+                found.append(find_records(store, chain, wanted, max_block_bytes, rewrite_keys.keyring))
         except BlockgzError as error:
             problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
     return found, problems
 
 
-def _erase(store: ToolStore, book: _Book, buffers: BufferFolder, **limits: int) -> list[Problem]:
+def _erase(
+    store: ToolStore, book: _Book, buffers: BufferFolder, rewrite_keys: RewriteKeys, **limits: int
+) -> list[Problem]:
     """Erase in one partition after another."""
     problems = list[Problem]()
     driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
     for each in book.found:
         try:
-            erase_in(store, each.keys, each.offsets, driver, buffers, **limits)
+            erase_in(store, each.keys, each.offsets, driver, buffers, rewrite_keys=rewrite_keys, **limits)
         except BlockgzError as error:
             book.errors[str(each)] = error.reason
             problems.append(Problem(str(each), error))

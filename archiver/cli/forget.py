@@ -9,6 +9,7 @@ from archiver.commit.archive import layout_of
 from archiver.maintain.repair.inventory import plan_forgetting
 from blockgz_runtime.program.archive_options import store_options, writing_s3_options
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
@@ -22,9 +23,7 @@ from blockgz_runtime.store.s3_settings import S3Settings
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[~N][:P]...")
 @store_options(writing_s3_options)
-@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+@plan_options
 def forget(*, places: tuple[str, ...], archive: str, s3: S3Settings, **outcome: Any) -> int:
     """Remove partitions that are gone for good from the archive's inventory.
 

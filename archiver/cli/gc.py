@@ -13,6 +13,7 @@ from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import DURATION
+from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.s3_settings import S3Settings
@@ -33,9 +34,7 @@ from blockgz_runtime.store.s3_settings import S3Settings
     envvar="BLOCKGZ_GC_GRACE",
     help="Keep anything younger, by the store's clock; at least 1h.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan and delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+@plan_options
 def gc(
     *,
     topics: tuple[str, ...],

@@ -23,6 +23,7 @@ from blockgz_runtime.program.archive_options import (
 )
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
+from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.program.terminal import unescaped
 from blockgz_runtime.store.customer_key import fingerprint_of
@@ -63,9 +64,7 @@ SHOWN_NOTES = 20
 @encrypt_option
 @click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for the open chunk.")
 @click.option("--single-writer", is_flag=True, help="Accept a store without conditional writes.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+@plan_options
 def import_command(
     *,
     source: str,

@@ -14,6 +14,7 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.archive_options import store_options, writing_s3_options
 from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
 from blockgz_runtime.program.options import DURATION, SIZE
+from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
@@ -31,9 +32,7 @@ from blockgz_runtime.topic_patterns import TopicSelection
 @store_options(writing_s3_options)
 @click.option("--keep", type=DURATION, help="Prune records with timestamps older than this.")
 @click.option("--keep-bytes", type=SIZE, help="Prune the oldest records, of each partition, beyond this size of data.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+@plan_options
 def prune(
     *,
     topics: tuple[str, ...],

@@ -29,6 +29,7 @@ from blockgz_runtime.program.archive_options import (
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import Decorator, F, with_options
+from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
@@ -54,9 +55,7 @@ def _options(function: F) -> F:
         store_options(writing_s3_options),
         old_format_option,
         max_block_option,
-        click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON."),
+        plan_options,
     ]
     return with_options(function, options)
 
@@ -158,9 +157,7 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], keyring: str | N
     ),
 )
 @store_options(writing_s3_options)
-@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+@plan_options
 def inventory(*, archive: str, s3: S3Settings, **outcome: Any) -> int:
     """Rebuild the archive's inventory from a listing if it is missing or damaged, or complete it.
 

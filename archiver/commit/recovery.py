@@ -1,6 +1,7 @@
 """Taking a partition over: the only recovery there is. Nothing is listed, adopted or repaired."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from blockgz_runtime.encryption.keyring import keyring_of, required
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
-from index_format.chunk_index import Gap
+from index_format.chunk_index import Gap, WrappedKey
 from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
@@ -191,6 +192,25 @@ def claim_and_fold(keys: PartitionKeys, writer: str) -> Protocol[Held | None]:
     """
     held = yield from until_swapped(lambda: _claim_to_fold(keys, writer))
     return None if held is None else (yield from commit_fold(keys, held))
+
+
+def claim_and_rewrap(
+    keys: PartitionKeys, writer: str, rewrapped: Callable[[WrappedKey], WrappedKey]
+) -> Protocol[Held | None]:
+    """Wrap the key of `tail_hash` again: the partition is claimed for that, closed folders included.
+
+    The log is not looked at. None where the marker has no such key. Raises what `rewrapped` raises.
+    """
+
+    def claim() -> Protocol[Held | None]:
+        held = yield from read_marker(keys.marker)
+        if held is None or not held.marker.tail_key:
+            return None
+        nonce: str = yield NewToken()
+        marker = replace(held.marker, tail_key=rewrapped(held.marker.tail_key))
+        return (yield from swap_marker(keys.marker, _claimed_as_it_is(marker, writer, nonce), held.etag))
+
+    return (yield from until_swapped(claim))
 
 
 def _claim_to_fold(keys: PartitionKeys, writer: str) -> Protocol[Held | None]:

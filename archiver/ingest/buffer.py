@@ -33,7 +33,7 @@ class BufferFile:
         self._is_torn = False
         self.size = 0
 
-    def append(self, block: bytes) -> None:
+    def append(self, block: bytes | memoryview) -> None:
         """Add one block; raises BufferFull where the disk does not take it, after which the same may be tried again."""
         with buffer_errors(self._path, BufferFull):
             self._cut()

@@ -18,7 +18,7 @@ from archiver.ingest.buffer import BufferFile
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import BufferFull
-from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, block_crc32, decode_block
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, Stored, decode_block
 from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Gap
 from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
@@ -302,8 +302,7 @@ class ChunkBuilder:
             member, entry, _, last = self._waiting[0]
             at = self._buffer.size
             if self._seal:
-                member = self._seal.cipher.sealed(self.facts.num_blocks, member)
-                entry = msgspec.structs.replace(entry, byte_length=len(member), crc32=block_crc32(member))
+                member, entry = self._seal.sealed(self.facts.num_blocks, member, entry)
             try:
                 self._buffer.append(member)
             except BufferFull as error:
@@ -348,7 +347,7 @@ def part_below(
         for number, entry in enumerate(finished.blocks):
             if entry.first_record_offset >= end:
                 break
-            member = file.read(entry.byte_length)
+            member: Stored = file.read(entry.byte_length)
             if opened is not None:
                 member, entry = opened(number, member, entry)  # noqa: PLW2901 - the block as it was compressed
             batch = decode_block(member, entry, encoding, sys.maxsize)

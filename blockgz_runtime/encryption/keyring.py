@@ -3,8 +3,6 @@
 Settings say where they are. Each machine looks them up where it needs them, and nothing shows them.
 """
 
-import base64
-import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -15,10 +13,9 @@ from typing import NamedTuple, Protocol
 
 from blockgz_runtime.errors import UsageError
 from index_format.chunk_index import WrappedKey
-from index_format.encryption import KEY_BYTES, StoredKey, unwrapped_key, wrapped_key
+from index_format.encryption import KEY_BYTES, StoredKey, key_id, parse_key, unwrapped_key, wrapped_key
 from index_format.errors import KeyMissing, MalformedObject
 
-ID_DIGITS = 16
 FORMS = "file:/path, env:NAME or kms:ARN, several separated by commas, the newest last"
 REMEDY = "give its keys: --keys KEYS, --encrypt KEYS to write, or `encrypt` in the configuration file"
 MAKE_ONE = "make one: openssl rand -base64 32 >> FILE"
@@ -77,8 +74,7 @@ class LocalKey:
 
     @cached_property
     def id(self) -> str:
-        """What may be shown: the beginning of its SHA-256."""
-        return hashlib.sha256(self.secret).hexdigest()[:ID_DIGITS]
+        return key_id(self.secret)
 
     def wrap(self, secret: bytes) -> WrappedKey:
         return WrappedKey(self.id, wrapped_key(secret, self.secret))
@@ -102,6 +98,10 @@ class Keyring:
     def newest_id(self) -> str:
         """Of the key that wraps new ones."""
         return self._newest.id
+
+    def has(self, wrapped: WrappedKey) -> bool:
+        """Whether the master key of a stored key is one of these, as far as its id tells."""
+        return wrapped.id in self._masters
 
     def new_key(self) -> StoredKey:
         """A new random key."""
@@ -130,6 +130,10 @@ class Keyring:
         except ValueError as error:
             raise MalformedObject(f"the key of {what} cannot be unwrapped", why=str(error)) from error
 
+    def rewrapped(self, wrapped: WrappedKey, what: str) -> WrappedKey:
+        """The same key, wrapped with the newest of these; raises as `unwrap` does."""
+        return self._newest.wrap(self.unwrap(wrapped, what))
+
 
 @cache
 def load_keyring(keys: str) -> Keyring:
@@ -152,6 +156,14 @@ def load_keyring(keys: str) -> Keyring:
 def keyring_of(keys: str | None) -> Keyring | None:
     """The same; None where none are named."""
     return None if keys is None else load_keyring(keys)
+
+
+def joined_keys(keys: str | None, newer: str | None) -> str | None:
+    """The sources of two settings as one setting, those of `newer` last; None where both are missing."""
+    if keys is None or newer is None:
+        return keys or newer
+    last = _parsed(newer)
+    return ",".join(map(str, (*(source for source in _parsed(keys) if source not in last), *last)))
 
 
 def _parsed(keys: str) -> tuple[KeySource, ...]:
@@ -178,16 +190,13 @@ def _local_keys(source: KeySource, environ: Mapping[str, str]) -> list[LocalKey]
 
 def _local_key(word: str, number: int, source: KeySource) -> LocalKey:
     try:
-        secret = base64.b64decode(word, validate=True)
-    except ValueError:  # no base64, or not even ASCII
-        secret = b""
-    if len(secret) != KEY_BYTES:
+        return LocalKey(parse_key(word))
+    except ValueError:  # its text may be a part of a key
         raise UsageError(
             f"key {number} in {source} cannot be used",
             why=f"a key has {KEY_BYTES} bytes, written in base64",
             remedy=MAKE_ONE,
-        )
-    return LocalKey(secret)
+        ) from None
 
 
 def _file_text(name: str) -> str:

@@ -4,8 +4,6 @@ An archive names its key by a fingerprint in `_archive.json`, the one object tha
 missing or wrong is found out by name, where S3 just refuses the request.
 """
 
-import base64
-import hashlib
 import logging
 import os
 import re
@@ -21,12 +19,11 @@ from blockgz_runtime.references import naming, resolve_references
 from blockgz_runtime.store.reader import ObjectReader, PassingReader
 from blockgz_runtime.store.writer import ToolStore
 from index_format import objects
+from index_format.encryption import KEY_BYTES, key_id, parse_key
 from index_format.errors import FormatError
 from index_format.identity import ArchiveInfo
 from index_format.keys import ARCHIVE_OBJECT, LAYOUTS, archive_key
 
-KEY_BYTES = 32
-FINGERPRINT_DIGITS = 16
 REMEDY = "give the key that the archive was created with: --customer-key '${file:/path}'"
 
 _FILE = re.compile(r"\$\{file:(.*)\}")
@@ -41,8 +38,8 @@ class CustomerKey:
 
     @property
     def fingerprint(self) -> str:
-        """What may be shown: the beginning of its SHA-256."""
-        return hashlib.sha256(self.key).hexdigest()[:FINGERPRINT_DIGITS]
+        """What may be shown."""
+        return key_id(self.key)
 
     def of_object(self, name: str) -> dict[str, Any]:
         """Arguments of every request that writes or reads the object."""
@@ -64,16 +61,13 @@ def load_customer_key(reference: str | None) -> CustomerKey | None:
     if named and Path(named[1]).expanduser().stat().st_mode & 0o004:
         _warn_once(named[1])
     try:
-        key = base64.b64decode(text, validate=True)
-    except ValueError:  # no base64, or not even ASCII
-        key = b""
-    if len(key) != KEY_BYTES:
+        return CustomerKey(parse_key(text))
+    except ValueError:  # its text may be a part of a key
         raise UsageError(
             f"{reference} holds no customer key",
             why=f"a key has {KEY_BYTES} bytes, written in base64",
             remedy="make one: openssl rand -base64 32",
-        )
-    return CustomerKey(key)
+        ) from None
 
 
 @cache

@@ -76,7 +76,7 @@ COMMANDS = {
     ),
     "verify-report": Place(
         "replayer.cli.report:verify_report",
-        "Check the signature of a report made by `verify --report --sign-key`.",
+        "Check the signature of a report, also of one made by `archiver erase`.",
     ),
     "serve": Place(
         "replayer.cli.serve:command",

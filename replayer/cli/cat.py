@@ -12,6 +12,7 @@ import click
 from blockgz_runtime.process import ended_soon_after_signals
 from blockgz_runtime.program.main import ENDED_BY, closing
 from blockgz_runtime.program.options import OptionSet
+from blockgz_runtime.record_filter import Condition, Not, Pattern, ValueMatches
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import limit_option
 from replayer.cli.options.printing_options import Printing, printing_options
@@ -19,7 +20,6 @@ from replayer.cli.options.selection_options import damage_option, print_skipped,
 from replayer.place import ArchivePlace
 from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
-from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches
 from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
 from replayer.read.selection import Positions, Selection
 from replayer.read.topics import TopicPartitions, parse_topic

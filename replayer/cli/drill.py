@@ -14,11 +14,12 @@ from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm, ended_code
 from blockgz_runtime.program.options import Argument, Option, OptionSet, Parsed
+from blockgz_runtime.program.plan_options import yes_option
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import bytes_text, print_table
 from index_format.keys import check_topic
 from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import json_option, yes_option
+from replayer.cli.options.options import json_option
 from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of
 from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay_output import duration_text

@@ -14,6 +14,7 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm
 from blockgz_runtime.program.options import Option, OptionSet
+from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.tables import print_table, time_text
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.archive_options import archive_options, open_archive
@@ -49,8 +50,6 @@ group_option = Option(
 """`globs: tuple[str, ...]`."""
 job_option = Option("--job", metavar="NAME", required=True, help="The replay job that made the copy.")
 """`job: str`."""
-yes_option = Option("--yes", is_flag=True, help="Do not ask.")
-dry_run_option = Option("--dry-run", is_flag=True, help="Print the plan and set nothing.")
 
 
 class Asked(NamedTuple):

@@ -10,12 +10,16 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.main import closing, listed, noting_what_is_left
 from blockgz_runtime.program.tables import print_table, timestamp_text
+from blockgz_runtime.signing import is_signed_by, signature_of
 from index_format.errors import MalformedObject
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report
 from replayer.verify.findings import ArchiveReport, EarlierFindings, Verdict
 from replayer.verify.report import verification_document
-from replayer.verify.report_files import FORMAT, ReportFiles, is_signed_by, signature_of
+from replayer.verify.report_files import FORMAT, ReportFiles
+
+ERASE_FORMAT = "block-gzip-erase-report"
+"""What `archiver erase --report` writes."""
 
 
 def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> AbstractContextManager[None]:
@@ -134,7 +138,7 @@ def _print_above(report: ArchiveReport) -> None:
     help="The signature, if it is not in FILE.sig.",
 )
 def verify_report(report: Path, key: Path, signature: Path | None) -> int:
-    """Check the signature of a report made by `verify --report --sign-key`.
+    """Check the signature of a report, also of one made by `archiver erase`.
 
     Prints what the report found.
     """
@@ -169,7 +173,11 @@ def _is_signed(body: bytes, report: Path, key: Path, signature: Path | None = No
 
 def _findings(body: bytes) -> str:
     document = msgspec.json.decode(body)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    kind = document.get("format") if isinstance(document, dict) else None
+    if kind == ERASE_FORMAT:
+        records = sum(each["records"] for each in document["partitions"])
+        return f": an erase of {records:,} records, {document['archive']}, {timestamp_text(document['at'])}"
+    if kind != FORMAT:
         return ", but it is not a report of blockgz"
     return f": {document['verdict']}, {document['archive']}, {document['created']}"
 

@@ -11,9 +11,10 @@ from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import Place, Program, closing, confirm, print_failure
 from blockgz_runtime.program.options import Argument, Option
+from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.tables import print_table
 from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import dry_run_option, json_option, yes_option
+from replayer.cli.options.options import json_option
 from replayer.errors import ReplayRefused
 from replayer.place import ArchivePlace
 from replayer.topics.alike import FoundTopics, carry_out, compare_all, find_topics

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from blockgz_runtime.record_filter import RecordFilter
 from replayer.errors import ReplayRefused
 from replayer.read.damage import SkipDamage
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Reading, Selection, selected
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.ledger import SourceProgress

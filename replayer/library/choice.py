@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import TypedDict
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
 from replayer.read.positions import Position, position_of, time_of
-from replayer.read.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from replayer.read.request import SelectionRequest
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions

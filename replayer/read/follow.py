@@ -10,12 +10,12 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.errors import MalformedObject
 from replayer.read.archive import Archive
 from replayer.read.damage import across_rewrites
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, selected
 
 

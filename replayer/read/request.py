@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from blockgz_runtime.record_filter import Condition, RecordFilter
 from index_format.keys import parse_topic_folder
 from replayer.read.archive import Archive
 from replayer.read.blocks import READ_AHEAD, ReadAhead
 from replayer.read.damage import STOP, DamagePolicy, LostRange, SkipDamage
 from replayer.read.offset_file import parse_offset_file
 from replayer.read.partition import ArchivedPartition
-from replayer.read.record_filter import Condition, RecordFilter
 from replayer.read.selection import Positions, Selection, select, selected
 from replayer.read.topics import TopicPartitions
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.chunk_index import ERASED
 from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog
 from index_format.seek import TimeBounded
@@ -27,7 +28,6 @@ from replayer.read.blocks import (
 from replayer.read.damage import MOST_REWRITES, STOP, Damaged, DamagePolicy, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import AtOffset, AtTime, OffsetRange, Position, resolve_range
-from replayer.read.record_filter import RecordFilter
 
 
 class Selection(NamedTuple):

@@ -5,8 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from replayer.errors import ReplayRefused
-from replayer.read.record_filter import (
+from blockgz_runtime.record_filter import (
     Condition,
     HasHeader,
     HeaderIs,
@@ -16,6 +15,7 @@ from replayer.read.record_filter import (
     RecordFilter,
     ValueMatches,
 )
+from replayer.errors import ReplayRefused
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import RoutingRequest

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
@@ -20,7 +21,6 @@ from replayer.read.damage import Damaged, DamagePolicy, Unreadable, across_rewri
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import OffsetRange
 from replayer.read.prefetch import prefetched
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Reading, Selection, chosen_entries, selected, trimmed
 from replayer.replay.pipeline import KeepPartitions, Router
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.store.writer import Store
 from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
@@ -14,7 +15,6 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection
 from replayer.replay.asked import shape_asked
 from replayer.replay.job import Job

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.signing import is_signed_by, signature_of
 from index_format.errors import BlockgzError
 from replayer.read.archive import Archive
 from replayer.read.topics import TopicPartitions
@@ -18,7 +19,7 @@ from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Task
 from replayer.verify.chunk_checks import ChunkChoice, Depth, Progress
 from replayer.verify.report import verification_document
-from replayer.verify.report_files import ReportFiles, is_signed_by, signature_of
+from replayer.verify.report_files import ReportFiles
 from replayer.verify.verifying import VerifyWork, verify_archive
 
 MAX_REPORT_BYTES = 64 * 1024 * 1024

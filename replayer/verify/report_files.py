@@ -10,10 +10,10 @@ import msgspec
 
 from blockgz_runtime.atomic_file import write_private
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.signing import signature_of, signed
 from index_format.errors import BlockgzError
 from replayer.verify.report import Document, page
 
-SIGNATURE_SUFFIX = ".sig"
 FORMAT = "blockgz-report"
 
 
@@ -42,7 +42,7 @@ class ReportFiles:
         if self.sign_key is not None:
             if not self.paths:
                 raise UsageError("--sign-key has nothing to sign", remedy="add --report FILE")
-            _signature(self.sign_key, b"")
+            signed(b"", self.sign_key)
 
     def write(self, document: Document) -> None:
         """Writes each report, and its signature beside it; raises BlockgzError."""
@@ -59,31 +59,10 @@ class ReportFiles:
             try:
                 write_private(path, body)
                 if self.sign_key is not None:
-                    write_private(signature_of(path), _signature(self.sign_key, body))
+                    write_private(signature_of(path), signed(body, self.sign_key))
             except OSError as error:
                 raise BlockgzError(
                     f"the report {error.filename or path} could not be written",
                     why=error.strerror or str(error),
                     remedy="the findings are on stdout",
                 ) from error
-
-
-def _signature(key: Path, body: bytes) -> bytes:
-    """Raises UsageError for a file that is no key."""
-    # Here, because the cryptography of a signature takes long to load, and few reports are signed.
-    from replayer.verify.signing import private_key  # noqa: PLC0415
-
-    return private_key(key).sign(body)
-
-
-def signature_of(report: Path) -> Path:
-    """Where the signature of a report is."""
-    return report.with_name(report.name + SIGNATURE_SUFFIX)
-
-
-def is_signed_by(body: bytes, signature: bytes, key: Path) -> bool:
-    """Whether the signature is that of the key's owner for exactly these bytes; raises UsageError for no key."""
-    # Here, as in `_signature`.
-    from replayer.verify.signing import is_signed, public_key  # noqa: PLC0415
-
-    return is_signed(body, signature, public_key(key))

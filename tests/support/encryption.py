@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.sealing import ChunkSeal, Sealing
 from blockgz_runtime.encryption.keyring import Keyring, LocalKey
-from index_format.blocks import block_crc32
 from index_format.chunk_index import BlockEntry
 from index_format.records import Record, record_hash
 from tests.support.chunks import ARCHIVE_ID
@@ -35,8 +34,8 @@ def sealed(blocks: Sequence[BlockEntry], data: bytes, seal: ChunkSeal) -> tuple[
     """The blocks of a chunk and its data, encrypted."""
     entries, stored = list[BlockEntry](), b""
     for number, entry in enumerate(blocks):
-        block = seal.cipher.sealed(number, data[entry.byte_offset : entry.byte_end])
-        entries.append(replace(entry, byte_offset=len(stored), byte_length=len(block), crc32=block_crc32(block)))
+        block, sealed_entry = seal.sealed(number, data[entry.byte_offset : entry.byte_end], entry)
+        entries.append(replace(sealed_entry, byte_offset=len(stored)))
         stored += block
     return tuple(entries), stored
 

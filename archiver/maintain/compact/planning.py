@@ -17,9 +17,10 @@ from archiver.maintain.rewrite.layout import OldCatalog, num_catalogs
 from archiver.maintain.rewrite.replacing import old_catalogs, old_chunks
 from archiver.maintain.rewrite.tree import References, RunLimits, first_run, level_1_lists
 from archiver.maintain.sweep import Problem
+from blockgz_runtime.encryption.keyring import REMEDY
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
-from index_format.errors import BlockgzError
+from index_format.errors import BlockgzError, KeyMissing
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, Marker
 
@@ -52,7 +53,7 @@ class PartitionPlan(NamedTuple):
     catalogs: int
     """Of level 1."""
     encrypted: int
-    """Chunks that would be stored again if they were not encrypted, or next to such."""
+    """Chunks that would be stored again if their keys were at hand."""
 
     @property
     def name(self) -> str:
@@ -79,7 +80,7 @@ class CompactPlans:
     untouched: int
     """Partitions in which there is nothing to do."""
     encrypted: int
-    """Chunks, of all partitions, that stay as they are for that."""
+    """Chunks, of all partitions, that stay as they are because their keys are missing; problems name the partitions."""
     problems: tuple[Problem, ...]
 
     @property
@@ -115,7 +116,17 @@ def plan_compaction(
         plans += [plan] if plan is not None else []
     meant = tuple(plan for plan in plans if plan.runs)
     encrypted = sum(plan.encrypted for plan in plans)
-    return CompactPlans(meant, len(partitions) - len(meant) - len(problems), encrypted, tuple(problems))
+    untouched = len(partitions) - len(meant) - len(problems)
+    problems += [Problem(plan.name, _key_missing(plan)) for plan in plans if plan.encrypted]
+    return CompactPlans(meant, untouched, encrypted, tuple(problems))
+
+
+def _key_missing(plan: PartitionPlan) -> KeyMissing:
+    return KeyMissing(
+        f"{plan.encrypted:,} chunks of {plan.name} stay as they are",
+        why="they are encrypted, and their keys were not given",
+        remedy=REMEDY,
+    )
 
 
 def partition_plan(
@@ -140,7 +151,8 @@ def partition_plan(
             old = yield from old_chunks(keys, some, _nothing)
             run = planned_run(some, old, compaction)
             runs += [run] if run is not None else []
-            encrypted += sum(bool(chunk.index.encryption) for chunk in old)
+            groups = [group for group in compaction.groups(old) if compaction.is_due(group)]
+            encrypted += sum(len(group) for group in groups if not compaction.is_meant(group))
     num_references = sum(len(references) for references in lists)
     return PartitionPlan(keys, tuple(runs), held.marker.num_chunks, num_references, encrypted)
 

@@ -70,7 +70,8 @@ def _compact(
 
     start: int | None = run.start
     while start is not None:
-        new_contents = partial(CompactedContents, data_in(store, keys), room.buffers, compaction, start=start)
+        data_of = data_in(store, keys, compaction.keys.keyring)
+        new_contents = partial(CompactedContents, data_of, room.buffers, compaction, start=start)
         work = new_contents(buffer_bytes=room.buffer_bytes, max_block_bytes=room.max_block_bytes)
         try:
             outcome = driver.run(

@@ -23,6 +23,11 @@ class OldChunk:
 
 
 @dataclass(frozen=True)
+class RewrappedChunk(OldChunk):
+    """The chunk with an index that tells its key wrapped with another one; its data stays where it is."""
+
+
+@dataclass(frozen=True)
 class NewChunk:
     """What a rewrite stores in the place of neighbours, not named yet.
 
@@ -48,7 +53,7 @@ class NewChunk:
     gaps: tuple[Gap, ...] = ()
     erased: tuple[Erased, ...] = ()
     encryption: Encryption | UnsetType = UNSET
-    """Encrypted chunks are not rewritten."""
+    """Of the new blocks; left out where they are plain."""
 
     def __post_init__(self) -> None:
         if not self.blocks:

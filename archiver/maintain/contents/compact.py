@@ -7,7 +7,8 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
 from archiver.maintain.contents.comparison import check_same
 from archiver.maintain.contents.convert import ConvertSettings, converted, is_as_asked
-from archiver.maintain.contents.data import ChunkFiles, DataOf, data_of_body
+from archiver.maintain.contents.data import ChunkFiles, DataOf
+from archiver.maintain.contents.keys import NO_KEYS, RewriteKeys
 from archiver.maintain.contents.merge import ALIKE, SAME_PARTITION, MergeLimits, merge_groups, merged, runs_alike
 from index_format.chunk_index import ChunkIndex
 
@@ -45,6 +46,7 @@ class Compaction:
 
     limits: MergeLimits
     conversion: Conversion | None = None
+    keys: RewriteKeys = NO_KEYS
 
     @property
     def kind(self) -> str:
@@ -64,14 +66,16 @@ class Compaction:
             groups += [[chunk] for chunk in run[done:]]
         return groups
 
-    def is_meant(self, group: Sequence[OldChunk]) -> bool:
-        """Whether a group is stored again; encrypted chunks stay as they are."""
+    def is_due(self, group: Sequence[OldChunk]) -> bool:
+        """Whether a group is to be stored again."""
         if len(group) > 1:
             return True
         index = group[0].index
-        if self.conversion is None or index.encryption:
-            return False
-        return not is_as_asked(index, self.conversion.settings_of(index))
+        return self.conversion is not None and not is_as_asked(index, self.conversion.settings_of(index))
+
+    def is_meant(self, group: Sequence[OldChunk]) -> bool:
+        """Whether a group is stored again: encrypted chunks stay as they are where a key of them is missing."""
+        return self.is_due(group) and all(self.keys.opens(chunk.index) for chunk in group)
 
 
 class CompactedContents:
@@ -115,11 +119,11 @@ class CompactedContents:
         buffer = self._files.new_file(sum(chunk.entry.bytes for chunk in group))
         if buffer is None:
             return None
-        conversion = self._compaction.conversion
+        conversion, seal = self._compaction.conversion, self._compaction.keys.seal(group[0])
         if conversion is None:
-            return merged(group, self._data_of, buffer)
+            return merged(group, self._data_of, buffer, seal)
         settings = conversion.settings_of(group[0].index)
-        return converted(group, settings, self._data_of, buffer, self._max_block_bytes)
+        return converted(group, settings, self._data_of, buffer, self._max_block_bytes, seal)
 
     def check(self, old: Sequence[OldChunk], replacement: Replacement) -> None:
         """Raises ContentsDiffer unless every record is in its place."""
@@ -127,7 +131,8 @@ class CompactedContents:
         for item in replacement:
             if isinstance(item, NewChunk):
                 replaced = [chunk for chunk in todo if chunk.entry.start_offset < item.next_offset]
-                check_same(replaced, item, self._data_of, data_of_body(item.body), self._max_block_bytes)
+                data = self._compaction.keys.data_of(item, replaced[0])
+                check_same(replaced, item, self._data_of, data, self._max_block_bytes)
                 del todo[: len(replaced)]
             else:
                 del todo[:1]

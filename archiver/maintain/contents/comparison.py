@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from archiver.errors import ContentsDiffer
 from archiver.maintain.contents.chunks import TEXT, ErasedRun, NewChunk, OldChunk
-from archiver.maintain.contents.data import DataOf, ReadRange, stored_blocks
+from archiver.maintain.contents.data import ChunkData, DataOf, opened_blocks
 from archiver.maintain.contents.merge import erased_of, gaps_of
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from index_format.blocks import decode_parts
@@ -16,12 +16,12 @@ from index_format.key_filter import column_hashes, holds_all
 from index_format.seek import block_at_or_after
 
 
-def check_same(old: Sequence[OldChunk], new: NewChunk, data_of: DataOf, read: ReadRange, max_block_bytes: int) -> None:
+def check_same(old: Sequence[OldChunk], new: NewChunk, data_of: DataOf, data: ChunkData, max_block_bytes: int) -> None:
     """Raises ContentsDiffer unless a merged or converted chunk holds what its neighbours hold, and nothing else.
 
-    `read` reads the new chunk's data. Raises a FormatError for a block that is not what its entry says.
+    `data` is the new chunk's. Raises a FormatError for a block that is not what its entry says.
     """
-    _check(old, new, OffsetRanges(), data_of, read, max_block_bytes)
+    _check(old, new, OffsetRanges(), data_of, data, max_block_bytes)
 
 
 def check_without(
@@ -29,14 +29,14 @@ def check_without(
     new: NewChunk | ErasedRun,
     drop: OffsetRanges,
     data_of: DataOf,
-    read: ReadRange | None,
+    data: ChunkData | None,
     max_block_bytes: int,
 ) -> RecordsDigest:
     """The same for a chunk without some records: those alone are missing, and those alone are listed as erased.
 
     Gives the digest of the missing records.
     """
-    return _check([old], new, drop, data_of, read, max_block_bytes)
+    return _check([old], new, drop, data_of, data, max_block_bytes)
 
 
 def _check(
@@ -44,7 +44,7 @@ def _check(
     new: NewChunk | ErasedRun,
     drop: OffsetRanges,
     data_of: DataOf,
-    read: ReadRange | None,
+    data: ChunkData | None,
     max_block_bytes: int,
 ) -> RecordsDigest:
     if (new.start_offset, new.next_offset) != (old[0].entry.start_offset, old[-1].entry.next_offset):
@@ -52,8 +52,10 @@ def _check(
     kept = _Kept(drop)
     left = kept.of(batch for chunk in old for batch in _old_records(chunk, data_of, max_block_bytes))
     right: Iterator[pa.RecordBatch] = iter(())
-    if isinstance(new, NewChunk) and read is not None:
-        right = _new_records(old, new, read, max_block_bytes)
+    if isinstance(new, NewChunk) and data is not None:
+        if not new.encryption and any(chunk.index.encryption for chunk in old):
+            raise _differ(old, "its blocks are not encrypted")
+        right = _new_records(old, new, data, max_block_bytes)
     for offset in _first_difference(left, right):
         raise _differ(old, f"the record at offset {offset} is another one, or only one of them holds it")
     if isinstance(new, NewChunk):
@@ -85,25 +87,25 @@ class _Kept:
 
 
 def _old_records(chunk: OldChunk, data_of: DataOf, max_block_bytes: int) -> Iterator[pa.RecordBatch]:
-    for entry, member in stored_blocks(data_of(chunk.index), chunk.index.blocks):
+    for entry, member in opened_blocks(data_of(chunk.index), chunk.index.blocks):
         yield from decode_parts(member, entry, chunk.index, max_block_bytes)
 
 
 def _new_records(
-    old: Sequence[OldChunk], new: NewChunk, read: ReadRange, max_block_bytes: int
+    old: Sequence[OldChunk], new: NewChunk, data: ChunkData, max_block_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """What the new chunk holds, each block compared with what its entry says beside its records."""
     end = 0
-    for entry, member in stored_blocks(read, new.blocks):
+    for stored, (entry, member) in zip(new.blocks, opened_blocks(data, new.blocks), strict=True):
         parts = decode_parts(member, entry, new, max_block_bytes)
-        if entry.byte_offset != end:
-            raise _differ(old, f"a block lies at byte {entry.byte_offset}, not at {end}")
-        end = entry.byte_end
+        if stored.byte_offset != end:
+            raise _differ(old, f"a block lies at byte {stored.byte_offset}, not at {end}")
+        end = stored.byte_end
         if _timestamps(old, new, entry, parts) != (entry.min_timestamp, entry.max_timestamp):
             raise _differ(old, f"the block at offset {entry.first_record_offset} has other timestamps than its entry")
         if isinstance(entry.key_filter, bytes):
-            stored = entry.key_filter
-            if not all(holds_all(stored, column_hashes(part.column("key"))) for part in parts):
+            key_filter = entry.key_filter
+            if not all(holds_all(key_filter, column_hashes(part.column("key"))) for part in parts):
                 raise _differ(old, f"the filter of the block at offset {entry.first_record_offset} misses a key")
         yield from parts
     size = len(new.body) if isinstance(new.body, bytes) else new.body.size

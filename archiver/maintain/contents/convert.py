@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from archiver.commit.sealing import ChunkSeal
 from archiver.ingest.buffer import BufferFile
 from archiver.maintain.contents.chunks import TEXT, NewChunk, OldChunk
 from archiver.maintain.contents.data import BlockWriter, DataOf, whole_data
@@ -45,9 +46,16 @@ class ConvertSettings:
 
 
 def converted(
-    old: Sequence[OldChunk], settings: ConvertSettings, data_of: DataOf, buffer: BufferFile, max_block_bytes: int
+    old: Sequence[OldChunk],
+    settings: ConvertSettings,
+    data_of: DataOf,
+    buffer: BufferFile,
+    max_block_bytes: int,
+    seal: ChunkSeal | None = None,
 ) -> NewChunk:
-    """One chunk of the records of neighbours, its data in `buffer`; an old and a new block are in memory at a time.
+    """One chunk of the records of neighbours, its data in `buffer`, encrypted with `seal`.
+
+    An old and a new block are in memory at a time.
 
     Chunks of record format `text` keep their blocks, since only their index tells timestamps. Raises ValueError where
     they cannot become one chunk, UsageError where the record format cannot be changed, a FormatError where a block is
@@ -56,14 +64,13 @@ def converted(
     check_neighbours(old, SAME_PARTITION)
     for chunk in old:
         check_convertible(chunk.index, settings)
-    writer = BlockWriter(buffer)
+    writer = BlockWriter(buffer, seal)
     if settings.record_format == TEXT:
         for chunk in old:
             _compress_again(chunk.index, settings.compressor, data_of, writer, max_block_bytes)
     else:
         _encode_again(old, settings, data_of, writer, max_block_bytes)
-    blocks = tuple(writer.blocks)
-    return new_chunk(old, writer.finish(), blocks, record_format=settings.record_format, codec=settings.codec)
+    return new_chunk(old, writer, record_format=settings.record_format, codec=settings.codec)
 
 
 def check_convertible(index: ChunkIndex, settings: ConvertSettings) -> None:

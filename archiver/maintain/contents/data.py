@@ -1,4 +1,4 @@
-"""The data of chunks: read by ranges, block by block, and written block by block into a local file."""
+"""The data of chunks: read by ranges and opened block by block, and written block by block into a local file."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -8,12 +8,14 @@ from typing import NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from archiver.errors import RewriteRefused
+from archiver.commit.sealing import ChunkSeal
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
+from blockgz_runtime.encryption.keyring import Keyring
+from blockgz_runtime.encryption.opening import Opener, opener_of, plain
 from blockgz_runtime.store.writer import Body, FileBody
-from index_format.blocks import Compressor, RawBlock
-from index_format.chunk_index import BlockEntry, ChunkIndex
+from index_format.blocks import Compressor, RawBlock, Stored
+from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption
 from index_format.errors import CorruptBlock
 from index_format.keys import PartitionKeys, data_suffix
 from index_format.seek import merged_ranges
@@ -23,15 +25,24 @@ READ_BYTES = 4 * 1024 * 1024
 
 ReadRange = Callable[[int, int], bytes]
 """Bytes [start, end) of one chunk's data; fewer where it ends before."""
-DataOf = Callable[[ChunkIndex], ReadRange]
-"""How to read the data that an index names."""
 
 
-class StoredBlock(NamedTuple):
-    """A block as stored, and its entry."""
+class ChunkData(NamedTuple):
+    """How to read the data of one chunk, and what opens its blocks."""
+
+    read: ReadRange
+    opened: Opener
+
+
+DataOf = Callable[[ChunkIndex], ChunkData]
+"""The data that an index names."""
+
+
+class OpenedBlock(NamedTuple):
+    """A block's member or frame, decrypted where it is stored encrypted, and its entry as `decode_block` takes it."""
 
     entry: BlockEntry
-    member: bytes
+    member: Stored
 
 
 class RangeStore(Protocol):
@@ -40,55 +51,63 @@ class RangeStore(Protocol):
     def get_range(self, key: str, start: int, end: int) -> bytes: ...
 
 
-def data_in(store: RangeStore, keys: PartitionKeys) -> DataOf:
+def data_in(store: RangeStore, keys: PartitionKeys, keyring: Keyring | None = None) -> DataOf:
     """The data of a partition's chunks in the store.
 
-    Raises MalformedObject for a name that is not derived, RewriteRefused for an encrypted chunk.
+    Raises MalformedObject for a name that is not derived, KeyMissing for an encrypted chunk without its key.
     """
 
-    def data_of(index: ChunkIndex) -> ReadRange:
-        if index.encryption:
-            raise RewriteRefused(
-                f"{keys.chunks}{index.data.name} is encrypted",
-                why="rewriting encrypted chunks is not supported",
-                remedy="leave its topic out; prune takes encrypted chunks out as a whole",
-            )
-        suffix = data_suffix(index.record_format, index.codec)
-        name = keys.check_name(index.data.name, index.start_offset, suffix)
-        return partial(store.get_range, keys.chunks + name)
+    def data_of(index: ChunkIndex) -> ChunkData:
+        suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
+        key = keys.chunks + keys.check_name(index.data.name, index.start_offset, suffix)
+        return ChunkData(partial(store.get_range, key), opener_of(index, key, keyring))
 
     return data_of
 
 
-def data_of_body(body: Body) -> ReadRange:
+def data_of_body(body: Body, opened: Opener = plain) -> ChunkData:
     """The data of a chunk that is not stored yet."""
     if not isinstance(body, FileBody):
-        return lambda start, end: body[start:end]
+        return ChunkData(lambda start, end: body[start:end], opened)
     file = body
 
     def read(start: int, end: int) -> bytes:
-        with file.reading(), file.path.open("rb") as opened:
-            opened.seek(start)
-            return opened.read(end - start)
+        with file.reading(), file.path.open("rb") as source:
+            source.seek(start)
+            return source.read(end - start)
 
-    return read
-
-
-def stored_blocks(read: ReadRange, blocks: Sequence[BlockEntry]) -> Iterator[StoredBlock]:
-    """Those blocks in order; neighbours are read together, a few MiB at a time."""
-    for group in merged_ranges(blocks, READ_BYTES):
-        start = blocks[group.start].byte_offset
-        piece = read(start, blocks[group.stop - 1].byte_end)
-        for entry in blocks[group.start : group.stop]:
-            yield StoredBlock(entry, piece[entry.byte_offset - start : entry.byte_end - start])
+    return ChunkData(read, opened)
 
 
-def whole_data(read: ReadRange, index: ChunkIndex) -> Iterator[StoredBlock]:
+def opened_blocks(
+    data: ChunkData, blocks: Sequence[BlockEntry], numbers: Sequence[int] | None = None
+) -> Iterator[OpenedBlock]:
+    """The blocks of a chunk, or those of some numbers, in order; neighbours are read together, a few MiB at a time.
+
+    Raises CorruptBlock for one that cannot be decrypted.
+    """
+    chosen = range(len(blocks)) if numbers is None else numbers
+    entries = [blocks[number] for number in chosen]
+    for group in merged_ranges(entries, READ_BYTES):
+        start = entries[group.start].byte_offset
+        piece = data.read(start, entries[group.stop - 1].byte_end)
+        for place in group:
+            entry = entries[place]
+            stored = piece[entry.byte_offset - start : entry.byte_end - start]
+            member, entry = data.opened(chosen[place], stored, entry)
+            yield OpenedBlock(entry, member)
+
+
+def whole_data(data: ChunkData, index: ChunkIndex) -> Iterator[OpenedBlock]:
     """All blocks of a chunk; raises CorruptBlock behind the last one where the data is not what the index says."""
     digest = hashlib.sha256()
-    for block in stored_blocks(read, index.blocks):
-        digest.update(block.member)
-        yield block
+
+    def read(start: int, end: int) -> bytes:
+        piece = data.read(start, end)
+        digest.update(piece)
+        return piece
+
+    yield from opened_blocks(ChunkData(read, data.opened), index.blocks)
     if digest.hexdigest() != index.data.sha256:
         raise CorruptBlock(
             f"the data {index.data.name} is damaged",
@@ -125,16 +144,25 @@ class ChunkFiles:
 class BlockWriter:
     """Writes the data of one chunk into a local file; the caller owns the file, and discards it."""
 
-    def __init__(self, buffer: BufferFile) -> None:
+    def __init__(self, buffer: BufferFile, seal: ChunkSeal | None = None) -> None:
+        """`seal` encrypts the blocks."""
         self._buffer = buffer
+        self._seal = seal
         self._filter_bytes = 0
         self._has_filters = True
         self.blocks: list[BlockEntry] = []
 
-    def copy(self, block: StoredBlock) -> None:
-        """Add a block as it is; raises BufferFull."""
-        entry = replace(block.entry, byte_offset=self._buffer.size, key_filter=self._kept(block.entry.key_filter))
-        self._buffer.append(block.member)
+    @property
+    def encryption(self) -> Encryption | msgspec.UnsetType:
+        return self._seal.encryption if self._seal else msgspec.UNSET
+
+    def copy(self, block: OpenedBlock) -> None:
+        """Add a block as it is, but encrypted where the chunk is; raises BufferFull."""
+        entry, member = block
+        if self._seal is not None:
+            member, entry = self._seal.sealed(len(self.blocks), member, entry)
+        entry = replace(entry, byte_offset=self._buffer.size, key_filter=self._kept(entry.key_filter))
+        self._buffer.append(member)
         self.blocks.append(entry)
 
     def encode(self, raw: RawBlock, compressor: Compressor, bounds: BlockEntry | None = None) -> None:
@@ -143,7 +171,7 @@ class BlockWriter:
         entry = raw.entry(0, len(member))
         if bounds is not None:
             entry = replace(entry, min_timestamp=bounds.min_timestamp, max_timestamp=bounds.max_timestamp)
-        self.copy(StoredBlock(entry, member))
+        self.copy(OpenedBlock(entry, member))
 
     def finish(self) -> FileBody:
         """The whole file; raises BufferFailed."""

@@ -2,9 +2,10 @@
 
 import pyarrow as pa
 
+from archiver.commit.sealing import ChunkSeal
 from archiver.ingest.buffer import BufferFile
 from archiver.maintain.contents.chunks import TEXT, ErasedRun, NewChunk, OldChunk
-from archiver.maintain.contents.data import BlockWriter, DataOf, StoredBlock, whole_data
+from archiver.maintain.contents.data import BlockWriter, DataOf, OpenedBlock, whole_data
 from archiver.maintain.contents.merge import erased_of, new_chunk
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, decode_block
@@ -17,27 +18,33 @@ LEVEL_OF_CUT_BLOCKS = 2
 
 
 def without(
-    old: OldChunk, drop: OffsetRanges, data_of: DataOf, buffer: BufferFile, max_block_bytes: int
+    old: OldChunk,
+    drop: OffsetRanges,
+    data_of: DataOf,
+    buffer: BufferFile,
+    max_block_bytes: int,
+    seal: ChunkSeal | None = None,
 ) -> NewChunk | ErasedRun:
-    """The chunk without the records at those offsets, its data in `buffer`; one block is in memory at a time.
+    """The chunk without the records at those offsets, its data in `buffer`, encrypted with `seal`.
+
+    One block is in memory at a time.
 
     Blocks without such a record are copied as they are. Offsets at which there is no record do not become erased ones.
     Raises a FormatError where a block is damaged, and BufferFull or a StoreError.
     """
     index = old.index
-    writer = BlockWriter(buffer)
+    writer = BlockWriter(buffer, seal)
     compressor = COMPRESSORS["zstd" if index.codec == "zstd" else "isal"](LEVEL_OF_CUT_BLOCKS)
     erased = list(erased_of([old]))
     for block in whole_data(data_of(index), index):
         erased += _without_block(block, index, drop, writer, compressor, max_block_bytes)
     if not writer.blocks:
         return ErasedRun(old.entry.start_offset, old.entry.next_offset)
-    blocks = tuple(writer.blocks)
-    return new_chunk([old], writer.finish(), blocks, erased=OffsetRanges(erased).erased())
+    return new_chunk([old], writer, erased=OffsetRanges(erased).erased())
 
 
 def _without_block(
-    block: StoredBlock,
+    block: OpenedBlock,
     index: ChunkIndex,
     drop: OffsetRanges,
     writer: BlockWriter,

@@ -1,15 +1,18 @@
-"""Neighbours merged into one chunk: their blocks are copied as they are, since members and frames concatenate."""
+"""Neighbours merged into one chunk: their blocks are copied as they are, since members and frames concatenate.
+
+Those of encrypted chunks are decrypted and encrypted again: what a block belongs to is authenticated with it.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from archiver.commit.sealing import ChunkSeal
 from archiver.ingest.buffer import BufferFile
 from archiver.maintain.contents.chunks import NewChunk, OldChunk
 from archiver.maintain.contents.data import BlockWriter, DataOf, whole_data
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from blockgz_runtime.store.writer import Body
-from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Gap
+from index_format.chunk_index import ChunkIndex, Erased, Gap
 from index_format.marker import ChunkEntry
 
 SAME_PARTITION = ("timestamp_type", "isolation_level", "topic_id", "archive_id")
@@ -80,7 +83,7 @@ def why_apart(before: OldChunk, after: OldChunk, fields: Sequence[str] = ALIKE) 
     """Why two chunks cannot become one; None where they can. `fields` are those of an index that have to be equal."""
     if before.entry.next_offset != after.entry.start_offset:
         return f"offsets {before.entry.next_offset} to {after.entry.start_offset} lie between them"
-    if before.index.encryption or after.index.encryption:
+    if bool(before.index.encryption) != bool(after.index.encryption):
         return "one of them is encrypted"
     for what in fields:
         if getattr(before.index, what) != getattr(after.index, what):
@@ -95,36 +98,39 @@ def check_neighbours(old: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> 
             raise ValueError(f"{before.entry.name} and {after.entry.name} cannot become one chunk: {why}")
 
 
-def merged(old: Sequence[OldChunk], data_of: DataOf, buffer: BufferFile) -> NewChunk:
-    """One chunk of neighbours, its data in `buffer`; a few MiB are in memory at a time.
+def merged(old: Sequence[OldChunk], data_of: DataOf, buffer: BufferFile, seal: ChunkSeal | None = None) -> NewChunk:
+    """One chunk of neighbours, its data in `buffer`, encrypted with `seal`; a few MiB are in memory at a time.
 
     Raises ValueError where they cannot become one, CorruptBlock where data is not what its index says, and BufferFull
     or a StoreError.
     """
     check_neighbours(old)
-    writer = BlockWriter(buffer)
+    writer = BlockWriter(buffer, seal)
     for chunk in old:
         for block in whole_data(data_of(chunk.index), chunk.index):
             writer.copy(block)
-    return new_chunk(old, writer.finish(), tuple(writer.blocks))
+    return new_chunk(old, writer)
 
 
 def new_chunk(
     old: Sequence[OldChunk],
-    body: Body,
-    blocks: tuple[BlockEntry, ...],
+    writer: BlockWriter,
     *,
     erased: tuple[Erased, ...] | None = None,
     record_format: str | None = None,
     codec: str | None = None,
 ) -> NewChunk:
-    """A chunk in the place of neighbours, which says all that theirs said but for what is given."""
+    """What a writer wrote in the place of neighbours, as a chunk that says all that theirs said but for what is given.
+
+    Raises BufferFailed.
+    """
     first = old[0].index
     return NewChunk(
         start_offset=old[0].entry.start_offset,
         next_offset=old[-1].entry.next_offset,
-        body=body,
-        blocks=blocks,
+        body=writer.finish(),
+        blocks=tuple(writer.blocks),
+        encryption=writer.encryption,
         topic_id=first.topic_id,
         epoch=max(chunk.index.epoch for chunk in old),
         record_format=first.record_format if record_format is None else record_format,

@@ -3,20 +3,18 @@
 import uuid
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from archiver.commit.driver import Driver
-from archiver.commit.objects import try_swap
-from archiver.commit.operations import Protocol, Wait
-from archiver.commit.recovery import claim_and_fold
-from archiver.errors import Fenced, RewriteOvertaken, RewriteRefused
+from archiver.commit.operations import Protocol
+from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
 from archiver.maintain.contents.comparison import check_without
-from archiver.maintain.contents.data import ChunkFiles, data_in, data_of_body
+from archiver.maintain.contents.data import ChunkFiles, data_in
 from archiver.maintain.contents.erase import without
+from archiver.maintain.contents.keys import NO_KEYS, RewriteKeys
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.rewrite.intent import Outcome, maintained, maintenance_of, read_existing
+from archiver.maintain.rewrite.folding import fold_tail
+from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import References, Run, RunLimits, first_run, level_1_lists
 from blockgz_runtime.store.writer import ToolStore
@@ -38,9 +36,11 @@ class ErasedContents:
         buffers: BufferFolder,
         buffer_bytes: int,
         max_block_bytes: int,
+        rewrite_keys: RewriteKeys,
     ) -> None:
         self._keys = keys
-        self._data_of = data_in(store, keys)
+        self._data_of = data_in(store, keys, rewrite_keys.keyring)
+        self._rewrite_keys = rewrite_keys
         self._drop = drop
         self._max_block_bytes = max_block_bytes
         self._files = ChunkFiles(buffers, buffer_bytes)
@@ -72,7 +72,8 @@ class ErasedContents:
         return replacement
 
     def _without(self, chunk: OldChunk, buffer: BufferFile) -> OldChunk | NewChunk | ErasedRun:
-        new = without(chunk, self._drop, self._data_of, buffer, self._max_block_bytes)
+        seal = self._rewrite_keys.seal(chunk)
+        new = without(chunk, self._drop, self._data_of, buffer, self._max_block_bytes, seal)
         is_same = isinstance(new, NewChunk) and new.num_records == chunk.index.num_records
         return chunk if is_same else new
 
@@ -81,8 +82,8 @@ class ErasedContents:
         for before, after in zip(old, replacement, strict=True):
             if isinstance(after, OldChunk):
                 continue
-            read = data_of_body(after.body) if isinstance(after, NewChunk) else None
-            check_without(before, after, self._drop, self._data_of, read, self._max_block_bytes)
+            data = self._rewrite_keys.data_of(after, before) if isinstance(after, NewChunk) else None
+            check_without(before, after, self._drop, self._data_of, data, self._max_block_bytes)
 
     def discard(self) -> None:
         """Give the space in the buffer back."""
@@ -98,17 +99,18 @@ def erase_in(
     *,
     buffer_bytes: int,
     max_block_bytes: int,
+    rewrite_keys: RewriteKeys = NO_KEYS,
 ) -> None:
     """Erase the records at these offsets of a partition's folder, however the chain changes meanwhile.
 
     A writer that is at work is fenced where records stand in the tail, and claims the partition again. Raises
-    RewriteOvertaken or RewriteRefused where not all could be erased, ContentsDiffer, a FormatError or a StoreError.
-    What was erased until then stays erased.
+    RewriteOvertaken or RewriteRefused where not all could be erased, KeyMissing for an encrypted chunk without its key,
+    ContentsDiffer, a FormatError or a StoreError. What was erased until then stays erased.
     """
     driver.run(fold_tail(keys, offsets, str(uuid.uuid4())))
     pending, attempts = offsets, 0
     while len(pending):
-        work = ErasedContents(store, keys, pending, buffers, buffer_bytes, max_block_bytes)
+        work = ErasedContents(store, keys, pending, buffers, buffer_bytes, max_block_bytes, rewrite_keys)
         try:
             outcome = driver.run(rewrite(keys, work.choose, Rewrite("erase", work.contents, work.check)))
         finally:
@@ -135,27 +137,6 @@ def choose_run(keys: PartitionKeys, marker: Marker, offsets: OffsetRanges) -> Pr
 def run_of(references: References, offsets: OffsetRanges) -> References:
     """Neighbours that span such offsets, as many as one rewrite takes; empty where none does."""
     return first_run(references, lambda each: offsets.meets(each.start_offset, each.next_offset), RunLimits())
-
-
-def fold_tail(keys: PartitionKeys, offsets: OffsetRanges, writer: str) -> Protocol[None]:
-    """Fold the entries of the tail up to the last that spans such an offset: by claiming the partition for that."""
-    tries = 0
-    while True:
-        held = yield from read_existing(keys)
-        meant = [each for each in held.marker.tail if offsets.meets(each.start_offset, each.next_offset)]
-        if not meant:
-            return
-        before = meant[-1].next_offset
-        body = maintenance_of(held.marker)
-        if body.fold_before < before:
-            asked = maintained(held.marker, replace(body, fold_before=before))
-            yield from try_swap(keys.marker, asked, held.etag)
-            continue
-        try:
-            yield from claim_and_fold(keys, writer)
-        except Fenced as error:
-            tries += 1
-            yield Wait(tries, error.what)
 
 
 def _refused(keys: PartitionKeys, outcome: Outcome) -> RewriteRefused | RewriteOvertaken:

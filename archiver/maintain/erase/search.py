@@ -1,33 +1,28 @@
-"""The records to erase: by key, reading only blocks that may hold one of the keys, or by offset."""
+"""The records to erase: by what they hold, reading only blocks that may hold one of their keys, or by offset."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from archiver.errors import RewriteRefused
+from archiver.commit.driver import Driver, NoLog
 from archiver.maintain.contents.chunks import TEXT, OldChunk
-from archiver.maintain.contents.data import data_in, stored_blocks
+from archiver.maintain.contents.data import data_in, opened_blocks
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.garbage import Chain
-from blockgz_runtime.errors import ObjectMissing
+from archiver.maintain.rewrite.replacing import chunks_of, parts_of
+from blockgz_runtime.encryption.keyring import Keyring
+from blockgz_runtime.record_filter import Condition, RecordFilter, ValueMatches
+from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
-from index_format import marker as markers
 from index_format.blocks import decode_parts
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import BlockEntry, ChunkIndex
-from index_format.key_filter import Hashes, hashes_of, may_hold
-from index_format.keys import INDEX_SUFFIX, PartitionKeys
+from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry
-
-REQUESTS_AT_ONCE = 8
-INDEXES_AT_ONCE = 64
 
 
 class Wanted(Protocol):
@@ -44,29 +39,28 @@ class Wanted(Protocol):
 
 
 @dataclass(frozen=True)
-class WithKeys:
-    """Records with one of these keys."""
+class Matching:
+    """Records of which all conditions hold."""
 
-    keys: frozenset[bytes]
+    filter: RecordFilter
 
-    def in_chunk(self, entry: ChunkEntry) -> bool:  # noqa: ARG002
+    @classmethod
+    def all_of(cls, *conditions: Condition) -> "Matching":
+        return cls(RecordFilter(conditions=conditions))
+
+    def in_chunk(self, entry: ChunkEntry) -> bool:
         """See Wanted."""
-        return True
+        return self.filter.may_match(entry)
 
     def in_block(self, block: BlockEntry, index: ChunkIndex) -> bool:
-        """See Wanted: not where the record format holds no keys, or the block's filter knows none of these."""
-        if index.record_format == TEXT:
-            return False
-        return not isinstance(block.key_filter, bytes) or may_hold(block.key_filter, self._hashes)
+        """See Wanted: not where the record format lacks what is asked for, or the block's filter knows no such key."""
+        has_all = index.record_format != TEXT or all(isinstance(each, ValueMatches) for each in self.filter.conditions)
+        return has_all and self.filter.may_match(block)
 
     def mask(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """See Wanted."""
-        found: Any = pc.is_in(batch.column("key"), pa.array(sorted(self.keys), pa.binary()))
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
-
-    @cached_property
-    def _hashes(self) -> Hashes:
-        return hashes_of(self.keys)
+        matching = self.filter.apply(batch).column("offset").to_numpy()
+        return np.isin(batch.column("offset").to_numpy(), matching, assume_unique=True)
 
 
 @dataclass(frozen=True)
@@ -114,21 +108,24 @@ class FoundRecords:
         return f"{self.keys.folder}:{self.keys.partition}"
 
 
-def find_records(store: ToolStore, chain: Chain, wanted: Wanted, max_block_bytes: int) -> FoundRecords:
+def find_records(
+    store: ToolStore, chain: Chain, wanted: Wanted, max_block_bytes: int, keyring: Keyring | None = None
+) -> FoundRecords:
     """Every such record that a chain holds; a block is in memory at a time, beside the indexes of a few chunks.
 
-    Raises ObjectMissing or a FormatError where an index or a block is not what it must be, and a StoreError.
+    Raises ObjectMissing or a FormatError where an index or a block is not what it must be, KeyMissing for an encrypted
+    block without its key, and a StoreError.
     """
-    keys, data_of = chain.keys, data_in(store, chain.keys)
+    keys, data_of = chain.keys, data_in(store, chain.keys, keyring)
     digest, found = RecordsDigest(), list[npt.NDArray[np.int64]]()
     num_chunks = num_bytes = blocks_read = blocks = 0
     entries = [entry for entry in chain.entries if wanted.in_chunk(entry)]
     for chunk in read_chunks(store, keys, sorted(entries, key=lambda entry: entry.start_offset)):
         index = chunk.index
-        chosen = [block for block in index.blocks if wanted.in_block(block, index)]
+        chosen = [number for number, block in enumerate(index.blocks) if wanted.in_block(block, index)]
         blocks, blocks_read = blocks + len(index.blocks), blocks_read + len(chosen)
         count = 0
-        for entry, member in stored_blocks(data_of(index), chosen):
+        for entry, member in opened_blocks(data_of(index), index.blocks, chosen) if chosen else ():
             for batch in decode_parts(member, entry, index, max_block_bytes):
                 mask = wanted.mask(batch)
                 if mask.any():
@@ -141,25 +138,7 @@ def find_records(store: ToolStore, chain: Chain, wanted: Wanted, max_block_bytes
 
 
 def read_chunks(store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Iterator[OldChunk]:
-    """The chunks of these entries, with their indexes.
-
-    Raises ObjectMissing or a FormatError, and RewriteRefused for a chunk that is encrypted.
-    """
-
-    def read(entry: ChunkEntry) -> OldChunk:
-        key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIX)
-        stored = store.get(key)
-        if stored is None:
-            raise ObjectMissing(key)
-        index = markers.decode_index(stored.body, entry, keys.folder.topic, keys.partition)
-        if index.encryption:
-            raise RewriteRefused(
-                f"chunk {key.removesuffix(INDEX_SUFFIX)} is encrypted",
-                why="erasing records from encrypted chunks is not supported",
-                remedy="prune them with archiver prune, or destroy the key of the chunks",
-            )
-        return OldChunk(entry, index)
-
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="index") as pool:
-        for first in range(0, len(entries), INDEXES_AT_ONCE):
-            yield from pool.map(read, entries[first : first + INDEXES_AT_ONCE])
+    """The chunks of these entries, with their indexes. Raises ObjectMissing, a FormatError or a StoreError."""
+    driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+    for some in parts_of(entries):
+        yield from driver.run(chunks_of(keys, some))

@@ -29,7 +29,7 @@ from archiver.maintain.sweep import Problem, read_chain
 from blockgz_runtime.encryption.keyring import keyring_of
 from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.store.writer import FileBody, ToolStore
-from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, Stored, block_crc32, decode_block
+from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, Stored, decode_block
 from index_format.chunk_index import BlockEntry, ChunkIndex, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import ChunkStart, ObjectKind, PartitionKeys
@@ -178,12 +178,12 @@ def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path, encrypt
     seal = _seal(piece, encrypt)
     with path.open("wb") as data:
         for member, entry, newest in members:
-            stored = member if seal is None else seal.cipher.sealed(len(blocks), member)
-            crc32 = entry.crc32 if seal is None else block_crc32(stored)
-            data.write(stored)
-            digest.update(stored)
-            blocks.append(replace(entry, byte_offset=size, byte_length=len(stored), crc32=crc32))
-            size, last = size + len(stored), newest
+            if seal is not None:
+                member, entry = seal.sealed(len(blocks), member, entry)  # noqa: PLW2901 - the block as it is stored
+            data.write(member)
+            digest.update(member)
+            blocks.append(replace(entry, byte_offset=size))
+            size, last = size + len(member), newest
     is_lossless = piece.index.record_format != "text"
     secret = seal.tail_secret if seal else None
     return FinishedChunk(

@@ -1,15 +1,16 @@
 """Replacing the chunks of neighbouring catalogs: merge, convert, erase, by what stands in their place."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from archiver.commit.operations import Compute, Now, Protocol
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
+from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
 from archiver.maintain.rewrite.committing import Change, commit
 from archiver.maintain.rewrite.intent import LEASE_MS, Attempt, Choose, Outcome, begin
 from archiver.maintain.rewrite.layout import (
@@ -40,7 +41,7 @@ class Rewrite:
     """What a rewrite does with the chunks of its run."""
 
     kind: str
-    """merge, convert or erase, for the marker."""
+    """merge, convert, erase or rewrap, for the marker."""
     contents: Callable[[Sequence[OldChunk]], Replacement]
     """What stands in the place of chunks; takes as long as it needs, and may read the store."""
     check: Callable[[Sequence[OldChunk], Replacement], None]
@@ -97,15 +98,26 @@ def old_catalogs(keys: PartitionKeys, references: References) -> Protocol[list[O
 
 def old_chunks(keys: PartitionKeys, catalogs: Sequence[OldCatalog], keep: Keep) -> Protocol[list[OldChunk]]:
     """Their chunks with their indexes, in order; `keep` runs now and then. Raises ObjectMissing or a FormatError."""
-    entries = [entry for each in catalogs for entry in each.catalog.entries]
     old: list[OldChunk] = []
-    for first in range(0, len(entries), INDEXES_AT_ONCE):
+    for some in parts_of([entry for each in catalogs for entry in each.catalog.entries]):
         yield from keep()
-        some = entries[first : first + INDEXES_AT_ONCE]
-        names = [keys.chunks + keys.check_name(each.name, each.start_offset, INDEX_SUFFIX) for each in some]
-        for body, entry in zip((yield from read_all(tuple(names))), some, strict=True):
-            old.append(OldChunk(entry, markers.decode_index(body, entry, keys.folder.topic, keys.partition)))
+        old += yield from chunks_of(keys, some)
     return old
+
+
+def parts_of(entries: Sequence[ChunkEntry]) -> Iterator[Sequence[ChunkEntry]]:
+    """As many in turn as have their indexes read at once."""
+    return (entries[first : first + INDEXES_AT_ONCE] for first in range(0, len(entries), INDEXES_AT_ONCE))
+
+
+def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[OldChunk]]:
+    """The chunks of these entries with their indexes, in order. Raises ObjectMissing or a FormatError."""
+    names = [keys.chunks + keys.check_name(each.name, each.start_offset, INDEX_SUFFIX) for each in entries]
+    bodies = yield from read_all(tuple(names))
+    return [
+        OldChunk(entry, markers.decode_index(body, entry, keys.folder.topic, keys.partition))
+        for body, entry in zip(bodies, entries, strict=True)
+    ]
 
 
 def _stored_chunks(
@@ -117,6 +129,8 @@ def _stored_chunks(
     for item in replacement:
         if isinstance(item, NewChunk):
             entry = yield from _store_chunk(attempt, taken(old, item), item, previous)
+        elif isinstance(item, RewrappedChunk):
+            entry = yield from _store_index(attempt, item)
         elif isinstance(item, OldChunk):
             entry = item.entry
         else:
@@ -133,12 +147,22 @@ def _store_chunk(
     """Store data and index of a new chunk; its entry. `previous`: the index before it in the run."""
     keys, mark = attempt.keys, attempt.mark()
     start = ChunkStart(new.start_offset, new.blocks[0].first_record_offset, new.blocks[0].min_timestamp)
-    name = keys.data_name(start, data_suffix(new.record_format, new.codec), mark)
+    suffix = data_suffix(new.record_format, new.codec, encrypted=bool(new.encryption))
+    name = keys.data_name(start, suffix, mark)
     yield from attempt.store(keys.chunks + name, new.body)
     index = index_of(old, new, DataObject(name, *size_and_hash(new.body)), previous)
     body = objects.encode(index)
     yield from attempt.store(keys.chunks + keys.index_name(start, mark), body)
     return markers.entry_of(index, keys.index_name(start, mark), body)
+
+
+def _store_index(attempt: Attempt, chunk: RewrappedChunk) -> Protocol[ChunkEntry]:
+    """Store the index of a chunk whose data stays; its entry."""
+    keys, index = attempt.keys, chunk.index
+    name = keys.index_name(ChunkStart(index.start_offset, index.first_offset, index.min_timestamp), attempt.mark())
+    body = objects.encode(index)
+    yield from attempt.store(keys.chunks + name, body)
+    return replace(chunk.entry, name=name, sha256=hashlib.sha256(body).hexdigest())
 
 
 def size_and_hash(body: Body) -> tuple[int, str]:
@@ -150,6 +174,7 @@ def index_of(old: Sequence[OldChunk], new: NewChunk, data: DataObject, previous:
     """The index of a new chunk in the place of old ones."""
     first, blocks = old[0].index, new.blocks
     return ChunkIndex(
+        version=2 if new.encryption else objects.VERSION,
         archive_id=first.archive_id,
         topic=first.topic,
         topic_id=new.topic_id,
@@ -170,6 +195,7 @@ def index_of(old: Sequence[OldChunk], new: NewChunk, data: DataObject, previous:
         previous=new.previous if previous is None else previous,
         gaps=new.gaps,
         erased=new.erased or UNSET,
+        encryption=new.encryption,
         blocks=blocks,
     )
 

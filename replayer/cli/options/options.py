@@ -22,12 +22,6 @@ def _interval(text: str) -> float:
 json_option = Option("--json", "as_json", is_flag=True, help="Print JSON.")
 """Passes `as_json: bool`."""
 
-dry_run_option = Option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
-"""Passes `dry_run: bool`."""
-
-yes_option = Option("--yes", is_flag=True, help="Do not ask.")
-"""Passes `yes: bool`."""
-
 limit_option = Option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 """`limit: int | None`."""
 

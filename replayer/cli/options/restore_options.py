@@ -9,9 +9,11 @@ from typing import Literal, NamedTuple
 import click
 
 from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed
-from replayer.cli.options.options import dry_run_option, jobs_option, rename_rule, yes_option
+from blockgz_runtime.program.plan_options import dry_run_option, yes_option
+from blockgz_runtime.program.report_options import sign_key_option
+from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import damage_option
-from replayer.cli.options.verify_options import parse_share
+from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups.planning import GroupMap
 from replayer.read.positions import parse_time
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
@@ -127,21 +129,8 @@ def _json_only(paths: tuple[Path, ...]) -> tuple[Path, ...]:
 report_options = OptionSet(
     "report_to",
     ReportFiles,
-    Option(
-        "--report",
-        "paths",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        parse=_json_only,
-        metavar="FILE",
-        help="Also write what was restored to a .json file; may be repeated.",
-    ),
-    Option(
-        "--sign-key",
-        type=click.Path(path_type=Path),
-        metavar="PEM",
-        help="Sign the reports with this Ed25519 key; writes FILE.sig.",
-    ),
+    report_option("Also write what was restored to a .json file; may be repeated.", _json_only),
+    sign_key_option,
 )
 
 

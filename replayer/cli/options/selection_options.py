@@ -7,10 +7,11 @@ from typing import BinaryIO
 import click
 
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.program.filter_options import grep_option, header_option
 from blockgz_runtime.program.options import Option, OptionSet, choice_option
+from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
 from replayer.read.offset_file import MAX_FILE_BYTES
 from replayer.read.positions import parse_position, parse_time
-from replayer.read.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
 from replayer.read.selection import Positions
 
@@ -76,15 +77,8 @@ _RECORD_PARTS = (
         "--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeat it to allow more keys."
     ),
     Option("--null-key", is_flag=True, help="Only records without a key; with --key, these as well."),
-    Option(
-        "--header",
-        "headers",
-        multiple=True,
-        metavar="NAME[=VALUE]",
-        help="Only records with this header; repeat it to require more headers.",
-        parse=lambda texts: tuple(map(header_condition, texts)),
-    ),
-    Option("--grep", metavar="REGEX", help="Only records whose value matches (RE2 syntax)."),
+    header_option,
+    grep_option,
 )
 
 record_options = OptionSet("selection", _selection, *_RECORD_PARTS)

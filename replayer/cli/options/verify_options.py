@@ -3,11 +3,13 @@
 import random
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from blockgz_runtime.program.options import Option, OptionSet, Parsed
+from blockgz_runtime.program.report_options import sign_key_option
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
 from replayer.read.positions import parse_time
@@ -65,23 +67,18 @@ expect_option = Option(
 )
 """Passes `expected: tuple[str, ...]`."""
 
+
+def report_option(text: str, parse: Callable[[tuple[Path, ...]], tuple[Path, ...]] | None = None) -> Option:
+    """Adds --report with that help text; passes `paths: tuple[Path, ...]`."""
+    path = click.Path(path_type=Path)
+    return Option("--report", "paths", multiple=True, type=path, parse=parse, metavar="FILE", help=text)
+
+
 report_options = OptionSet(
     "report_to",
     ReportFiles,
-    Option(
-        "--report",
-        "paths",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Also write the findings to a .json or .html file; may be repeated.",
-    ),
-    Option(
-        "--sign-key",
-        type=click.Path(path_type=Path),
-        metavar="PEM",
-        help="Sign the reports with this Ed25519 key; writes FILE.sig.",
-    ),
+    report_option("Also write the findings to a .json or .html file; may be repeated."),
+    sign_key_option,
     Option(
         "--no-content",
         "without_content",

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.records import batch_from_records
 from replayer.read.blocks import ReadAhead
 from replayer.read.damage import SkipDamage
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, selected
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.pipeline import Pipeline, ScannedBatch

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats.json_lines import json_object
@@ -24,7 +25,6 @@ from replayer.read.listing import damaged_document, partition_document
 from replayer.read.lookup import Found, RecordQuery, failure, look_up_together, offset_at
 from replayer.read.paging import Missing, Page, page_at, page_before
 from replayer.read.positions import parse_position, parse_time
-from replayer.read.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic

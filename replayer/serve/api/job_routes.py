@@ -13,9 +13,9 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.errors import BlockgzError
 from replayer.read.positions import parse_position
-from replayer.read.record_filter import RecordFilter
 from replayer.read.request import SelectionRequest
 from replayer.read.selection import Positions
 from replayer.read.topics import parse_topic

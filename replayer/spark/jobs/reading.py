@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.spark.errors import TaskFailed, carry_errors
 from blockgz_runtime.topic_patterns import is_pattern, matching
 from index_format.records import SCHEMA
@@ -19,7 +20,6 @@ from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive
 from replayer.read.damage import STOP, SkipDamage
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.rows import to_rows
 from replayer.read.selection import Selection, selected
 from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic

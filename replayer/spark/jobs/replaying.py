@@ -9,13 +9,13 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable, UsageError
+from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.spark.errors import spark_errors
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
 from replayer.place import ArchivePlace, opened
 from replayer.read.damage import STOP, LostRange, SkipDamage
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Reading, Selection
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pace import Commands, Slowest

@@ -9,10 +9,10 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.spark.errors import spark_errors
 from index_format.chunk_index import Gap
 from replayer.place import ArchivePlace, opened
-from replayer.read.record_filter import RecordFilter
 from replayer.read.request import SelectionRequest
 from replayer.spark.jobs.reading import Skipped, named_topics, records, skipped_ranges
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values

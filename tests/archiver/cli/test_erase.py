@@ -24,6 +24,7 @@ from index_format.records import Record
 from replayer.cli import main as replayer_main
 from tests.support.archives import ArchiveWriter, PartitionWriter
 from tests.support.chunks import finished_chunk, identity_of
+from tests.support.key_pair import key_pair
 from tests.support.memory_store import content_of
 
 PERSON = b"person-17"
@@ -226,8 +227,10 @@ def _end(cause: object) -> None:
     ("arguments", "said"),
     [
         ([], "no topic is named"),
-        (["orders"], "either keys or offsets"),
-        (["orders", "--offsets", "1"], "either keys or offsets"),
+        (["orders"], "it is not clear which records"),
+        (["orders", "--offsets", "1"], "it is not clear which records"),
+        (["orders", "--key", "k", "--sign-key", "empty"], "has nothing to sign"),
+        (["orders", "--key", "k", "--sign-key", "empty", "--report", "r.json"], "not a usable Ed25519 key"),
         (["orders", "--keys-file", "empty"], "holds no key"),
         (["unknown"], "is not in the archive"),
     ],
@@ -254,6 +257,34 @@ def test_the_report_of_another_archive_is_refused(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "another archive" in result.output
     mixed = run("erase", "orders", "--status", report, "-a", root)
     assert mixed.exit_code == 2 and "takes no topics" in mixed.output
+
+
+def test_records_are_chosen_by_header_and_value_and_the_report_is_signed(tmp_path: Path) -> None:
+    root, report = tmp_path / "archive", tmp_path / "report.json"
+    writer = ArchiveWriter(root).partition("orders", 0)
+    headers = [(("user", b"17"),), (("user", b"18"),), ()]
+    writer.commit([Record(n, 1000, 0, b"k%d" % (n % 2), b"value %d" % n, headers[n % 3]) for n in range(12)])
+    private, public = key_pair(tmp_path)
+    chosen = ("--header", "user=17", "--grep", "value [0-8]", "--key", "k0")
+    done = run("erase", "orders", *chosen, "-a", root, "--report", report, "--sign-key", private, "--yes")
+    assert done.exit_code == 0, done.output
+    assert set(range(12)) - set(archived(root, 0)) == {0, 6}
+    check = ["verify-report", str(report), "--key", str(public)]
+    checked = CliRunner().invoke(replayer_main, check)
+    assert (checked.exit_code, "an erase of 2 records" in checked.stdout) == (0, True), checked.output
+    report.write_text(report.read_text().replace('"records": 2', '"records": 1'))
+    assert CliRunner().invoke(replayer_main, check).exit_code == 3
+    both = run("erase", "orders", *chosen, "--offsets", "1", "-a", root)
+    assert both.exit_code == 2 and "it is not clear which records" in both.output
+
+
+def test_values_of_record_format_text_are_found(tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    writer = ArchiveWriter(root).partition("orders", 0, record_format="text")
+    writer.commit([Record(n, 1000, 0, None, b"value %d" % n, ()) for n in range(9)])
+    assert "no record to erase" in run("erase", "orders", "--header", "user", "-a", root).stdout
+    assert run("erase", "orders", "--grep", "value [37]", "-a", root, "--yes").exit_code == 0
+    assert set(archived(root, 0)) == set(range(9)) - {3, 7}
 
 
 def test_ranges_are_shown_in_few_words() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockgz_runtime.encryption import keyring as keyrings
-from blockgz_runtime.encryption.keyring import Keyring, KeySource, keyring_of, load_keyring, parse_keys
+from blockgz_runtime.encryption.keyring import Keyring, KeySource, joined_keys, keyring_of, load_keyring, parse_keys
 from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.errors import UsageError, exit_code
 from index_format.chunk_index import WrappedKey
@@ -127,6 +127,29 @@ def test_many_threads_unwrap_at_once() -> None:
     for thread in threads:
         thread.join()
     assert sorted(found) == sorted(each.secret for each in made)
+
+
+@pytest.mark.parametrize(
+    ("keys", "newer", "joined"),
+    [
+        (None, None, None),
+        ("env:A", None, "env:A"),
+        (None, "env:B", "env:B"),
+        ("env:A,env:B", "env:C,env:A", "env:B,env:C,env:A"),
+    ],
+)
+def test_the_newer_of_two_settings_wraps(keys: str | None, newer: str | None, joined: str | None) -> None:
+    assert joined_keys(keys, newer) == joined
+
+
+def test_a_key_is_wrapped_again_with_the_newest() -> None:
+    old, both = Keyring([key_of(1)]), Keyring([key_of(1), key_of(2)])
+    made = old.new_key()
+    again = both.rewrapped(made.wrapped, "it")
+    assert (again.id, Keyring([key_of(2)]).unwrap(again, "it")) == (key_of(2).id, made.secret)
+    assert (both.has(made.wrapped), old.has(again)) == (True, False)
+    with pytest.raises(KeyMissing):
+        Keyring([key_of(2)]).rewrapped(made.wrapped, "it")
 
 
 def test_a_plain_block_needs_no_keys() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.record_filter import RecordFilter
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import GroupMap, GroupPlan, GroupPositions, group_plan_document, plan_groups
 from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.record_filter import RecordFilter
 from replayer.replay.jobs.folder import JobRequest
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.ledger import LanePosition, SourceProgress

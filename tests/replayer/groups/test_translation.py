@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockgz_runtime.record_filter import Condition, KeyIn, Not, RecordFilter
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format.records import Record, batch_from_records
@@ -18,7 +19,6 @@ from replayer.errors import ReplayRefused
 from replayer.groups.translation import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import Condition, KeyIn, Not, RecordFilter
 from replayer.read.selection import Selection
 from replayer.replay.jobs.folder import LaneBegin, Segment
 from replayer.replay.jobs.lane_maps import LaneMap, lane_maps

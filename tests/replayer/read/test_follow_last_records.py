@@ -1,10 +1,10 @@
 import pytest
 
+from blockgz_runtime.record_filter import KeyIn, RecordFilter
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.follow import last_records
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import KeyIn, RecordFilter
 from replayer.read.selection import Selection
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, records

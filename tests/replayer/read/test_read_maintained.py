@@ -7,6 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from blockgz_runtime.errors import NotInArchive, ObjectMissing
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.records import iter_records
 from replayer.coverage.partition_coverage import partition_coverage
 from replayer.read.archive import Archive
@@ -28,7 +29,6 @@ from replayer.read.lookup import (
 from replayer.read.paging import Missing, page_from
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import AtOffset, AtTime, OffsetRange, seek_time
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Positions, Selection, erased_ranges, scan, select
 from replayer.replay.plan import describe_source
 from replayer.replay.preflight import pruned_text

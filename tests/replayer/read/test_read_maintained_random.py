@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.chunk_index import Gap
 from index_format.records import iter_records
 from replayer.read.archive import Archive
@@ -21,7 +22,6 @@ from replayer.read.lookup import Found, Outcome, look_up_all, look_up_position
 from replayer.read.paging import Missing, page_before, page_from
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import AtTime, Earliest, OffsetRange, resolve_position
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, scan
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition

@@ -1,9 +1,9 @@
 from contextlib import aclosing
 
+from blockgz_runtime.record_filter import RecordFilter
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, selected
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, records

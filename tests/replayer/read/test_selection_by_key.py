@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from blockgz_runtime.record_filter import KeyIn, Not, RecordFilter
 from replayer.read.archive import Archive
-from replayer.read.record_filter import KeyIn, Not, RecordFilter
 from replayer.read.request import DamagePolicies, selected_batches
 from replayer.read.selection import Positions, select
 from tests.index_format.builders import record

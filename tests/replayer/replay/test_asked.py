@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from blockgz_runtime.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from replayer.errors import ReplayRefused
-from replayer.read.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from replayer.read.request import SelectionRequest
 from replayer.read.topics import parse_topic
 from replayer.replay.asked import asked_of, shape_asked

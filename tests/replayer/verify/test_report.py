@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from index_format.marker import encode as encode_marker
 from index_format.objects import encode
@@ -21,6 +21,7 @@ from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.findings import PartitionReport
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
+from tests.support.key_pair import key_pair
 
 NEWEST = 1_760_000_000_000 + 100
 
@@ -42,12 +43,7 @@ def partition(tmp_path: Path) -> PartitionWriter:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[Path, Path]:
-    """An Ed25519 pair as PEM files, as openssl writes them."""
-    key = ed25519.Ed25519PrivateKey.generate()
-    private, public = tmp_path / "key.pem", tmp_path / "pub.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    return private, public
+    return key_pair(tmp_path)
 
 
 class Text(HTMLParser):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from archiver.commit.operations import Get, Protocol
 from archiver.errors import RewriteRefused
 from archiver.maintain import sweep
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
+from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.pruning import prune
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
@@ -27,7 +27,7 @@ from tests.support.lifecycle.monitor import records_of
 from tests.support.lifecycle.world import GRACE, PATIENCE, Partition, World
 from tests.support.simulator import Run
 
-KINDS = ("merge", "convert", "erase", "prune")
+KINDS = ("merge", "convert", "erase", "prune", "rewrap")
 
 
 @dataclass(frozen=True)
@@ -180,10 +180,16 @@ def _erased(world: World, partition: Partition, old: Sequence[OldChunk]) -> Repl
     return result
 
 
+def _rewrapped(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
+    """The same data under other indexes."""
+    return [RewrappedChunk(chunk.entry, chunk.index) for chunk in old]
+
+
 CONTENTS: dict[str, Callable[[World, Partition, Sequence[OldChunk]], Replacement]] = {
     "merge": _merged,
     "convert": _converted,
     "erase": _erased,
+    "rewrap": _rewrapped,
 }
 
 

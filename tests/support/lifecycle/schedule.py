@@ -189,7 +189,7 @@ LOOK_UPS = Kind("look-ups", "reader", lambda world, partition, _: roles.look_ups
 ASKER = Kind("asker", "maintainer", lambda _, partition, name: roles.asker(partition), 0.03, 2, 7)
 FOLDER = Kind("folder", "writer", lambda _, partition, name: roles.folder(partition, name), 0.002, 1, 2)
 SALVAGER = Kind("salvage", "writer", roles.salvager, 0.02, 1, 3, lambda partition: partition.monitor.lists_losses)
-MERGER, CONVERTER, ERASER, PRUNER = (
+MERGER, CONVERTER, ERASER, PRUNER, REWRAPPER = (
     Kind(kind, "maintainer", partial(_maintainer, maintainers.Maintenance(kind)), 0.015, 2, 4)
     for kind in maintainers.KINDS
 )

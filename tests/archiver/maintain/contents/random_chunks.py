@@ -1,4 +1,4 @@
-"""Random neighbours of a partition: all record formats, codecs and timestamp types, holes, gaps, filters, erased."""
+"""Random neighbours of a partition: all record formats, codecs, timestamp types, holes, gaps, filters, erased, keys."""
 
 import hashlib
 import random
@@ -8,9 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from archiver.commit.sealing import Sealing
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.maintain.contents.chunks import NewChunk, OldChunk
-from archiver.maintain.contents.data import ReadRange, data_of_body
+from archiver.maintain.contents.data import ChunkData, data_of_body
+from blockgz_runtime.encryption.keyring import Keyring
+from blockgz_runtime.encryption.opening import opened_block, opener_of
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import COMPRESSORS, BlockBuilder, decode_block
@@ -18,6 +21,7 @@ from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Erased,
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, iter_records
 from tests.index_format.builders import NASTY
+from tests.support.encryption import sealed
 
 MAX = 1 << 22
 LIBRARIES = ("isal", "zlib", "zstd")
@@ -26,8 +30,11 @@ LIBRARIES = ("isal", "zlib", "zstd")
 class Partition:
     """Chunks, and the records that they hold."""
 
-    def __init__(self, rng: random.Random, folder: Path) -> None:
+    def __init__(self, rng: random.Random, folder: Path, keyring: Keyring | None = None) -> None:
+        """With a `keyring`, chunks are encrypted from one of them on."""
         self.rng = rng
+        self.keyring = keyring
+        self.is_encrypted = False
         self.format = rng.choice(["json", "arrow", "text"])
         self.library = rng.choice(LIBRARIES)
         self.timestamp_type = rng.choice(sorted(TIMESTAMP_TYPES))
@@ -42,9 +49,9 @@ class Partition:
     def codec(self) -> str:
         return "zstd" if self.library == "zstd" else "gzip"
 
-    def data_of(self, index: ChunkIndex) -> ReadRange:
+    def data_of(self, index: ChunkIndex) -> ChunkData:
         body = self.bodies[index.data.name]
-        return lambda start, end: body[start:end]
+        return ChunkData(lambda start, end: body[start:end], opener_of(index, index.data.name, self.keyring))
 
     def buffer(self) -> BufferFile:
         return self.buffers.new_file()
@@ -66,6 +73,12 @@ class Partition:
             offset += rng.choice([1, 1, 1, 2, 5])
         end = records[-1].offset + rng.choice([1, 1, 4])
         blocks, body = self._blocks(records)
+        extra: dict[str, Any] = {}
+        self.is_encrypted = self.is_encrypted or (self.keyring is not None and rng.random() < 0.3)
+        if self.is_encrypted and self.keyring is not None:
+            seal = Sealing(self.keyring, "archive-1", "orders", 3).of_chunk(start)
+            blocks, body = sealed(blocks, body, seal)
+            extra = {"version": 2, "encryption": seal.encryption}
         occupied = {record.offset for record in records}
         holes = [each for each in range(start, end) if each not in occupied]
         erased = tuple(
@@ -94,6 +107,7 @@ class Partition:
             previous=self.chunks[-1].entry.name if self.chunks else None,
             gaps=tuple(Gap(hole, hole + 1, "skipped") for hole in holes if rng.random() < 0.2),
             **({"erased": erased} if erased else {}),
+            **extra,
             blocks=tuple(blocks),
         )
         entry = markers.entry_of(index, name + ".index.json", objects.encode(index))
@@ -113,7 +127,7 @@ class Partition:
         kind = self.timestamp_type if rng.random() < 0.9 else rng.choice(sorted(TIMESTAMP_TYPES))
         return Record(offset, timestamp, kind, key, value, headers)
 
-    def _blocks(self, records: Sequence[Record]) -> tuple[list[BlockEntry], bytes]:
+    def _blocks(self, records: Sequence[Record]) -> tuple[Sequence[BlockEntry], bytes]:
         rng = self.rng
         builder = BlockBuilder(
             record_format(self.format), self.timestamp_type, rng.choice([50, 900, 100_000]), self.key_filter_bits
@@ -134,10 +148,11 @@ def _longer(entry: markers.ChunkEntry, by: int) -> markers.ChunkEntry:
 
 def index_of_new(new: NewChunk) -> tuple[ChunkIndex, bytes]:
     """The index as a commit makes it, which checks itself, and the data."""
-    body = data_of_body(new.body)(0, len(new.body) if isinstance(new.body, bytes) else new.body.size)
+    body = data_of_body(new.body).read(0, len(new.body) if isinstance(new.body, bytes) else new.body.size)
     if not isinstance(new.body, bytes):
         assert hashlib.sha256(body).hexdigest() == new.body.sha256
     extra: dict[str, Any] = {"erased": new.erased} if new.erased else {}
+    extra |= {"version": 2, "encryption": new.encryption} if new.encryption else {}
     index = ChunkIndex(
         archive_id="archive-1",
         topic="orders",
@@ -165,9 +180,13 @@ def index_of_new(new: NewChunk) -> tuple[ChunkIndex, bytes]:
     return index, body
 
 
-def records_of(index: ChunkIndex, body: bytes) -> list[Record]:
+def records_of(index: ChunkIndex, body: bytes, keyring: Keyring | None = None) -> list[Record]:
     """What a reader finds."""
-    batches = [decode_block(body[entry.byte_offset : entry.byte_end], entry, index, MAX) for entry in index.blocks]
+    blocks = [
+        opened_block(body[entry.byte_offset : entry.byte_end], number, index, "it", keyring)
+        for number, entry in enumerate(index.blocks)
+    ]
+    batches = [decode_block(*block, index, MAX) for block in blocks]
     return [_plain(record) for batch in batches for record in iter_records(batch)]
 
 

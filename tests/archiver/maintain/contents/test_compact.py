@@ -5,21 +5,27 @@ import random
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from archiver.errors import ContentsDiffer, RewriteRefused
+from archiver.errors import ContentsDiffer
 from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
 from archiver.maintain.contents.compact import CompactedContents, Compaction, Conversion
 from archiver.maintain.contents.convert import ConvertSettings, is_as_asked
 from archiver.maintain.contents.data import data_in
+from archiver.maintain.contents.keys import NO_KEYS, RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
+from blockgz_runtime.encryption.keyring import Keyring
+from blockgz_runtime.encryption.opening import opened_block
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Encryption, WrappedKey
 from index_format.encryption import CIPHER
+from index_format.errors import CorruptBlock, KeyMissing
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.records import Record
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
+from tests.support.encryption import key_of
 from tests.support.memory_store import MemoryStore
 
 LARGE = 1 << 30
@@ -30,13 +36,14 @@ def contents_of(
     *,
     limits: MergeLimits,
     conversion: Conversion | None = None,
+    keys: RewriteKeys = NO_KEYS,
     buffer_bytes: int = LARGE,
     start: int = 0,
 ) -> CompactedContents:
     return CompactedContents(
         partition.data_of,
         partition.buffers,
-        Compaction(limits, conversion),
+        Compaction(limits, conversion, keys),
         buffer_bytes=buffer_bytes,
         max_block_bytes=MAX,
         start=start,
@@ -52,9 +59,9 @@ def records_in(partition: Partition, replacement: Replacement) -> list[Record]:
     found = list[Record]()
     for item in replacement:
         if isinstance(item, OldChunk):
-            found += records_of(item.index, partition.bodies[item.index.data.name])
+            found += records_of(item.index, partition.bodies[item.index.data.name], partition.keyring)
         elif isinstance(item, NewChunk):
-            found += records_of(*index_of_new(item))
+            found += records_of(*index_of_new(item), partition.keyring)
     return found
 
 
@@ -64,15 +71,21 @@ def test_random_runs_keep_every_record(run: int, tmp_path: Path) -> None:
     print(f"run {run}, seed {seed}")
     rng = random.Random(seed)
     for number in range(5):
-        partition = Partition(rng, tmp_path / str(number)).grow(rng.randrange(1, 9), gaps=True)
+        keyring = rng.choice([None, Keyring([key_of(1), key_of(2)])])
+        keys = RewriteKeys(keyring, encrypts_all=keyring is not None and rng.random() < 0.3)
+        partition = Partition(rng, tmp_path / str(number), keyring).grow(rng.randrange(1, 9), gaps=True)
         conversion = conversion_for(partition, rng) if rng.random() < 0.6 else None
         limits = MergeLimits(rng.choice([1, 1500, LARGE]), rng.choice([3000, LARGE]))
-        print(partition.format, partition.codec, conversion, limits)
-        work = contents_of(partition, limits=limits, conversion=conversion, buffer_bytes=rng.choice([1, 4000, LARGE]))
+        print(partition.format, partition.codec, conversion, limits, keys)
+        buffer_bytes = rng.choice([1, 4000, LARGE])
+        work = contents_of(partition, limits=limits, conversion=conversion, keys=keys, buffer_bytes=buffer_bytes)
         replacement = work.contents(partition.chunks)
         work.check(partition.chunks, replacement)
         assert records_in(partition, replacement) == readable(partition, partition.records)
         assert len(replacement) <= len(partition.chunks)
+        is_encrypted = {chunk.entry.start_offset: bool(chunk.index.encryption) for chunk in partition.chunks}
+        new = [item for item in replacement if isinstance(item, NewChunk)]
+        assert all(bool(item.encryption) == (keys.encrypts_all or is_encrypted[item.start_offset]) for item in new)
         spans = [_span(item) for item in replacement]
         assert spans[0][0] == partition.chunks[0].entry.start_offset
         assert spans[-1][1] == partition.chunks[-1].entry.next_offset
@@ -175,13 +188,15 @@ def test_a_replacement_without_a_record_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_converted", [False, True])
-def test_encrypted_chunks_stay_as_they_are(tmp_path: Path, is_converted: bool) -> None:
+def test_encrypted_chunks_without_their_keys_stay_as_they_are(tmp_path: Path, is_converted: bool) -> None:
     partition = partition_of(tmp_path, "json")
     for number in (2, 3):
         chunk = partition.chunks[number]
-        index = replace(chunk.index, version=2, encryption=Encryption(CIPHER, WrappedKey("id", b"wrapped")))
+        data = replace(chunk.index.data, name=f"{chunk.entry.start_offset:020d}.gz.enc")
+        encryption = Encryption(CIPHER, WrappedKey("id", b"wrapped"))
+        index = replace(chunk.index, version=2, data=data, encryption=encryption)
         partition.chunks[number] = OldChunk(chunk.entry, index)
-        with pytest.raises(RewriteRefused, match="is encrypted"):
+        with pytest.raises(KeyMissing, match="is encrypted"):
             data_in(MemoryStore(), LAYOUTS["topic"](TopicFolder("orders"), 3))(index)
     conversion = Conversion(1 << 20, "arrow", "zstd") if is_converted else None
     work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), conversion=conversion)
@@ -189,6 +204,52 @@ def test_encrypted_chunks_stay_as_they_are(tmp_path: Path, is_converted: bool) -
     assert isinstance(before, NewChunk) and isinstance(behind, NewChunk)
     assert kept == partition.chunks[2:4]
     work.check(partition.chunks, [before, *kept, behind])
+    work.discard()
+    partition.buffers.close()
+
+
+def encrypted_partition(folder: Path, chunks: int) -> tuple[Partition, RewriteKeys]:
+    """All of its chunks are encrypted."""
+    keyring, number = Keyring([key_of(1)]), 0
+    while True:
+        partition = Partition(random.Random(number), folder / str(number), keyring)
+        partition.is_encrypted = True
+        if partition.grow(chunks).format == "json" and min(len(chunk.index.blocks) for chunk in partition.chunks) > 1:
+            return partition, RewriteKeys(keyring)
+        partition.buffers.close()
+        number += 1
+
+
+def test_a_merged_chunk_has_a_key_of_its_own_and_its_blocks_belong_to_it(tmp_path: Path) -> None:
+    partition, keys = encrypted_partition(tmp_path, 4)
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE, max_chunks=2), keys=keys)
+    new = [index_of_new(item) for item in work.contents(partition.chunks) if isinstance(item, NewChunk)]
+    of_old = {chunk.index.encryption.key.wrapped for chunk in partition.chunks if chunk.index.encryption}
+    of_new = {index.encryption.key.wrapped for index, _ in new if index.encryption}
+    assert (len(new), len(of_new), of_old & of_new) == (2, 2, set())
+    (first, body), (second, other) = new
+    old = partition.chunks[0].index
+    assert opened_block(body[: first.blocks[0].byte_end], 0, first, "it", keys.keyring)
+    for foreign in (
+        other[: second.blocks[0].byte_end],
+        partition.bodies[old.data.name][: old.blocks[0].byte_end],
+        body[first.blocks[1].byte_offset : first.blocks[1].byte_end],
+    ):
+        with pytest.raises(CorruptBlock):
+            opened_block(foreign, 0, first, "it", keys.keyring)
+    work.discard()
+    partition.buffers.close()
+
+
+def test_a_chunk_that_became_plain_is_caught(tmp_path: Path) -> None:
+    partition, keys = encrypted_partition(tmp_path, 2)
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), keys=keys)
+    (new,) = work.contents(partition.chunks)
+    assert isinstance(new, NewChunk)
+    with pytest.raises(ContentsDiffer) as caught:
+        work.check(partition.chunks, [dataclasses.replace(new, encryption=UNSET)])
+    assert caught.value.why == "its blocks are not encrypted"
+    work.check(partition.chunks, [new])
     work.discard()
     partition.buffers.close()
 

@@ -58,7 +58,7 @@ def _block(**fields: object) -> Callable[[Partition, NewChunk], NewChunk]:
 
 
 def _extra_bytes(_: Partition, new: NewChunk) -> NewChunk:
-    body = data_of_body(new.body)(0, new.blocks[-1].byte_end)
+    body = data_of_body(new.body).read(0, new.blocks[-1].byte_end)
     return dataclasses.replace(new, body=body + b"more")
 
 

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.report import ErasedPartition, EraseReport, read_report, remains_of
-from archiver.maintain.erase.search import AtOffsets, WithKeys
+from archiver.maintain.erase.search import AtOffsets, Matching
 from archiver.maintain.sweep import plan_sweep, sweep
 from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.record_filter import KeyIn
 from blockgz_runtime.store.writer import Leftover
 from index_format import marker as markers
 from index_format.chunk_index import Gap
@@ -26,7 +27,7 @@ def erased_world(seed: int, folder: Path, chunks: int = 70) -> tuple[EraseWorld,
     rng = random.Random(seed)
     world = EraseWorld(log=log_of(rng, 400))
     world.archive(rng, chunks)
-    found = world.found(WithKeys(frozenset(KEYS[:1])))
+    found = world.found(Matching.all_of(KeyIn(KEYS[:1])))
     assert found.num_records > 2
     world.erase(found.offsets, folder)
     return world, ErasedPartition.of(found)

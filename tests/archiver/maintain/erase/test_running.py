@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from archiver.errors import ContentsDiffer, Fenced, RewriteOvertaken, RewriteRefused
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase import running
-from archiver.maintain.erase.running import fold_tail, run_of
+from archiver.maintain.erase.running import run_of
+from archiver.maintain.rewrite.folding import fold_tail
 from archiver.maintain.sweep import read_chain
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Retired

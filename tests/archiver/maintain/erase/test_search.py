@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.search import AtOffsets, FoundRecords, Wanted, WithKeys, find_records
+from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
 from archiver.maintain.sweep import read_chain
+from blockgz_runtime.record_filter import KeyIn
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.canonical import RecordsDigest
@@ -43,7 +44,7 @@ def found_in(writer: PartitionWriter, wanted: Wanted) -> FoundRecords:
 def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: int | None, tmp_path: Path) -> None:
     writer = archive_of(tmp_path, record_format, bits)
     for keys in ({b"3-2"}, {b"often"}, {b""}, {b"60-1", b"often", b"unknown"}, {b"unknown"}):
-        found = found_in(writer, WithKeys(frozenset(keys)))
+        found = found_in(writer, Matching.all_of(KeyIn([*keys])))
         expected = [record for record in writer.records if record.key in keys]
         assert [offset for each in found.offsets for offset in each] == [record.offset for record in expected]
         digest = RecordsDigest()
@@ -55,11 +56,11 @@ def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: in
 
 def test_filters_leave_few_blocks_to_read(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", 10)
-    found = found_in(writer, WithKeys(frozenset([b"3-2"])))
+    found = found_in(writer, Matching.all_of(KeyIn([b"3-2"])))
     assert found.num_chunks == 1
     assert found.blocks > 190
     assert found.blocks_read < found.blocks / 20
-    whole = found_in(archive_of(tmp_path / "without", "json", None), WithKeys(frozenset([b"3-2"])))
+    whole = found_in(archive_of(tmp_path / "without", "json", None), Matching.all_of(KeyIn([b"3-2"])))
     assert whole.blocks_read == whole.blocks
 
 
@@ -72,7 +73,7 @@ def test_offsets_without_a_record_are_not_found(tmp_path: Path) -> None:
 
 def test_text_holds_no_keys_so_only_offsets_find_its_records(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "text", None)
-    assert found_in(writer, WithKeys(frozenset([b"often"]))).blocks_read == 0
+    assert found_in(writer, Matching.all_of(KeyIn([b"often"]))).blocks_read == 0
     assert found_in(writer, AtOffsets(OffsetRanges([range(20, 23)]))).num_records == 2
 
 
@@ -83,7 +84,7 @@ def test_a_damaged_block_is_an_error_and_not_a_record_less(tmp_path: Path) -> No
     body[40] ^= 1
     data.write_bytes(body)
     with pytest.raises(CorruptBlock):
-        found_in(writer, WithKeys(frozenset([b"unknown"])))
+        found_in(writer, Matching.all_of(KeyIn([b"unknown"])))
 
 
 def test_random_keys_are_found_in_random_archives(tmp_path: Path) -> None:
@@ -103,6 +104,6 @@ def test_random_keys_are_found_in_random_archives(tmp_path: Path) -> None:
                 offset += rng.choice([1, 2])
             writer.commit(rows, block_bytes=rng.choice([60, 500]))
         keys = {key for key in rng.sample(pool, 3) if key is not None} or {b"x"}
-        found = found_in(writer, WithKeys(frozenset(keys)))
+        found = found_in(writer, Matching.all_of(KeyIn([*keys])))
         expected = [record.offset for record in writer.records if record.key in keys]
         assert [offset for each in found.offsets for offset in each] == expected

@@ -12,7 +12,8 @@ from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, NoLog
 from archiver.errors import Fenced
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.contents.data import data_in, stored_blocks
+from archiver.maintain.contents.data import data_in, opened_blocks
+from archiver.maintain.contents.keys import NO_KEYS, RewriteKeys
 from archiver.maintain.contents.merge import erased_in
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.running import erase_in
@@ -24,7 +25,9 @@ from index_format.chunk_index import ERASED, Gap
 from index_format.records import Record, iter_records
 from tests.archiver.maintain.repair.world import MAX, MortalStore, World
 from tests.index_format.builders import record
-from tests.support.chunks import finished_chunk
+from tests.support.archives import ARCHIVE_ID
+from tests.support.chunks import finished_chunk, identity_of
+from tests.support.encryption import key_line, sealed_chunk
 from tests.support.memory_store import MemoryLog
 
 KEYS = [b"k%d" % number for number in range(12)]
@@ -47,6 +50,8 @@ class EraseWorld(World):
     """Offsets whose records were erased."""
     stored: set[int] = dataclasses.field(default_factory=set)
     """Offsets whose records were ever archived."""
+    rewrite_keys: RewriteKeys = NO_KEYS
+    """What maintainers open and encrypt chunks with; the writer's are those of its identity."""
     hours: float = 0.0
     """By which the maintainers' clock is ahead."""
 
@@ -92,14 +97,14 @@ class EraseWorld(World):
         """What there is to erase."""
         chain = read_chain(self.store, "topic", self.keys.folder, self.keys.partition)
         assert chain is not None
-        return find_records(self.store, chain, wanted, MAX)
+        return find_records(self.store, chain, wanted, MAX, self.rewrite_keys.keyring)
 
     def erase(self, offsets: OffsetRanges, folder: Path, *, buffer_bytes: int = 1 << 20) -> None:
         """Erase what lies there."""
         buffers = BufferFolder(folder)
         try:
-            driver = self.maintainer()
-            erase_in(self.store, self.keys, offsets, driver, buffers, buffer_bytes=buffer_bytes, max_block_bytes=MAX)
+            place = (self.store, self.keys, offsets, self.maintainer(), buffers)
+            erase_in(*place, buffer_bytes=buffer_bytes, max_block_bytes=MAX, rewrite_keys=self.rewrite_keys)
             assert buffers.used_bytes == 0
         finally:
             buffers.close()
@@ -111,7 +116,9 @@ class EraseWorld(World):
         first = rows[0] if start is None else start
         chunk = finished_chunk(self.identity.record_format, chosen, first, end or rows[-1] + 1)
         skipped = [Gap(a + 1, b, "skipped") for a, b in pairwise(rows) if b - a > 2]
-        return chunk._replace(gaps=tuple(skipped))
+        chunk = chunk._replace(gaps=tuple(skipped))
+        sealing = self.identity.sealing
+        return chunk if sealing is None else sealed_chunk(chunk, chosen[-1], sealing)
 
     @property
     def lost(self) -> set[int]:
@@ -143,9 +150,10 @@ class EraseWorld(World):
         """Records by offset, and the offsets that are called erased."""
         chain = read_chain(self.store, "topic", self.keys.folder, self.keys.partition)
         assert chain is not None
-        data_of, records, called = data_in(self.store, self.keys), dict[int, Record](), set[int]()
+        data_of = data_in(self.store, self.keys, self.rewrite_keys.keyring)
+        records, called = dict[int, Record](), set[int]()
         for chunk in read_chunks(self.store, self.keys, chain.entries):
-            for entry, member in stored_blocks(data_of(chunk.index), chunk.index.blocks):
+            for entry, member in opened_blocks(data_of(chunk.index), chunk.index.blocks):
                 for each in iter_records(decode_block(member, entry, chunk.index, MAX)):
                     assert each.offset not in records
                     records[each.offset] = each._replace(headers=())
@@ -156,6 +164,22 @@ class EraseWorld(World):
         assert {offset for gap in gaps for offset in range(max(gap.start, floor), gap.end)} == self.lost
         called |= {offset for gap in chain.gaps if gap.reason == ERASED for offset in range(gap.start, gap.end)}
         return records, called
+
+
+def encrypted_world(rng: random.Random, chunks: int, keys: str) -> EraseWorld:
+    """A partition whose chunks are encrypted, with the keys that a setting names."""
+    identity = dataclasses.replace(identity_of("topic", archive_id=ARCHIVE_ID), encrypt=keys)
+    world = EraseWorld(identity, log=log_of(rng, 700), rewrite_keys=RewriteKeys.of(keys, None))
+    world.archive(rng, chunks)
+    return world
+
+
+def keys_in(folder: Path, *numbers: int) -> str:
+    """A setting that names a new file with these keys."""
+    file = folder / f"keys-{'-'.join(map(str, numbers))}"
+    file.write_text("".join(map(key_line, numbers)))
+    file.chmod(0o600)
+    return f"file:{file}"
 
 
 def ranges(*offsets: int) -> OffsetRanges:

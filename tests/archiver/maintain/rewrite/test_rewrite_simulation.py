@@ -15,6 +15,7 @@ from tests.support.lifecycle.schedule import (
     COLLECTOR,
     MERGER,
     PRUNER,
+    REWRAPPER,
     Kind,
     Schedule,
     fan_out,
@@ -47,6 +48,7 @@ NEAR = 30
 SCENARIOS = {
     "append, merge, gc": (writer_to(9), MERGER, COLLECTOR),
     "merge, prune, gc": (MERGER, PRUNER, COLLECTOR),
+    "rewrap, gc": (REWRAPPER, COLLECTOR),
 }
 
 

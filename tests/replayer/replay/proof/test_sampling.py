@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.pipeline import Pipeline

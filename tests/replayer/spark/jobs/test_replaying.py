@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from blockgz_runtime.errors import exit_code as exit_code_of
+from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import FormatError
 from replayer.place import ArchivePlace, opened
 from replayer.read.positions import OffsetRange
-from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection
 from replayer.replay.job import Job
 from replayer.replay.ledger import LanePosition, SourceProgress, decode_position

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from blockgz_runtime.errors import ObjectMissing, UsageError
+from blockgz_runtime.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from blockgz_runtime.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
 from replayer.place import ArchivePlace
 from replayer.read.damage import LostRange
-from replayer.read.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from replayer.replay.job import Job
 from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.pipeline import KeepPartitions, Pipeline

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockgz_runtime.errors import UsageError
-from index_format.records import Record, batch_from_records, iter_records
-from replayer.read.record_filter import (
+from blockgz_runtime.record_filter import (
     Condition,
     HasHeader,
     HeaderIs,
@@ -19,6 +18,7 @@ from replayer.read.record_filter import (
     ValueMatches,
     header_condition,
 )
+from index_format.records import Record, batch_from_records, iter_records
 from tests.index_format.builders import block_at
 
 RECORDS = [

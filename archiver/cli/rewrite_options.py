@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
-from blockgz_runtime.program.options import SIZE, F, with_options
+from archiver.maintain.contents.keys import RewriteKeys
+from blockgz_runtime.program.archive_options import encrypt_option, keys_option
+from blockgz_runtime.program.options import SIZE, F, OptionSet, with_options
 
 
 def buffer_options(function: F) -> F:
@@ -22,3 +24,7 @@ def buffer_options(function: F) -> F:
             ),
         ],
     )
+
+
+rewrite_keys_options = OptionSet("rewrite_keys", RewriteKeys.of, keys_option, encrypt_option)
+"""Passes `rewrite_keys: RewriteKeys`."""
