@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from archiver.maintain.contents.compact import Compaction
+from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite.planning import PartitionPlan
 from archiver.maintain.rewrite.pruning import Keep
@@ -38,7 +39,9 @@ class MaintenancePolicy:
             TopicRules(config.archive_retention_bytes, parse_bytes),
             bool(config.archive_retention or config.archive_retention_bytes),
             TopicSelection(config.compact) if config.compact else None,
-            Compaction(MergeLimits(config.chunk_bytes // 2, config.chunk_bytes)),
+            Compaction(
+                MergeLimits(config.chunk_bytes // 2, config.chunk_bytes), keys=RewriteKeys.of(config.encrypt, None)
+            ),
             config.compact_chunks,
         )
 

@@ -1,5 +1,6 @@
 """Which topics are maintained, and when a rewrite is worth it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,13 @@ from archiver.maintain.policy.deciding import (
 from archiver.maintain.rewrite.planning import PartitionPlan
 from archiver.maintain.rewrite.pruning import Keep, PrunePlan
 from blockgz_runtime.config.model import RunConfig
+from index_format.chunk_index import Encryption, WrappedKey
+from index_format.encryption import CIPHER
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import MAX_RETIRED
 from tests.archiver.maintain.erase.test_running import reference
+from tests.index_format.builders import chunk_of, record
+from tests.support.encryption import key_line, key_of
 
 NOW_MS = 1_000_000_000
 DAY_MS = 86_400_000
@@ -53,6 +58,16 @@ def test_topics_are_compacted_by_pattern_and_to_the_size_of_new_chunks() -> None
     assert rules.compaction.limits[:2] == (500, 1000)
     assert rules.compaction.conversion is None
     assert not rules.has_retention
+
+
+def test_an_archiver_that_encrypts_compacts_what_it_encrypted(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(key_line(1))
+    index = chunk_of([record(0, b"x")], "json", 1000)[0]
+    encrypted = replace(index, version=2, encryption=Encryption(CIPHER, WrappedKey(key_of(1).id, b"wrapped")))
+    for keys, opens in ((f"file:{tmp_path / 'keys'}", True), (None, False)):
+        rules = policy(compact="*", encrypt=keys)
+        assert (rules.compaction.keys.opens(index), rules.compaction.keys.opens(encrypted)) == (True, opens)
+        assert not rules.compaction.keys.encrypts_all
 
 
 def plan(going: int, left: int, retired: int) -> PartitionPlan:
