@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BENCH_MB ?= 200
 # Such as --only replay,verify and --kafka-backup PATH; see benchmarks/README.md.
 BENCH_OPTIONS ?=
@@ -32,6 +33,9 @@ KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
+
+# Tests start thousands of processes: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults clean
 
@@ -85,7 +89,10 @@ long: $(VENV)/.dev
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
-	BLOCKGZ_LONG=1 $(BIN)/python -m pytest tests/replayer/serve/test_app.py
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest tests $(SIDE_BY_SIDE)
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_corruption.py system_test/test_kill.py \
+		system_test/test_reading_memory.py system_test/test_replay_transactional.py
+	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
 	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 $(BIN)/python -m pytest system_test/test_restore.py system_test/test_restore_story.py
 	BLOCKGZ_LONG=1 BLOCKGZ_MAINTAINERS=20000 $(BIN)/python -m pytest system_test/test_maintainers.py
 	BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(BIN)/python -m pytest tests/replayer/groups/test_translation.py
@@ -126,12 +133,14 @@ $(VENV)/bin/python:
 # Compiles the C extensions as well, where there is a compiler.
 $(VENV)/.runtime: setup.cfg setup.py constraints.txt $(KERNELS) | $(VENV)/bin/python
 	@rm -f index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+# The same and what developers need, in one go.
+$(VENV)/.dev: setup.cfg setup.py constraints.txt $(KERNELS) | $(VENV)/bin/python
+	@rm -f index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so
+	$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.runtime $@
 
 replay-kills: $(VENV)/.dev
 	$(BIN)/python -m system_test.replay_kills

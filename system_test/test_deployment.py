@@ -41,8 +41,9 @@ from tests.support.deployment import (
     copied_sources,
     unknown_options,
 )
+from tests.support.sampling import LONG
 
-long = pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make deployment runs it")
+long = pytest.mark.skipif(not LONG, reason="minutes: make deployment runs it")
 
 HELM_VERSION = "v3.19.5"
 BUILD_SECONDS = 1800.0

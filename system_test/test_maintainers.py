@@ -13,9 +13,10 @@ import pytest
 
 from tests.support.lifecycle.broken import BROKEN, first_violation
 from tests.support.lifecycle.campaign import BATCH, run_batch
+from tests.support.sampling import LONG
 
 FIRST_SEED = 40_000_000
-SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "1000"))
+SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "600"))
 RARE = {"prune_without_intent", "nonce_overwritten_by_maintainer", "catalog_by_next_offset"}
 """Rules that show in one schedule of hundreds."""
 
@@ -28,7 +29,7 @@ def test_no_schedule_breaks_the_archive() -> None:
             assert violation is None, violation
 
 
-@pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make long runs it")
+@pytest.mark.skipif(not LONG, reason="minutes: make long runs it")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(BROKEN.keys() - RARE))
 def test_a_broken_rule_is_noticed(name: str) -> None:

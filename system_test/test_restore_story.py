@@ -24,9 +24,9 @@ from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import start
 from system_test.support.waiting import wait_until
+from tests.support.sampling import LONG
 
 KILLS = int(os.environ.get("BLOCKGZ_RESTORE_KILLS", "2"))
-LONG = os.environ.get("BLOCKGZ_LONG") == "1"
 RECORDS, SECONDS = (20_000, 20.0) if LONG else (300, 2.0)
 GROUPS = {"behind", "at-the-end", "ahead", "in-a-hole", "in-an-abort"}
 OLDEST_MS = 5000
@@ -72,6 +72,7 @@ def judge(lost: Lost, at: int, target: Site, notes: Path, topics: dict[str, int]
     return verdict
 
 
+@pytest.mark.timeout(1200 if LONG else 300)
 def test_consumers_go_on_where_they_stood_at_a_moment(lost: Lost, target: Site, tmp_path: Path) -> None:
     told = target.replayer_json("restore", "--at", f"@{lost.at}", "--yes", *GZIP, *target.kafka)
     assert told["verdict"] == "OK", told
@@ -81,7 +82,7 @@ def test_consumers_go_on_where_they_stood_at_a_moment(lost: Lost, target: Site, 
     assert (verdict["lost"], verdict["above"] > 0) == (0, True)
 
 
-@pytest.mark.timeout(120 + 10 * KILLS)
+@pytest.mark.timeout((1200 if LONG else 120) + 10 * KILLS)
 def test_a_killed_restore_of_the_last_moment(lost: Lost, target: Site, tmp_path: Path) -> None:
     """What was written last was not archived: groups that had read it go on at the end of what was."""
     randomly = random.Random(seed := random.randrange(2**32))

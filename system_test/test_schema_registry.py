@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -19,9 +18,10 @@ from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.schema_registries import Registry, apicurio, apicurio_program, karapace, karapace_program
 from system_test.support.topics import NewRecord, Record, create_topic, own_config, partition_count, produce, read
+from tests.support.sampling import LONG
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="a minute: make registry runs it"),
+    pytest.mark.skipif(not LONG, reason="a minute: make registry runs it"),
     pytest.mark.timeout(600, func_only=True),
 ]
 

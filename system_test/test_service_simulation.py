@@ -11,7 +11,7 @@ import sys
 import pytest
 
 FIRST_SEED = 40_000_000
-A_PART = 250
+A_PART = 60
 
 
 def simulate(*options: str) -> None:
@@ -27,4 +27,4 @@ def test_what_was_fetched_is_kept(part: int) -> None:
 
 
 def test_a_tenth_of_200_partitions_stops_no_other() -> None:
-    simulate("--wide", "--schedules", "20", "--seed", str(FIRST_SEED))
+    simulate("--wide", "--schedules", "5", "--seed", str(FIRST_SEED))

@@ -17,9 +17,10 @@ from system_test.support.environment import accepts_connections, free_port, run_
 from system_test.support.spark_environments import ROOT, spark_command, spark_environment, spark_variables
 from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, records
+from tests.support.sampling import LONG
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make lakehouse runs it"),
+    pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),
     pytest.mark.timeout(1200, func_only=True),
 ]
 

@@ -34,9 +34,10 @@ from system_test.support.spark_environments import (
 from system_test.support.topics import NewRecord, create_topic, produce, read
 from system_test.support.waiting import wait_until
 from tests.support.archives import CREATE_TIME, ArchiveWriter, PartitionWriter, records
+from tests.support.sampling import LONG
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make lakehouse runs it"),
+    pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),
     pytest.mark.timeout(1800, func_only=True),
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import pytest
 from system_test.conftest import required_parts
 from system_test.support.spark_environments import OLDEST, spark_command, spark_environment, spark_variables
 from tests.support.archives import ArchiveWriter, records
+from tests.support.sampling import LONG
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make lakehouse runs it"),
+    pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),
     pytest.mark.timeout(900, func_only=True),
 ]
 

@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from configparser import ConfigParser
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -28,17 +28,20 @@ def modules() -> list[Path]:
     return sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
-def imported(module: Path) -> Iterator[str]:
+@cache
+def imported(module: Path) -> frozenset[str]:
     """The top-level packages that a module imports, wherever in it the import stands."""
+    found = set[str]()
     for node in ast.walk(ast.parse((ROOT / module).read_text(), str(module))):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield (node.module or "").partition(".")[0]
+            found.add((node.module or "").partition(".")[0])
+    return frozenset(found)
 
 
 def importers(*libraries: str) -> set[Path]:
-    return {module for module in modules() if set(libraries) & set(imported(module))}
+    return {module for module in modules() if imported(module) & set(libraries)}
 
 
 KAFKA = (
@@ -89,7 +92,7 @@ def test_what_the_programs_import_is_installed_with_them() -> None:
     missing = {
         (str(module), name)
         for module in modules()
-        for name in set(imported(module)) - sys.stdlib_module_names - set(PACKAGES) - TYPES_ONLY
+        for name in imported(module) - sys.stdlib_module_names - set(PACKAGES) - TYPES_ONLY
         if not {_normal(each) for each in of_package[name]}
         & (required | (for_spark if "spark" in module.parts else set()))
     }

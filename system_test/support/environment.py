@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1",) if "PYTEST_VERSION" in os.environ else ()
+"""For Java that lives for the seconds of a test: the thorough compiler would take more than it gives."""
+
 # Below the range that systems hand out for outgoing connections: a stopped server finds its port free again.
 _PORTS = range(15_000, 30_000)
 

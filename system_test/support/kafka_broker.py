@@ -14,7 +14,7 @@ from types import TracebackType
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from system_test.support.environment import accepts_connections, free_port, run_tool, tool
+from system_test.support.environment import QUICK_JAVA, accepts_connections, free_port, run_tool, tool
 from system_test.support.maven import jars_with_dependencies
 from system_test.support.server_process import ServerProcess
 
@@ -204,7 +204,7 @@ class KafkaBroker:
 
     def _command(self, main: str, *arguments: str, heap: str, flags: tuple[str, ...] = ()) -> list[str]:
         logging = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
-        memory = (f"-Xmx{heap}", "-XX:+UseSerialGC", "-Xshare:auto")
+        memory = (f"-Xmx{heap}", "-XX:+UseSerialGC", "-Xshare:auto", *QUICK_JAVA)
         return [self._java, *memory, *flags, *logging, "-cp", f"{self._jars}/*", main, *arguments]
 
     def _answers(self) -> bool:

@@ -183,7 +183,9 @@ def run(
 
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+    # pytest sets and takes away a variable of its own, while other threads start programs.
+    names = [name for name in list(os.environ) if not name.startswith(_NOT_INHERITED)]
+    inherited = {name: value for name in names if (value := os.environ.get(name)) is not None}
     return {**inherited, **(added or {})}
 
 

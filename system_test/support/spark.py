@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from archiver.cli import main
 from system_test.support.archiving import Site
+from system_test.support.environment import QUICK_JAVA
 from system_test.support.maven import single_jars
 
 _JARS = (
@@ -25,6 +26,7 @@ _JARS = (
     "org.apache.commons:commons-pool2:2.12.0",
 )
 _JAVA_ENDS_SECONDS = 60
+JAVA_OPTIONS = " ".join(["-Xss8m", *QUICK_JAVA])
 _ROOT = Path(__file__).parents[2]
 _AVRO = ("org.apache.spark:spark-avro_2.13:4.0.1",)
 
@@ -57,7 +59,7 @@ def _job_arguments(site: Site, topic: str, checkpoint: Path, *options: str) -> l
 
 def job_environment() -> dict[str, str]:
     """What such a command needs beside this process's environment."""
-    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": "-Xss8m"}
+    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
     return {**os.environ, **own}
 
 
@@ -86,7 +88,7 @@ def _started(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", "-Xss8m")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
     )
     for name, value in settings.items():
         builder = builder.config(name, value)

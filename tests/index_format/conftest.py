@@ -1,4 +1,8 @@
 from hypothesis import settings
 
-settings.register_profile("index_format", derandomize=True, deadline=None, max_examples=60, database=None)
+from tests.support.sampling import LONG
+
+settings.register_profile(
+    "index_format", derandomize=True, deadline=None, max_examples=200 if LONG else 25, database=None
+)
 settings.load_profile("index_format")

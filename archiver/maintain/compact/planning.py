@@ -11,7 +11,7 @@ from archiver.commit.operations import Protocol
 from archiver.maintain.contents.chunks import OldChunk
 from archiver.maintain.contents.compact import Compaction
 from archiver.maintain.contents.convert import check_convertible
-from archiver.maintain.contents.merge import merge_groups
+from archiver.maintain.contents.merge import may_be_merged
 from archiver.maintain.partitions import rewritable_partitions
 from archiver.maintain.rewrite.layout import OldCatalog, num_catalogs
 from archiver.maintain.rewrite.replacing import old_catalogs, old_chunks
@@ -155,7 +155,7 @@ def catalogs_in_question(catalogs: Sequence[OldCatalog], compaction: Compaction)
     places = [(each.reference, entry) for each in catalogs for entry in each.catalog.entries]
     found = set[CatalogReference]()
     for (first, before), (second, after) in pairwise(places):
-        if merge_groups([before, after], compaction.limits):
+        if may_be_merged(before, after, compaction.limits):
             found |= {first, second}
     return found
 

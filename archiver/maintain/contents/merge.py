@@ -17,6 +17,9 @@ SAME_PARTITION = ("timestamp_type", "isolation_level", "topic_id", "archive_id")
 ALIKE = ("record_format", "codec", *SAME_PARTITION)
 """The same, and how its blocks are encoded: what chunks have in common whose blocks can be copied into one."""
 
+CHEAP_BYTES = 1 << 20
+"""What may be copied every day."""
+
 
 class MergeLimits(NamedTuple):
     """Which chunks are merged, by the bytes of their data as stored."""
@@ -29,21 +32,42 @@ class MergeLimits(NamedTuple):
     """How many become one at most."""
 
 
+def may_be_merged(before: ChunkEntry, after: ChunkEntry, limits: MergeLimits) -> bool:
+    """Whether two chunks, one behind the other, are small enough for it, with no gap between them."""
+    follows = before.next_offset == after.start_offset
+    are_small = max(before.bytes, after.bytes) < limits.small_bytes
+    return follows and are_small and before.bytes + after.bytes <= limits.chunk_bytes
+
+
 def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits) -> list[range]:
-    """The neighbours to merge, by their places in `entries`; two at least in each group, none over a gap."""
+    """The neighbours to merge, by their places in `entries`; two at least in each group, none over a gap.
+
+    A chunk of CHEAP_BYTES or more that has more bytes than the others of its group together is left out. A daily run
+    would else copy all that it merged the days before, for the little that came since.
+    """
     groups: list[range] = []
     start, size = 0, 0
     for place, entry in enumerate(entries):
-        is_small = entry.bytes < limits.small_bytes
-        follows = place > start and entries[place - 1].next_offset == entry.start_offset
         fits = size + entry.bytes <= limits.chunk_bytes and place - start < limits.max_chunks
-        if is_small and follows and fits:
+        if place > start and fits and may_be_merged(entries[place - 1], entry, limits):
             size += entry.bytes
             continue
         groups.append(range(start, place))
-        start, size = (place, entry.bytes) if is_small else (place + 1, 0)
+        start, size = (place, entry.bytes) if entry.bytes < limits.small_bytes else (place + 1, 0)
     groups.append(range(start, len(entries)))
-    return [group for group in groups if len(group) > 1]
+    return [part for group in groups for part in _worth_copying(entries, group)]
+
+
+def _worth_copying(entries: Sequence[ChunkEntry], group: range) -> list[range]:
+    """What is left of a group without chunks that are large beside all others of their part."""
+    if len(group) < 2:
+        return []
+    largest = max(group, key=lambda place: entries[place].bytes)
+    most = entries[largest].bytes
+    if most < CHEAP_BYTES or 2 * most <= sum(entries[place].bytes for place in group):
+        return [group]
+    parts = (range(group.start, largest), range(largest + 1, group.stop))
+    return [found for part in parts for found in _worth_copying(entries, part)]
 
 
 def runs_alike(chunks: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> list[Sequence[OldChunk]]:

@@ -31,7 +31,7 @@ GIVES_UP = (*CRASHES, Fate.TAKEN_AWAY)
 LAYOUTS = ("topic", "seed")
 BATCHES = (range(0, 6), range(6, 12), range(12, 20))
 """Rows of the log that each batch brings, two chunks of two tasks."""
-SCHEDULES = 300
+SCHEDULES = 120
 
 
 @cache

@@ -45,7 +45,7 @@ from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
 from tests.support.simulator import Actor
 
 GRACE = 3600.0
-SCHEDULES = int(os.environ.get("BLOCKGZ_GC_SCHEDULES", "60"))
+SCHEDULES = int(os.environ.get("BLOCKGZ_GC_SCHEDULES", "25"))
 STEPS = 400
 HASH = "0" * 64
 POLICY = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)

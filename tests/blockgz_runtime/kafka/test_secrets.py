@@ -1,10 +1,7 @@
 """Secrets in settings of Kafka: every command looks them up where a client is made, and none shows them."""
 
 import logging
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +99,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _surroundings(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("KAFKA_SECRET", SECRET)
 
 
 @pytest.fixture
@@ -113,39 +112,23 @@ def broker() -> Iterator[SaslBroker]:
     started.close()
 
 
-def call_of(path: str, bootstrap: str, password: str, *more: str) -> tuple[str, list[str]]:
-    """The program and the arguments of a command with this password."""
+def run(path: str, bootstrap: str, password: str, *more: str) -> tuple[int, str]:
+    """Exit code and output of a command."""
     program, *inner = path.split()
     settings = [f"-X{each}" for each in (*PROTOCOL, f"sasl.password={password}")]
-    return program, [*inner, *CALLS[path].arguments, "-b", bootstrap, *settings, *more]
-
-
-def run(path: str, folder: Path, bootstrap: str, password: str, *more: str) -> tuple[int, str]:
-    """Exit code and all output of a process of the command."""
-    program, arguments = call_of(path, bootstrap, password, *more)
-    done = subprocess.run(
-        [sys.executable, "-m", program, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "KAFKA_SECRET": SECRET},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-def refused(path: str, bootstrap: str, password: str, *more: str) -> tuple[int, str]:
-    """The same of a command that ends before it asks a broker: in this process, for there are many."""
-    program, arguments = call_of(path, bootstrap, password, *more)
+    arguments = [*inner, *CALLS[path].arguments, "-b", bootstrap, *settings, *more]
     done = CliRunner().invoke({"archiver": archiver, "replayer": replayer}[program], arguments)
     return done.exit_code, done.output
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if CALLS[path].exit_code >= 0])
-def test_every_command_looks_it_up_and_shows_it_nowhere(path: str, folder: Path, broker: SaslBroker) -> None:
+def test_every_command_looks_it_up_and_shows_it_nowhere(
+    path: str, broker: SaslBroker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does the client's library, which writes to the process's stderr."""
     call = CALLS[path]
-    code, output = run(path, folder, broker.bootstrap_servers, "${env:KAFKA_SECRET}", "--debug")
+    code, shown = run(path, broker.bootstrap_servers, "${env:KAFKA_SECRET}", "--debug")
+    output = shown + "".join(capfd.readouterr())
     assert SECRET not in output
     assert code == call.exit_code, output
     assert set(broker.passwords) == ({SECRET} if call.asks_broker else set())
@@ -153,18 +136,15 @@ def test_every_command_looks_it_up_and_shows_it_nowhere(path: str, folder: Path,
 
 
 def test_it_may_stand_in_a_file(folder: Path, broker: SaslBroker) -> None:
-    code, output = run("replayer replay", folder, broker.bootstrap_servers, f"${{file:{folder / 'password'}}}")
+    code, output = run("replayer replay", broker.bootstrap_servers, f"${{file:{folder / 'password'}}}")
     assert (code, set(broker.passwords)) == (12, {SECRET})
     assert SECRET not in output
 
 
 @pytest.mark.parametrize("path", COMMANDS)
 @pytest.mark.parametrize("reference", ["${env:NO_SUCH_SECRET}", "${file:/no/such/secret}"])
-def test_a_reference_that_leads_nowhere_is_named(
-    path: str, reference: str, folder: Path, broker: SaslBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    code, output = refused(path, broker.bootstrap_servers, reference, "--debug")
+def test_a_reference_that_leads_nowhere_is_named(path: str, reference: str, broker: SaslBroker) -> None:
+    code, output = run(path, broker.bootstrap_servers, reference, "--debug")
     call = CALLS[path]
     assert code == call.exit_code_when_lost, output
     if call.exit_code_when_lost:
@@ -174,11 +154,8 @@ def test_a_reference_that_leads_nowhere_is_named(
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path != "archiver doctor"])
-def test_a_malformed_reference_is_the_users_mistake(
-    path: str, folder: Path, broker: SaslBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    code, output = refused(path, broker.bootstrap_servers, "${vault:kafka}")
+def test_a_malformed_reference_is_the_users_mistake(path: str, broker: SaslBroker) -> None:
+    code, output = run(path, broker.bootstrap_servers, "${vault:kafka}")
     assert (code, "-X sasl.password cannot be read" in output) == (2, True), output
 
 

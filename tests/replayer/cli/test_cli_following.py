@@ -34,10 +34,15 @@ def following(root: Path, *command: str, interrupts: str, stdin: bytes = b"") ->
         return subprocess.Popen(started, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("command", ["tail big -n 3000 -F", "cat big", "get - --follow"])
 @pytest.mark.parametrize(
-    ("number", "interrupts", "exit_code"),
-    [(signal.SIGTERM, "SIG_DFL", 143), (signal.SIGTERM, "SIG_IGN", 143), (signal.SIGINT, "SIG_DFL", 130)],
+    ("command", "number", "interrupts", "exit_code"),
+    [
+        ("tail big -n 3000 -F", signal.SIGTERM, "SIG_IGN", 143),
+        ("tail big -n 3000 -F", signal.SIGINT, "SIG_DFL", 130),
+        ("cat big", signal.SIGTERM, "SIG_DFL", 143),
+        ("get - --follow", signal.SIGTERM, "SIG_DFL", 143),
+        ("get - --follow", signal.SIGINT, "SIG_DFL", 130),
+    ],
 )
 def test_a_signal_ends_what_nobody_reads(
     tmp_path: Path, number: signal.Signals, interrupts: str, exit_code: int, command: str

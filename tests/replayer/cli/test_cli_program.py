@@ -42,12 +42,13 @@ def test_an_option_has_one_environment_variable_everywhere() -> None:
     for path, command in ALL:
         if isinstance(command, click.Group):
             continue
+        page = " ".join(replayer(*path, "--help").stdout.split())
         assert "BLOCKGZ_DEBUG" in [option.envvar for option in command.params if isinstance(option, click.Option)]
         for option in command.params:
             if isinstance(option, click.Option) and option.name not in NEVER_FROM_ENVIRONMENT:
                 assert isinstance(option.envvar, str), (path, option.opts)
                 assert option.envvar.startswith("BLOCKGZ_")
-                assert f"[env var: {option.envvar}" in " ".join(replayer(*path, "--help").stdout.split())
+                assert f"[env var: {option.envvar}" in page
                 variables.setdefault(option.envvar, set()).add(option.opts[-1])
     assert all(len(options) == 1 for options in variables.values()), variables
 

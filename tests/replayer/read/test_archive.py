@@ -50,8 +50,8 @@ def test_a_cold_look_up_takes_three_requests_and_one_for_each_catalog(
 
 
 def test_planning_a_look_up_does_not_grow_with_the_archive(opened: Opened, writer: ArchiveWriter) -> None:
-    """A hundred thousand chunks: marker and two catalogs, a few times the bytes that a hundred chunks take."""
-    for topic, chunks in (("small", 100), ("large", 100_000)):
+    """Twenty thousand chunks: marker and two catalogs, a few times the bytes that a hundred chunks take."""
+    for topic, chunks in (("small", 100), ("large", 20_000)):
         writer.partition(topic, 0).pretend(range(chunks))
 
     async def plan(archive: Archive, topic: str, offset: int) -> int:
@@ -59,7 +59,7 @@ def test_planning_a_look_up_does_not_grow_with_the_archive(opened: Opened, write
         assert entry is not None
         return entry.start_offset
 
-    for offset in (0, 63, 64, 4095, 4096, 50_000, 99_871, 99_999):
+    for offset in (0, 63, 64, 4095, 4096, 10_000, 19_871, 19_999):
         assert opened.read(lambda archive, at=offset: plan(archive, "large", at)) == offset
         requests, num_bytes = opened.counts.requests, opened.counts.bytes_fetched
         assert opened.read(lambda archive, at=offset: plan(archive, "small", at % 100)) == offset % 100

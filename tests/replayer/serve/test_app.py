@@ -1,7 +1,6 @@
 """The application as a whole: requests made up from its schema, and clients that go away."""
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +15,9 @@ from schemathesis import Case
 from blockgz_runtime.store.local import LocalReader
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_client, page_server, settings_of
+from tests.support.sampling import LONG
 
-EXAMPLES = 300 if os.environ.get("BLOCKGZ_LONG") else 8
+EXAMPLES = 300 if LONG else 8
 """For each operation."""
 LONG_SECONDS = 1800
 ANSWER_SECONDS = 30

@@ -50,6 +50,35 @@ def test_neither_large_chunks_nor_gaps_are_merged_over() -> None:
     assert merge_groups(entries, MergeLimits(50, 1000)) == [range(2), range(3, 5), range(5, 7)]
 
 
+def test_what_is_large_beside_its_neighbours_is_not_copied_again() -> None:
+    mib = 1 << 20
+    limits = MergeLimits(1 << 30, 1 << 40)
+
+    def groups(*sizes: int) -> list[range]:
+        return merge_groups([entry(10 * n, size) for n, size in enumerate(sizes)], limits)
+
+    assert groups(mib, mib // 2, mib // 2) == [range(3)]
+    assert groups(mib, mib // 2, mib // 3) == [range(1, 3)]
+    assert groups(1, 2, 9 * mib, 3, 4) == [range(2), range(3, 5)]
+    assert groups(mib - 1, 1) == [range(2)], "little is copied every day"
+    assert groups(9 * mib, 1) == groups(1, 9 * mib, 2) == []
+
+
+def test_what_comes_daily_is_copied_a_few_times() -> None:
+    """And stays few chunks: as many as there are powers of two in their bytes."""
+    sizes, copied, day = list[int](), 0, 10_000_000
+    for _ in range(1000):
+        sizes += [day // 100] * 100
+        groups = merge_groups([entry(10 * n, size) for n, size in enumerate(sizes)], MergeLimits(1 << 50, 1 << 60))
+        for group in reversed(groups):
+            total = sum(sizes[group.start : group.stop])
+            sizes[group.start : group.stop] = [total]
+            copied += total
+    assert sum(sizes) == 1000 * day
+    assert copied < 11 * sum(sizes)
+    assert len(sizes) <= 10
+
+
 def test_groups_of_random_entries_keep_the_limits() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -36,6 +36,7 @@ from tests.support.archives import ARCHIVE_ID
 from tests.support.chunks import POLICY, identity_of
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog
+from tests.support.sampling import some_of
 
 GRACE = 3600.0
 DIRTY = "read_uncommitted"
@@ -500,12 +501,11 @@ def test_who_follows_continues_where_the_log_was_truncated(position: int, expect
     assert "truncated" in told[0]
 
 
-def deaths(make: Callable[[], Cluster]) -> Iterator[float]:
+def deaths(make: Callable[[], Cluster]) -> list[float]:
     world = make()
     world.store.requests = 0
     world.repaired()
-    for number in range(1, world.store.requests + 1):
-        yield from (number, number + 0.5)
+    return [number + applied for number in range(1, world.store.requests + 1) for applied in (0, 0.5)]
 
 
 def cut() -> Cluster:
@@ -521,7 +521,7 @@ def test_a_crash_at_any_request_leaves_a_readable_archive_and_the_repair_can_be_
     make: Callable[[], Cluster], collects: bool
 ) -> None:
     old = {n: LOG.records[n].value for n in range(30)}
-    for death in deaths(make):
+    for death in some_of(deaths(make)):
         world = make()
         start = world.log.low or 10
         world.store.requests, world.store.dies_at = 0, death

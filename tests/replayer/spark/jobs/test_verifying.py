@@ -87,7 +87,7 @@ def test_whole_and_damaged_archives(tmp_path: Path, layout: str) -> None:
     sample = sample_archive(layout)
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
     rng = random.Random(seed)
-    some: list[Case | None] = [None, *rng.sample(list(cases(sample, rng, 300)), 25)]
+    some: list[Case | None] = [None, *rng.sample(list(cases(sample, rng, 300)), 10)]
     failures = 0
     for number, case in enumerate(some):
         objects = sample.objects if case is None else damaged(sample, case)
@@ -104,7 +104,7 @@ def test_whole_and_damaged_archives(tmp_path: Path, layout: str) -> None:
             for one, other in zip(ours["partitions"], theirs["partitions"], strict=True):
                 assert one["digests"] in (None, other["digests"]), told
         failures += ours["verdict"] == "FAILURE"
-    assert failures > 5, f"seed {seed}: hardly any damage was tried"
+    assert failures > 2, f"seed {seed}: hardly any damage was tried"
 
 
 def test_a_sample_of_the_chunks(tmp_path: Path) -> None:

@@ -1,0 +1,20 @@
+"""How much a quick run tries of what could go on for long."""
+
+import os
+import random
+from collections.abc import Sequence
+
+LONG = os.environ.get("BLOCKGZ_LONG") == "1"
+"""Whether this is the long run (`make long`): tests then do as much as they can in minutes."""
+
+
+def some_of(cases: Sequence[float], share: int = 4) -> Sequence[float]:
+    """One of `share` cases, from a place that chance chooses and that is printed; all of them in the long run.
+
+    For crashes at every step and the like: where one step is at fault, the next runs find it, and the long run at once.
+    """
+    if LONG:
+        return cases
+    first = random.randrange(min(share, len(cases)))
+    print(f"cases {first}, {first + share}, ... of {len(cases)}")
+    return cases[first::share]
