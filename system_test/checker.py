@@ -1,4 +1,6 @@
-"""An independent reader of archives, built from FORMAT.md alone: the standard library, and no code of the project.
+"""An independent reader of archives, built from FORMAT.md alone: no code of the project.
+
+The standard library is enough for it, but for chunks in Arrow (pyarrow) or zstd (zstandard).
 
 It follows marker, catalogs, indexes and gzip members of one partition, holds every rule of the format on the way, and
 gives the records in order. Judged against what a foreign client reads from the topic, that settles whether each record
@@ -22,6 +24,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import zstandard
+
 from system_test.support.topics import Header, Record, partition_count, read
 
 Fetch = Callable[[str], bytes]
@@ -34,6 +39,8 @@ FIELDS_OF_A_LINE = ["offset", "timestamp", "timestamp_type", "key", "headers", "
 COPIED_FIELDS = ("start_offset", "first_offset", "last_offset", "num_records", "min_timestamp", "max_timestamp")
 SUMMED_FIELDS = ("num_records", "bytes")
 SEALED_FORMATS = ("block-gzip-marker", "block-gzip-archive")
+MAINTAINED = 2
+"""The version of a marker that maintainers changed."""
 
 
 class CheckFailedError(AssertionError):
@@ -58,6 +65,15 @@ class CheckedPartition:
     indexes: list[dict[str, Any]]
     records: list[Record]
     gaps: list[Gap]
+    """Those below the floor left out."""
+    erased: list[range]
+    """Offsets whose records were erased, in order."""
+
+    @property
+    def floor(self) -> int:
+        """Below it nothing is archived any more."""
+        floor: int = self.marker.get("maintenance", {}).get("pruned_before", 0)
+        return floor
 
     @property
     def next_offset(self) -> int | None:
@@ -79,13 +95,16 @@ def partition_home(topic: str, partition: int) -> str:
 def check_partition(fetch: Fetch, topic: str, partition: int = 0) -> CheckedPartition:
     """All that the archive holds of a partition; CheckFailedError where it breaks a rule of the format."""
     home = partition_home(topic, partition)
-    marker = _object(fetch(home + "last_chunk_index.json"), "block-gzip-marker")
+    marker = _object(fetch(home + "last_chunk_index.json"), "block-gzip-marker", (1, MAINTAINED))
+    _equal("maintenance" in marker, marker["version"] == MAINTAINED, f"{home}: the marker's version")
     _equal((marker["topic"], marker["partition"]), (topic, partition), f"{home}: the marker's owner")
     identity = _object(fetch("_archive.json"), "block-gzip-archive")
     _equal(marker["archive_id"], identity["archive_id"], f"{home}: the archive's id")
+    floor = marker.get("maintenance", {}).get("pruned_before", 0)
     gaps = [*marker["gaps"]]
-    entries = list(_entries(fetch, home, marker, gaps))
-    gaps_in_order = sorted((Gap(gap["from"], gap["to"], gap["reason"]) for gap in gaps), key=lambda gap: gap.start)
+    entries = [entry for entry in _entries(fetch, home, marker, gaps) if entry["next_offset"] > floor]
+    above = [Gap(max(gap["from"], floor), gap["to"], gap["reason"]) for gap in gaps if gap["to"] > floor]
+    gaps_in_order = sorted(above, key=lambda gap: gap.start)
     _check_chain(home, marker, entries, gaps_in_order)
     indexes, records = [], list[Record]()
     for entry in entries:
@@ -93,15 +112,17 @@ def check_partition(fetch: Fetch, topic: str, partition: int = 0) -> CheckedPart
         _equal((index["topic"], index["partition"]), (topic, partition), f"{entry['name']}: owner")
         _equal(index["archive_id"], identity["archive_id"], f"{entry['name']}: archive")
         indexes.append(index)
-        records += _chunk(fetch(home + index["data"]["name"]), index, entry["name"])
+        records += records_of_chunk(fetch(home + index["data"]["name"]), index, entry["name"])
     offsets = [record.offset for record in records]
     _equal(offsets, sorted(set(offsets)), f"{home}: offsets in order, each once")
     for gap in gaps_in_order:
         inside = [record.offset for record in records if gap.start <= record.offset < gap.end]
         _require(not inside, f"{home}: records {inside[:3]} lie inside {gap}")
-    if records:
-        _equal(marker["tail_hash"], tail_hash(records[-1]), f"{home}: tail_hash")
-    return CheckedPartition(marker, entries, indexes, records, gaps_in_order)
+    erased = [range(gap.start, gap.end) for gap in gaps_in_order if gap.reason == "erased"]
+    erased += [range(each["from"], each["to"]) for index in indexes for each in index.get("erased", ())]
+    checked = CheckedPartition(marker, entries, indexes, records, gaps_in_order, erased)
+    _check_tail_hash(home, checked)
+    return checked
 
 
 def check_against(checked: CheckedPartition, topic_records: Sequence[Record]) -> None:
@@ -156,6 +177,16 @@ def record_of_line(line: bytes, timestamp_type: str) -> Record:
     )
 
 
+def _check_tail_hash(home: str, checked: CheckedPartition) -> None:
+    """It is of the newest record, which may have been erased or pruned since."""
+    marker, records = checked.marker, checked.records
+    named = marker["tail"][-1]["last_offset"] if marker["tail"] else marker.get("last_offset")
+    if records and records[-1].offset == named:
+        _equal(marker["tail_hash"], tail_hash(records[-1]), f"{home}: tail_hash")
+    elif named is not None and named >= checked.floor:
+        _require(any(named in each for each in checked.erased), f"{home}: no record at {named}, which tail_hash is of")
+
+
 def _entries(fetch: Fetch, home: str, marker: dict[str, Any], gaps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Chunk entries in offset order: the deepest catalogs first, the tail last. Adds the catalogs' gaps to `gaps`."""
     for level in range(len(marker["catalogs"]), 0, -1):
@@ -176,11 +207,19 @@ def _below(
     catalog = _object(body, "block-gzip-catalog")
     entries = catalog["entries"]
     _equal(catalog["level"], level, f"{name}: level")
-    _require(1 <= len(entries) <= FAN_OUT, f"{name}: {len(entries)} entries")
-    _equal(reference["start_offset"], entries[0]["start_offset"], f"{name}: start_offset")
-    _equal(reference["next_offset"], entries[-1]["next_offset"], f"{name}: next_offset")
-    _equal(reference["min_timestamp"], min(entry["min_timestamp"] for entry in entries), f"{name}: min_timestamp")
-    _equal(reference["max_timestamp"], max(entry["max_timestamp"] for entry in entries), f"{name}: max_timestamp")
+    _require(len(entries) <= FAN_OUT, f"{name}: {len(entries)} entries")
+    _require(bool(entries or (level == 1 and catalog["gaps"])), f"{name}: neither entries nor gaps")
+    spans = [(each["start_offset"], each["next_offset"]) for each in entries]
+    spans = sorted(spans + [(gap["from"], gap["to"]) for gap in catalog["gaps"]])
+    start, end = reference["start_offset"], reference["next_offset"]
+    if level == 1 and catalog["gaps"]:
+        _require(start <= spans[0][0] and spans[-1][1] <= end, f"{name}: offsets outside [{start}, {end})")
+    else:
+        _equal((start, end), (spans[0][0], spans[-1][1]), f"{name}: start_offset and next_offset")
+    timed = [entry for entry in entries if entry["num_records"]]
+    times = [entry["min_timestamp"] for entry in timed], [entry["max_timestamp"] for entry in timed]
+    bounds = (min(times[0], default=-1), max(times[1], default=-1))
+    _equal((reference["min_timestamp"], reference["max_timestamp"]), bounds, f"{name}: timestamps")
     for field in SUMMED_FIELDS:
         _equal(reference[field], sum(entry[field] for entry in entries), f"{name}: {field}")
     _equal(reference["num_chunks"], sum(entry.get("num_chunks", 1) for entry in entries), f"{name}: num_chunks")
@@ -198,11 +237,14 @@ def _check_chain(home: str, marker: dict[str, Any], entries: list[dict[str, Any]
         _require(gap.end <= next_gap.start, f"{home}: {gap} and {next_gap} overlap")
     for before, after in pairwise(entries):
         _check_joint(home, before["next_offset"], after["start_offset"], gaps)
-    if not entries:
+    if marker["start_offset"] is None or (marker["version"] < MAINTAINED and not entries):
         return
-    _check_joint(home, marker["start_offset"], entries[0]["start_offset"], gaps)
-    _equal(marker["last_chunk_index"], entries[-1]["name"], f"{home}: last_chunk_index")
-    _check_joint(home, entries[-1]["next_offset"], marker["next_offset"], gaps)
+    start = max(marker["start_offset"], marker.get("maintenance", {}).get("pruned_before", 0))
+    _check_joint(home, start, entries[0]["start_offset"] if entries else marker["next_offset"], gaps)
+    if entries:
+        _check_joint(home, entries[-1]["next_offset"], marker["next_offset"], gaps)
+    if marker["tail"] or marker["version"] < MAINTAINED:
+        _equal(marker["last_chunk_index"], entries[-1]["name"], f"{home}: last_chunk_index")
 
 
 def _check_joint(home: str, end: int, start: int, gaps: list[Gap]) -> None:
@@ -231,9 +273,13 @@ def _index(fetch: Fetch, home: str, entry: dict[str, Any]) -> dict[str, Any]:
     return index
 
 
-def _chunk(data: bytes, index: dict[str, Any], name: str) -> Iterator[Record]:
-    """The records of a chunk, every block checked; and the chunk as a whole is what `zcat` makes of it."""
-    blocks = index["chunks"]
+def records_of_chunk(data: bytes, index: dict[str, Any], name: str) -> Iterator[Record]:
+    """The records of a chunk, every block checked; and the chunk as a whole is what `zcat` or `zstd -d` makes of it.
+
+    Raises CheckFailedError.
+    """
+    blocks, codec = index["chunks"], index["codec"]
+    erased = [range(each["from"], each["to"]) for each in index.get("erased", ())]
     _equal(len(data), index["data"]["bytes"], f"{name}: bytes of data")
     _equal(hashlib.sha256(data).hexdigest(), index["data"]["sha256"], f"{name}: sha256 of data")
     position, contents, num_records = 0, list[bytes](), 0
@@ -241,30 +287,48 @@ def _chunk(data: bytes, index: dict[str, Any], name: str) -> Iterator[Record]:
         _equal(list(block)[: len(ANCESTOR_FIELDS)], ANCESTOR_FIELDS, f"{name}: fields of a block")
         _equal(block["byte_offset"], position, f"{name}: byte_offset of a block")
         position += block["byte_length"]
-        contents.append(_member(data[block["byte_offset"] : position], block, name))
-        records = [record_of_line(line, index["timestamp_type"]) for line in _lines(contents[-1], name)]
+        contents.append(_content_of_block(data[block["byte_offset"] : position], block, codec, name))
+        records = list(records_of_content(contents[-1], index["record_format"], index["timestamp_type"]))
         _check_block(records, block, name)
+        inside = [record.offset for record in records if any(record.offset in each for each in erased)]
+        _require(not inside, f"{name}: records {inside[:3]} were erased")
         num_records += len(records)
         yield from records
     _equal(position, len(data), f"{name}: the end of the last block")
     _equal(num_records, index["num_records"], f"{name}: num_records")
-    _equal(gzip.decompress(data), b"".join(contents), f"{name}: zcat and the blocks")
+    _equal(decompressed(data, codec), b"".join(contents), f"{name}: zcat and the blocks")
     bounds = (blocks[0]["first_record_offset"], blocks[-1]["last_record_offset"])
     _equal((index["first_offset"], index["last_offset"]), bounds, f"{name}: first and last offset")
 
 
-def _member(member: bytes, block: dict[str, Any], name: str) -> bytes:
-    inflater = zlib.decompressobj(31)
-    content = inflater.decompress(member)
-    _require(inflater.eof and not inflater.unused_data, f"{name}: a block is not exactly one gzip member")
+def decompressed(data: bytes, codec: str) -> bytes:
+    """What all members or frames hold."""
+    if codec == "gzip":
+        return gzip.decompress(data)
+    return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+
+
+def records_of_content(content: bytes, record_format: str, timestamp_type: str = "CreateTime") -> Iterator[Record]:
+    """The records of one block's contents, or of several blocks' in a row; of `json` or `arrow`."""
+    if record_format == "arrow":
+        source = pa.BufferReader(content)
+        while source.tell() < len(content):
+            for row in pa.ipc.open_stream(source).read_all().to_pylist():
+                headers = tuple((header["key"], header["value"]) for header in row.pop("headers"))
+                yield Record(**row, headers=headers)
+        return
+    _require(content.endswith(b"\n"), "a block does not end with a line")
+    for line in content[:-1].split(b"\n"):
+        yield record_of_line(line, timestamp_type)
+
+
+def _content_of_block(stored: bytes, block: dict[str, Any], codec: str, name: str) -> bytes:
+    inflater = zlib.decompressobj(31) if codec == "gzip" else zstandard.ZstdDecompressor().decompressobj()
+    content = inflater.decompress(stored)
+    _require(inflater.eof and not inflater.unused_data, f"{name}: a block is not exactly one member or frame")
     _equal(len(content), block["byte_length_uncompressed"], f"{name}: byte_length_uncompressed")
     _equal(zlib.crc32(content), block["crc32"], f"{name}: crc32")
     return content
-
-
-def _lines(content: bytes, name: str) -> list[bytes]:
-    _require(content.endswith(b"\n"), f"{name}: a block does not end with a line")
-    return content[:-1].split(b"\n")
 
 
 def _check_block(records: list[Record], block: dict[str, Any], name: str) -> None:
@@ -276,9 +340,10 @@ def _check_block(records: list[Record], block: dict[str, Any], name: str) -> Non
     _equal(max(timestamps), block["max_timestamp"], f"{name}: max_timestamp")
 
 
-def _object(body: bytes, expected: str) -> dict[str, Any]:
+def _object(body: bytes, expected: str, versions: Sequence[int] = (1,)) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads(body)
-    _equal((parsed["format"], parsed["version"]), (expected, 1), "format and version")
+    _equal(parsed["format"], expected, "format")
+    _require(parsed["version"] in versions, f"{expected}: version {parsed['version']}")
     _equal(list(parsed)[:2], ["format", "version"], "the first two fields")
     if expected in SEALED_FORMATS:
         content, _, checksum = body.rpartition(b',"crc32":')

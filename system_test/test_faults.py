@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from system_test.faults.checker import Checker, Ledgers
+from system_test.checker import CheckedPartition
+from system_test.faults.asked import Asked, Erase
+from system_test.faults.checker import Checker, Ledgers, Life, Part, Seen, Sent
 from system_test.faults.positions import Fate, Holding, Outages, Process, holdings
 from system_test.faults.schedule import FaultKind, schedule
 
@@ -80,6 +82,64 @@ def test_a_record_in_the_hand_of_an_orderly_writer_is_lost_without_excuse(tmp_pa
     assert broken.startswith("orders:3: 1 records are lost") and "first 25 last 25: second [20, 30)" in broken
 
 
+HOME = "topic=orders/partition=00003/"
+ERASE = Erase("orders", "asked", {HOME: 31}, {HOME: 32}, ended=100.0, is_done=True)
+
+
+def maintained_part() -> tuple[Checker, Part]:
+    """Pruned below 20 of records until 1,000 ms, and [30, 33) erased."""
+    marker = {"maintenance": {"pruned_before": 20}}
+    life = Life("orders", "id", 4, compacted=False, deleted=False, truncated_to={})
+    seen = Seen(frozenset({1, 2, 25, 30, 31, 32}))
+    part = Part(life, HOME, 3, seen, CheckedPartition(marker, [], [], [], [], [range(30, 33)]))
+    ledgers = Ledgers()
+    for offset, key, timestamp in ((2, "other", 1000), (25, "other", 0), (30, "asked", 0), (31, "other", 0)):
+        ledgers.sent[f"p:{offset}"] = Sent(("id", 3), None, f"mark-{offset}", key, timestamp)
+        ledgers.offsets["id", 3][offset] = f"p:{offset}"
+    return Checker(Path(), "b:1", ledgers, {}, Asked([ERASE], {"orders": 1000})), part
+
+
+@pytest.mark.parametrize(
+    ("offset", "key", "timestamp", "explained"),
+    [
+        (30, "asked", 5000, "erased"),
+        (30, "other", 5000, None),  # nobody asked for it
+        (32, "asked", 5000, None),  # archived after the erase had ended
+        (34, "asked", 5000, None),  # the archive does not say that it was erased
+        (1, "other", 999, "pruned"),
+        (1, "other", 1000, None),  # younger than what was to be kept
+        (5, "other", 999, None),  # it was never archived
+        (25, "other", 999, None),  # above the floor
+    ],
+)
+def test_only_what_was_asked_for_may_be_missing(offset: int, key: str, timestamp: int, explained: str | None) -> None:
+    checker, part = maintained_part()
+    assert checker._taken_out(part, offset, key, timestamp) == explained
+
+
+@pytest.mark.parametrize(
+    ("at", "offset", "kind", "words", "is_right"),
+    [
+        (99.0, 30, "Found", "mark-30", True),
+        (99.0, 30, "Found", "mark-31", False),
+        (101.0, 30, "Found", "mark-30", False),  # it was erased
+        (101.0, 31, "Found", "mark-31", True),
+        (101.0, 30, "Erased", "", True),
+        (101.0, 31, "Erased", "", False),
+        (101.0, 2, "Pruned", "", False),
+        (101.0, 25, "Hole", "", False),
+        (101.0, 26, "Hole", "", True),
+        (101.0, -1, "Damage", "missing", False),
+        (101.0, -1, "Unavailable", "no answer", True),
+    ],
+)
+def test_what_a_reader_is_given_is_judged(at: float, offset: int, kind: str, words: str, is_right: bool) -> None:
+    checker, part = maintained_part()
+    checker._parts[HOME] = part
+    checker.check_answers([(at, HOME, offset, kind, words)])
+    assert (not checker.verdict.violations) == is_right
+
+
 @pytest.mark.timeout(600)
 def test_every_record_is_archived_once_whatever_fails(server_programs: None, tmp_path: Path) -> None:
     enough = ("--faults", DISRUPTIONS + STORE_FAULTS, "--disruptions", DISRUPTIONS, "--a-round", DISRUPTIONS)
@@ -94,3 +154,5 @@ def test_every_record_is_archived_once_whatever_fails(server_programs: None, tmp
     assert figures["store_faults"] >= STORE_FAULTS
     assert figures["archived_records"] > 0
     assert figures["lost_in_hand_of"], "the shard is to lose records that were in hand, or that nobody had fetched"
+    assert figures["deletions"], "maintainers are to replace something, and gc to delete it"
+    assert figures["read_Found"]

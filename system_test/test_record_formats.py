@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
-import zstandard
 
-from system_test.checker import check_equal, partition_home, record_of_line
+from system_test.checker import check_equal, partition_home, records_of_chunk
 from system_test.support.archiving import Site
 from system_test.support.contents import records_of_every_content
-from system_test.support.topics import Record, create_topic, produce, read
-
-CODECS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.decompress,
-    "zstd": lambda frame: zstandard.ZstdDecompressor().decompress(frame),
-}
-
-
-def arrow_records(raw: bytes) -> Iterator[Record]:
-    for row in pa.ipc.open_stream(raw).read_all().to_pylist():
-        headers = tuple((header["key"], header["value"]) for header in row.pop("headers"))
-        yield Record(**row, headers=headers)
-
-
-def json_records(raw: bytes) -> Iterator[Record]:
-    return (record_of_line(line, "CreateTime") for line in raw.removesuffix(b"\n").split(b"\n"))
-
-
-FORMATS: dict[str, Callable[[bytes], Iterator[Record]]] = {"arrow": arrow_records, "json": json_records}
+from system_test.support.topics import create_topic, produce, read
 
 
 @pytest.mark.parametrize(
@@ -51,11 +29,7 @@ def test_every_content_comes_back(site: Site, topic_name: str, record_format: st
     assert index["data"]["name"].endswith(suffix)
     data = site.fetch(folder + index["data"]["name"])
     assert len(index["chunks"]) > 5
-    stored: list[Record] = []
-    for block in index["chunks"]:
-        frame = data[block["byte_offset"] : block["byte_offset"] + block["byte_length"]]
-        stored += FORMATS[record_format](CODECS[codec](frame))
-    check_equal(stored, source)
+    check_equal(list(records_of_chunk(data, index, entry["name"])), source)
 
     for arguments in (("--deep", "--records"), ("--against-topic", topic_name, *site.kafka)):
         report = site.replayer_json("verify", topic_name, *arguments)

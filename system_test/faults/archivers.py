@@ -34,7 +34,6 @@ class Archiver:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
-    is_static: bool
     frozen: bool = False
     asked_to_end: bool = False
 
@@ -125,21 +124,24 @@ class Fleet:
 
     def start(self, name: str, instance: str | None = None) -> Archiver:
         """Start one more process; `instance` makes it a static member of the group."""
-        log = self._logs / f"{name}-{next(self._runs):04d}.log"
         static = ["--group-instance-id", instance] if instance else []
-        command = [sys.executable, "-m", "system_test.faults.traced", "run", *map(str, self._arguments), *static, "-v"]
+        archiver = self.spawn(name, "system_test.faults.traced", "run", *self._arguments, *static, "-v")
+        self.all.append(archiver)
+        self.starts += 1
+        return archiver
+
+    def spawn(self, name: str, module: str, *arguments: object) -> Archiver:
+        """Start any module's process, which who calls this looks after."""
+        log = self._logs / f"{name}-{next(self._runs):04d}.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", module, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 env={**self._env, "FAULTS_POSITIONS": str(log.with_suffix(SUFFIX))},
             )
-        archiver = Archiver(name, process, log, instance is not None)
-        self.all.append(archiver)
-        self.starts += 1
-        return archiver
+        return Archiver(name, process, log)
 
     def look_after(self) -> list[Archiver]:
         """Note who ended since the last call, and how much memory the others take; gives those that ended."""
@@ -162,12 +164,19 @@ class Fleet:
     def _judge(self, archiver: Archiver) -> None:
         code = archiver.process.returncode
         self.processes[archiver.log.stem] = Process(code, time.time())
+        self.endings.violations += crashes(archiver)
         text = archiver.log.read_text(errors="replace")
-        if "Traceback" in text or "internal error" in text:
-            self.endings.violations.append(f"{archiver.log.name} holds a traceback or an internal error")
-        if code < 0 and code not in (-signal.SIGKILL, -signal.SIGTERM):
-            self.endings.violations.append(f"{archiver.log.name} was ended by signal {-code}")
         if archiver.asked_to_end and code in (0, PARTLY, -signal.SIGKILL, -signal.SIGTERM, 143):
             return
         last = [line for line in text.splitlines() if line and not line[:4].isdigit()][:2]
         self.endings.by_themselves[f"exit {code}: {' / '.join(last)[:200]}"] += 1
+
+
+def crashes(ended: Archiver) -> list[str]:
+    """What no process that has ended may show."""
+    code, text, found = ended.process.returncode, ended.log.read_text(errors="replace"), []
+    if "Traceback" in text or "internal error" in text:
+        found.append(f"{ended.log.name} holds a traceback or an internal error")
+    if code < 0 and code not in (-signal.SIGKILL, -signal.SIGTERM):
+        found.append(f"{ended.log.name} was ended by signal {-code}")
+    return found

@@ -13,14 +13,15 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from system_test.faults.archivers import REFUSED, Archiver, Fleet
-from system_test.faults.checker import STORE_FAULTS
+from system_test.faults.checker import ANSWERS, STORE_FAULTS
 from system_test.faults.cluster import COMPACTED, CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
+from system_test.faults.maintainers import CLEAN_SECONDS, GRACE_SECONDS, Maintainers
 from system_test.faults.schedule import Fault, FaultKind, schedule
 from system_test.faults.servers import VerifiableProducer
 from system_test.faults.store_faults import StoreFaultProxy
@@ -122,11 +123,14 @@ class Round:
             except BaseException:
                 self._keep_evidence()
                 raise
-            self._violations += self._fleet.endings.violations + watched.violations
+            self._violations += self._fleet.endings.violations + watched.violations + self._maintainers.violations
             truth = {
                 "topics": self._topics.as_truth(),
                 "hashes": watched.hashes,
                 "processes": self._fleet.processes,
+                "offsets": {home: sorted(offsets) for home, offsets in watched.offsets.items()},
+                "gaps": {home: sorted(gaps) for home, gaps in watched.gaps.items()},
+                "asked": asdict(self._maintainers.asked),
                 "store_down": self._store_down,
             }
             (self._home / "truth.json").write_text(json.dumps(truth))
@@ -146,6 +150,8 @@ class Round:
                 "marker_samples": watched.marker_samples,
                 "group_samples": watched.group_samples,
                 "hashed_objects": len(watched.hashes),
+                "deletions": watched.deletions,
+                "maintenance": dict(sorted(self._maintainers.counts.items())),
                 "highest_epoch": max(epoch for epoch, _ in watched.markers.values()),
                 **checked,
             }
@@ -178,8 +184,14 @@ class Round:
         for slot in self._slots:
             slot.archiver = self._fleet.start(slot.name, slot.instance)
         self._archive = self._store.root / self._store.bucket / PREFIX
-        self._watcher = Watcher(self._archive, lambda: self._topics.group_positions(GROUP))
+        self._watcher = Watcher(self._archive, lambda: self._topics.group_positions(GROUP), GRACE_SECONDS)
         self._watcher.start()
+        self._maintainers = Maintainers(self._fleet, where[3:], self._archive, self._home, settings.seed)
+        stack.callback(self._maintainers.kill_all)
+        direct = (self._store.url(PREFIX), self._store.endpoint_url, self._archive, self._home / ANSWERS)
+        reading = ("system_test.faults.reader", *direct, GRACE_SECONDS, settings.seed)
+        self._reader = self._fleet.spawn("reader", *reading)
+        stack.callback(self._reader.kill)
         self._broker_thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="broker"))
         self._store_thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="store"))
 
@@ -220,6 +232,7 @@ class Round:
             heapq.heappop(self._due)[2]()
         for archiver in self._fleet.look_after():
             self._ended(archiver)
+        self._maintainers.look_after()
         self._hurry(now)
         time.sleep(_STEP_SECONDS)
 
@@ -418,6 +431,7 @@ class Round:
     def _settle(self) -> float:
         """Everything is healed and the producers end; gives the seconds until all is archived, then ends in order."""
         self._proxy.quiet()
+        self._maintainers.wind_down()
         healed = time.monotonic()
         self._plain.quit()
         self._transactional.quit()
@@ -448,7 +462,19 @@ class Round:
                 self._leaving.append((time.monotonic() + _TERM_SECONDS, slot.archiver, None, 0.0))
         while self._fleet.all:
             self._step()
+        try:
+            wait_until(self._cleaned, CLEAN_SECONDS, "garbage collection")
+        except DeadlineExceededError:
+            self._violations.append(f"not all is collected {CLEAN_SECONDS:g} s after the last fault")
+        self._maintainers.finish()
+        if not self._reader.alive:
+            self._violations.append(f"the reader ended by itself: {self._reader.log}")
+        self._reader.kill()
         return lag_seconds
+
+    def _cleaned(self) -> bool:
+        self._step()
+        return self._maintainers.is_clean()
 
     def _check(self) -> dict[str, Any]:
         """The verdict of the checker, a program of its own."""

@@ -2,28 +2,41 @@
 
     python -m system_test.faults.checker HOME ARCHIVE BOOTSTRAP_SERVER
 
-HOME holds `truth.json`, the ledgers, what archivers reported to hold, and the store's faults. ARCHIVE is the folder
-that the S3 server keeps the archive in. It prints one JSON object: figures, and under `violations` every promise that
-is broken.
+HOME holds `truth.json`, the ledgers, what archivers reported to hold, what a reader found, and the store's faults.
+ARCHIVE is the folder that the S3 server keeps the archive in. It prints one JSON object: figures, and under
+`violations` every promise that is broken.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from system_test.checker import CheckedPartition, CheckFailedError, Fetch, check_partition
-from system_test.faults.fingerprint import fingerprint
+from system_test.checker import (
+    CheckedPartition,
+    CheckFailedError,
+    Fetch,
+    Gap,
+    check_partition,
+    decompressed,
+    partition_home,
+    records_of_content,
+)
+from system_test.faults.asked import Asked
+from system_test.faults.fingerprint import fingerprint, key_hash
 from system_test.faults.positions import Holding, Outages, Process, Where, holdings
 from system_test.support.topics import Record, read, watermarks
 
 STORE_FAULTS = "store-faults.jsonl"
+ANSWERS = "answers.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,7 @@ class Sent:
     transaction: str | None
     mark: str
     key: str | None
+    timestamp: int
 
 
 @dataclass
@@ -63,9 +77,9 @@ def load(home: Path) -> Ledgers:
 
 def _take(ledgers: Ledgers, name: str, entry: list[Any]) -> None:
     match entry:
-        case ["s", topic_id, partition, number, transaction, mark, key]:
+        case ["s", topic_id, partition, number, transaction, mark, key, timestamp]:
             whole = f"{name}:{transaction}" if transaction else None
-            ledgers.sent[f"{name}:{number}"] = Sent((topic_id, partition), whole, mark, key)
+            ledgers.sent[f"{name}:{number}"] = Sent((topic_id, partition), whole, mark, key, timestamp)
         case ["a", topic_id, partition, number, offset]:
             ledgers.offsets[topic_id, partition][offset] = f"{name}:{number}"
             ledgers.offset_of[f"{name}:{number}"] = offset
@@ -109,16 +123,65 @@ class Life:
         )
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the watcher saw in a partition's folder while it was written and maintained."""
+
+    offsets: frozenset[int] = frozenset()
+    """Of records that a marker led to at some time."""
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass
+class Part:
+    """A partition of one incarnation, as it was and as it is in the end."""
+
+    life: Life
+    home: str
+    partition: int
+    seen: Seen
+    checked: CheckedPartition
+
+    @property
+    def where(self) -> Where:
+        """Topic id and partition."""
+        return (self.life.topic_id, self.partition)
+
+    @property
+    def name(self) -> str:
+        """As the programs have it."""
+        return self.home.removeprefix("topic=").replace("/partition=", ":").removesuffix("/")
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """Where records were lost before they could be archived; what lies below the floor is in no marker any more."""
+        below = [gap for gap in self.seen.gaps if gap.start < self.checked.floor]
+        return [gap for gap in (*self.checked.gaps, *below) if gap.reason not in ("empty", "erased")]
+
+    def in_gap(self, offset: int) -> bool:
+        """Whether it lies in one of them."""
+        return any(gap.start <= offset < gap.end for gap in self.gaps)
+
+
 class Checker:
     """Judges an archive against ledgers, truth and topics."""
 
     def __init__(
-        self, archive: Path, bootstrap: str, ledgers: Ledgers, held: Mapping[Where, Sequence[Holding]]
+        self,
+        archive: Path,
+        bootstrap: str,
+        ledgers: Ledgers,
+        held: Mapping[Where, Sequence[Holding]],
+        asked: Asked | None = None,
+        seen: Mapping[str, Seen] | None = None,
     ) -> None:
         self._archive = archive
         self._held = held
         self._bootstrap = bootstrap
         self._ledgers = ledgers
+        self._asked = asked or Asked()
+        self._seen = seen or {}
+        self._parts: dict[str, Part] = {}
         self.verdict = Verdict()
 
     def check_topic(self, topic: str, lives: list[Life]) -> None:
@@ -156,11 +219,13 @@ class Checker:
         if folder is None or not marker.exists():
             self._check_nothing(life, name, where)
             return
+        home = partition_home(folder, partition)
         try:
             checked = check_partition(_fetch(self._archive, life.topic, folder), life.topic, partition)
         except (CheckFailedError, OSError, ValueError, KeyError) as error:
             self.verdict.broken(f"{name}: {error!r}")
             return
+        part = self._parts[home] = Part(life, home, partition, self._seen.get(home, Seen()), checked)
         figures = self.verdict.figures
         figures["archived_records"] += len(checked.records)
         figures["chunks"] += len(checked.entries)
@@ -168,14 +233,14 @@ class Checker:
         archived = {record.offset: record for record in checked.records}
         if checked.marker["topic_id"] != life.topic_id:
             self.verdict.broken(f"{name}: the marker's topic id is {checked.marker['topic_id']}, not {life.topic_id}")
-        self._check_gaps(life, name, partition, checked)
-        self._check_records(name, where, archived)
-        self._check_complete(life, name, partition, checked, archived)
+        self._check_gaps(part)
+        self._check_records(part, archived)
+        self._check_complete(part, archived)
         if life.deleted:
             if checked.marker["successor"] is None:
                 self.verdict.broken(f"{name}: deleted and created again, but its marker names no successor")
         else:
-            self._check_topic_itself(life, name, partition, checked, archived)
+            self._check_topic_itself(part, archived)
 
     def _check_nothing(self, life: Life, name: str, where: Where) -> None:
         acknowledged = self._ledgers.offsets.get(where, {})
@@ -203,23 +268,24 @@ class Checker:
                 f"fenced, first {owed[0][0]} last {owed[-1][0]}: {'; '.join(writers[:5])}"
             )
 
-    def _check_gaps(self, life: Life, name: str, partition: int, checked: CheckedPartition) -> None:
+    def _check_gaps(self, part: Part) -> None:
         """Every recorded gap ends where a truncation put the low watermark.
 
         It need not be there any more: a broker notes low watermarks once a minute, and forgets newer ones when killed.
         """
-        lows = life.truncated_to.get(partition, set())
-        for gap in checked.gaps:
+        lows = part.life.truncated_to.get(part.partition, set())
+        for gap in part.gaps:
             self.verdict.figures["gaps"] += 1
             self.verdict.figures["gap_offsets"] += gap.end - gap.start
             if gap.reason != "retention" or gap.end not in lows:
-                self.verdict.broken(f"{name}: {gap} matches none of the truncations to {sorted(lows)}")
-        start = checked.marker["start_offset"]
-        if start not in (None, 0) and start not in lows and not life.compacted:
-            self.verdict.broken(f"{name}: the archive starts at {start}, the log did not")
+                self.verdict.broken(f"{part.name}: {gap} matches none of the truncations to {sorted(lows)}")
+        start = part.checked.marker["start_offset"]
+        if start not in (None, 0) and start not in lows and not part.life.compacted:
+            self.verdict.broken(f"{part.name}: the archive starts at {start}, the log did not")
 
-    def _check_records(self, name: str, where: Where, archived: dict[int, Record]) -> None:
-        """Every archived record was sent to this partition as it stands here, and stands here once."""
+    def _check_records(self, part: Part, archived: dict[int, Record]) -> None:
+        """Every archived record was sent to this partition as it stands here, stands here once, and was not erased."""
+        topic, home = part.life.topic, part.home
         seen: set[str] = set()
         for offset, record in archived.items():
             assert record.value is not None
@@ -227,7 +293,7 @@ class Checker:
             sequence = f"{ledger.decode()}:{number.decode()}"
             sent = self._ledgers.sent.get(sequence)
             problem = None
-            if sent is None or sent.where != where:
+            if sent is None or sent.where != part.where:
                 problem = f"is {sequence}, which was never sent there"
             elif sent.mark != fingerprint(record.key, record.value, record.headers, record.timestamp):
                 problem = f"is not {sequence} as it was sent"
@@ -237,15 +303,16 @@ class Checker:
                 problem = f"is {sequence}, which was acknowledged at {self._ledgers.offset_of[sequence]}"
             elif self._ledgers.outcome(sequence) == "aborted":
                 problem = f"is {sequence} of an aborted transaction"
+            elif self._asked.must_be_erased(topic, home, sent.key, offset, math.inf):
+                problem = f"is {sequence}, which was erased"
             if problem:
-                self.verdict.broken(f"{name}: the archived record at {offset} {problem}")
+                self.verdict.broken(f"{part.name}: the archived record at {offset} {problem}")
             seen.add(sequence)
 
-    def _check_complete(
-        self, life: Life, name: str, partition: int, checked: CheckedPartition, archived: dict[int, Record]
-    ) -> None:
+    def _check_complete(self, part: Part, archived: dict[int, Record]) -> None:
         """Every acknowledged record is archived, unless the truth explains why not."""
-        acknowledged = self._ledgers.offsets.get((life.topic_id, partition), {})
+        life, checked, figures = part.life, part.checked, self.verdict.figures
+        acknowledged = self._ledgers.offsets.get(part.where, {})
         newest_of_key: dict[str | None, int] = {}
         for offset, sequence in acknowledged.items():
             key = self._ledgers.sent[sequence].key
@@ -255,45 +322,59 @@ class Checker:
         lost: list[int] = []
         excused: list[int] = []
         for offset, sequence in acknowledged.items():
-            outcome = self._ledgers.outcome(sequence)
-            self.verdict.figures[f"acknowledged_{outcome}"] += 1
+            outcome, sent = self._ledgers.outcome(sequence), self._ledgers.sent[sequence]
+            figures[f"acknowledged_{outcome}"] += 1
             if offset in archived or outcome != "committed":
                 continue
-            if any(gap.start <= offset < gap.end for gap in checked.gaps) or offset < start:
-                self.verdict.figures["lost_to_truncation"] += 1
+            if taken := self._taken_out(part, offset, sent.key, sent.timestamp):
+                figures[taken] += 1
+            elif offset in part.seen.offsets:
+                lost.append(offset)
+            elif part.in_gap(offset) or offset < start:
+                figures["lost_to_truncation"] += 1
                 excused.append(offset)
             elif life.deleted and offset >= end:
-                self.verdict.figures["lost_to_deletion"] += 1
+                figures["lost_to_deletion"] += 1
                 excused.append(offset)
-            elif life.compacted and newest_of_key[self._ledgers.sent[sequence].key] > offset:
-                self.verdict.figures["compacted_before_archived"] += 1
+            elif life.compacted and newest_of_key[sent.key] > offset:
+                figures["compacted_before_archived"] += 1
             else:
                 lost.append(offset)
-        self._excuse(name, (life.topic_id, partition), sorted(excused))
+        self._excuse(part.name, part.where, sorted(excused))
         if lost:
             lost.sort()
             self.verdict.broken(
-                f"{name}: {len(lost)} acknowledged records are not archived, first {lost[:5]} last {lost[-1]}, "
-                f"of [{start}, {end})"
+                f"{part.name}: {len(lost)} acknowledged records are not archived, first {lost[:5]} last {lost[-1]}, "
+                f"of [{start}, {end}) above {checked.floor}"
             )
 
-    def _check_topic_itself(
-        self, life: Life, name: str, partition: int, checked: CheckedPartition, archived: dict[int, Record]
-    ) -> None:
+    def _taken_out(self, part: Part, offset: int, key: str | None, timestamp: int) -> str | None:
+        """By what maintainers were asked for, a record that was archived is missing; None where that explains nothing.
+
+        The archive's own word, that it was erased or pruned, is needed and does not suffice.
+        """
+        topic = part.life.topic
+        is_called_erased = any(offset in each for each in part.checked.erased)
+        if is_called_erased and self._asked.may_be_erased(topic, part.home, key, offset):
+            return "erased"
+        is_below = offset < part.checked.floor and offset in part.seen.offsets
+        return "pruned" if is_below and self._asked.may_be_pruned(topic, timestamp) else None
+
+    def _check_topic_itself(self, part: Part, archived: dict[int, Record]) -> None:
         """What a foreign client reads from the topic is archived, and what is archived and not read is explained."""
-        low, _ = watermarks(self._bootstrap, life.topic, partition)
-        live = {record.offset: record for record in read(self._bootstrap, life.topic, partition)}
+        name, life = part.name, part.life
+        low, _ = watermarks(self._bootstrap, life.topic, part.partition)
+        live = {record.offset: record for record in read(self._bootstrap, life.topic, part.partition)}
         self.verdict.figures["compared_with_topic"] += len(live)
-        end = checked.marker["next_offset"] or 0
+        end = part.checked.marker["next_offset"] or 0
         for offset, record in live.items():
-            if any(gap.start <= offset < gap.end for gap in checked.gaps):
-                continue
-            if offset not in archived:
+            if offset in archived:
+                if archived[offset] != record:
+                    self.verdict.broken(
+                        f"{name}: {offset} is {record!r:.300} in the topic, {archived[offset]!r:.300} archived"
+                    )
+            elif not (part.in_gap(offset) or self._taken_out(part, offset, key_hash(record.key), record.timestamp)):
                 self.verdict.broken(f"{name}: the topic's record at {offset} is not archived (up to {end})")
-            elif archived[offset] != record:
-                self.verdict.broken(
-                    f"{name}: {offset} is {record!r:.300} in the topic, {archived[offset]!r:.300} archived"
-                )
         newest: dict[bytes | None, int] = {}
         for offset, record in live.items():
             newest[record.key] = max(offset, newest.get(record.key, -1))
@@ -301,6 +382,59 @@ class Checker:
             superseded = life.compacted and newest.get(record.key, -1) > offset
             if offset >= low and offset not in live and not superseded:
                 self.verdict.broken(f"{name}: the archived record at {offset} is not in the topic")
+
+    def check_answers(self, answers: Iterable[Sequence[Any]]) -> None:
+        """What a reader found while maintainers were at work: what was sent, or why it is not there."""
+        for at, home, offset, kind, words in answers:
+            self.verdict.figures[f"read_{kind}"] += 1
+            part = self._parts.get(home)
+            if kind == "Damage":
+                self.verdict.broken(f"{home}: the reader met damage at {offset}: {words}")
+            elif part is not None and kind != "Unavailable":
+                problem = self._wrong(part, at, offset, kind, words)
+                if problem:
+                    self.verdict.broken(f"{part.name}: the reader was given {kind} at {offset}, {problem}")
+
+    def _wrong(self, part: Part, at: float, offset: int, kind: str, mark: str) -> str | None:
+        """Why an answer cannot be right; None where it can, or where nobody knows what was sent there."""
+        topic, home = part.life.topic, part.home
+        sequence = self._ledgers.offsets.get(part.where, {}).get(offset)
+        if sequence is None:
+            return None
+        sent = self._ledgers.sent[sequence]
+        match kind:
+            case "Found":
+                if mark != sent.mark:
+                    return f"which is not {sequence} as it was sent"
+                is_wrong = self._asked.must_be_erased(topic, home, sent.key, offset, at)
+            case "Erased":
+                is_wrong = not self._asked.may_be_erased(topic, home, sent.key, offset)
+            case "Pruned":
+                is_wrong = not self._asked.may_be_pruned(topic, sent.timestamp)
+            case _:
+                is_wrong = offset in part.seen.offsets
+        return f"where {sequence} was archived and what was asked for until {at} explains nothing" if is_wrong else None
+
+    def check_objects(self) -> None:
+        """Nothing in the archive, led to or not, holds what was erased completely."""
+        for home, part in self._parts.items():
+            gone = {
+                sequence.encode()
+                for offset, sequence in self._ledgers.offsets.get(part.where, {}).items()
+                if self._asked.is_gone_for_good(part.life.topic, home, self._ledgers.sent[sequence].key, offset)
+            }
+            self.verdict.figures["gone_for_good"] += len(gone)
+            for path in sorted((self._archive / home).glob("*")) if gone else ():
+                if path.suffix in (".gz", ".zst") and (left := gone & set(_sequences(path))):
+                    self.verdict.broken(f"{path.name} of {part.name} holds records that are erased: {sorted(left)}")
+
+
+def _sequences(path: Path) -> Iterator[bytes]:
+    """Those of all records in a chunk's data."""
+    content = decompressed(path.read_bytes(), "gzip" if path.suffix == ".gz" else "zstd")
+    for record in records_of_content(content, "arrow" if ".arrows." in path.name else "json"):
+        assert record.value is not None
+        yield b":".join(record.value.split(b":", 2)[:2])
 
 
 def _fetch(archive: Path, topic: str, folder: str) -> Fetch:
@@ -326,10 +460,15 @@ def main() -> None:
     outages = Outages.load(Path(home) / STORE_FAULTS, truth["store_down"])
     processes = {name: Process(*facts) for name, facts in truth["processes"].items()}
     held = holdings(Path(home) / "logs", processes, outages, _epochs(Path(archive)))
-    checker = Checker(Path(archive), bootstrap, load(Path(home)), held)
+    gaps = {home: tuple(Gap(*gap) for gap in found) for home, found in truth["gaps"].items()}
+    seen = {home: Seen(frozenset(offsets), gaps.get(home, ())) for home, offsets in truth["offsets"].items()}
+    checker = Checker(Path(archive), bootstrap, load(Path(home)), held, Asked.of(truth["asked"]), seen)
     for topic, lives in truth["topics"].items():
         checker.check_topic(topic, [Life.of(topic, facts) for facts in lives])
     checker.check_hashes(truth["hashes"])
+    checker.check_objects()
+    lines = (Path(home) / ANSWERS).read_text().splitlines(keepends=True)
+    checker.check_answers(json.loads(line) for line in lines if line.endswith("\n"))
     verdict = checker.verdict
     figures = {**dict(sorted(verdict.figures.items())), "lost_in_hand_of": verdict.lost_in_hand_of}
     print(json.dumps({**figures, "violations": verdict.violations[:200]}))

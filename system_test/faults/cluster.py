@@ -25,7 +25,7 @@ PLAIN, TRANSACTIONAL, COMPACTED = "faults-plain", "faults-transactional", "fault
 CREATED_AGAIN, TRUNCATED = "faults-created-again", "faults-truncated"
 PARTITIONS = {PLAIN: 4, TRANSACTIONAL: 3, COMPACTED: 2, CREATED_AGAIN: 2, TRUNCATED: 1}
 MOST_PARTITIONS = 12
-_KEYS = {COMPACTED: 120}
+KEYS = {COMPACTED: 120}
 _COMPACT = {
     "cleanup.policy": "compact",
     "segment.ms": "3000",
@@ -158,7 +158,7 @@ class Topics:
     def _produce(self, topic: str) -> None:
         now = self.truth[topic][-1]
         producer = self._producers[topic]
-        producer.open(topic, now.topic_id, now.partitions, _KEYS.get(topic, 0))
+        producer.open(topic, now.topic_id, now.partitions, KEYS.get(topic, 0))
 
     def _described(self, topic: str) -> dict[str, Any]:
         with KafkaAdminClient(bootstrap_servers=self._bootstrap) as admin:

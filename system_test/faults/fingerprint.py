@@ -17,5 +17,10 @@ def fingerprint(
     return hashlib.sha256(b"".join(parts)).hexdigest()[:20]
 
 
+def key_hash(key: bytes | None) -> str | None:
+    """12 hexadecimal digits of a key; None of a null one."""
+    return None if key is None else hashlib.sha256(key).hexdigest()[:12]
+
+
 def _field(content: bytes | None) -> bytes:
     return b"\0" if content is None else b"\1" + struct.pack(">I", len(content)) + content

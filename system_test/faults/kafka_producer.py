@@ -3,10 +3,11 @@
     python -m system_test.faults.kafka_producer plain|transactional --bootstrap B --ledger FILE --rate N --seed S
 
 It reads commands from stdin, one JSON array a line, and answers each with the command's name on stdout:
-`["open", TOPIC, TOPIC_ID, PARTITIONS, KEYS]` (KEYS: so many different keys, 0 for random ones), `["pause", TOPIC]`
-returns once all that was sent is acknowledged, `["quit"]` the same for all topics.
+`["open", TOPIC, TOPIC_ID, PARTITIONS, KEYS]` (KEYS: so many different keys; 0: random ones and PEOPLE others),
+`["pause", TOPIC]` returns once all that was sent is acknowledged, `["quit"]` the same for all topics.
 
-The ledger holds JSON arrays: `["s", topic id, partition, sequence, transaction, fingerprint, key hash]` before sending,
+The ledger holds JSON arrays: `["s", topic id, partition, sequence, transaction, fingerprint, key hash, timestamp]`
+before sending,
 `["a", topic id, partition, sequence, offset]` when acknowledged, `["f", sequence, error]` when the client gave up,
 `["e", transaction, "committed"|"aborted"|"unknown"]` at a transaction's end.
 """
@@ -14,7 +15,6 @@ The ledger holds JSON arrays: `["s", topic id, partition, sequence, transaction,
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import queue
 import random
@@ -27,8 +27,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from system_test.faults.fingerprint import fingerprint
+from system_test.faults.fingerprint import fingerprint, key_hash
 
+PEOPLE = 24
+"""So many keys come again and again beside random ones."""
 _ROUND_SECONDS = 0.05
 _FLUSH_SECONDS = 60.0
 
@@ -72,8 +74,7 @@ class Ledger:
         ]
         timestamp = int(time.time() * 1000) - rng.randrange(0, 2000)
         mark = fingerprint(key, value, headers, timestamp)
-        hashed = hashlib.sha256(key).hexdigest()[:12] if key is not None else None
-        self.note("s", topic.topic_id, partition, sequence, transaction, mark, hashed)
+        self.note("s", topic.topic_id, partition, sequence, transaction, mark, key_hash(key), timestamp)
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:
@@ -106,7 +107,8 @@ class Ledger:
     def _key(self, keys: int) -> bytes | None:
         if keys:
             return f"key-{self._rng.randrange(keys)}".encode()
-        return self._rng.choice([None, b"", f"k{self._rng.random()}".encode(), self._rng.randbytes(8)])
+        person = f"person-{self._rng.randrange(PEOPLE)}".encode()
+        return self._rng.choice([None, b"", person, f"k{self._rng.random()}".encode(), self._rng.randbytes(8)])
 
     def _payload(self) -> bytes:
         length = self._rng.randrange(0, 300)

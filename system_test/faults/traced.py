@@ -1,4 +1,4 @@
-"""`archiver` as it is, which also writes down what it holds, and on SIGUSR1 the stack of every thread to stderr.
+"""`archiver` with small catalogs, which also writes down what it holds, and on SIGUSR1 all threads' stacks to stderr.
 
 The variable FAULTS_POSITIONS names the file; see `positions.py` for what stands there. A line is written before the
 records can be committed, and stays when the process is killed.
@@ -20,6 +20,7 @@ from archiver.commit.recovery import Claimed
 from archiver.ingest import ownership
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import PartitionEvent
+from system_test.support.hurried import hurry
 
 _FILE = os.open(os.environ["FAULTS_POSITIONS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 _numbers = itertools.count()
@@ -53,6 +54,7 @@ class Traced(PartitionArchiver):
 
 
 if __name__ == "__main__":
+    hurry()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     ownership.PartitionArchiver = Traced  # type: ignore[misc]
     runpy.run_module("archiver", run_name="__main__", alter_sys=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +14,13 @@ from typing import Any
 
 from kafka.errors import KafkaError
 
+from system_test.checker import CheckFailedError, records_of_chunk
+
 MARKER = "last_chunk_index.json"
 _PAUSE_SECONDS = 0.25
 _GROUP_EVERY = 6
+_CLOCK_SECONDS = 1.5
+"""The store's time, which a grace counts by, is in whole seconds."""
 
 
 @dataclass
@@ -26,11 +32,17 @@ class Watched:
     topic_ids: dict[str, str | None] = field(default_factory=dict)
     """The topic's id that each marker names, by its key."""
     hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of each committed object when it was first seen, by key."""
+    """SHA-256 of each committed object when it was first seen, by key; in the end of those that markers lead to."""
+    offsets: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Offsets of records in committed chunks, by the partition's folder with a slash at its end."""
+    gaps: dict[str, set[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(set))
+    """From, to and reason of each gap that a marker listed, by the same."""
     violations: list[str] = field(default_factory=list)
     marker_samples: int = 0
     marker_changes: int = 0
     group_samples: int = 0
+    deletions: int = 0
+    """Committed objects that are gone in the end."""
 
 
 GroupPositions = Callable[[], dict[tuple[str, int], int]]
@@ -40,12 +52,24 @@ HomeOf = Callable[[str], tuple[str, str] | None]
 
 
 class Watcher:
-    """A thread that looks at every marker again and again."""
+    """A thread that looks at every marker again and again.
 
-    def __init__(self, root: Path, group_positions: GroupPositions) -> None:
+    What a marker leads to must be there for `grace` seconds after the marker was read, whatever becomes of it.
+    """
+
+    def __init__(self, root: Path, group_positions: GroupPositions, grace: float) -> None:
         self._root = root
+        self._promised = grace - _CLOCK_SECONDS
         self._group_positions = group_positions
         self._bodies: dict[str, bytes] = {}
+        self._read_at: dict[str, float] = {}
+        """When each marker was last read."""
+        self._below: dict[str, frozenset[str]] = {}
+        """What a catalog or an index leads to, itself included, by its key."""
+        self._reached: dict[str, frozenset[str]] = {}
+        """What each marker leads to."""
+        self._left: dict[str, float] = {}
+        """When a marker was last read that led to an object to which none leads now, by its key."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self.seen = Watched()
@@ -62,6 +86,9 @@ class Watcher:
         if self.failure is not None:
             raise self.failure
         self._look()
+        self.seen.deletions = sum(not (self._root / key).exists() for key in self.seen.hashes)
+        reached = frozenset[str]().union(*self._reached.values())
+        self.seen.hashes = {key: sha256 for key, sha256 in self.seen.hashes.items() if key in reached}
         return self.seen
 
     def next_offsets(self, topic_ids: Mapping[str, str]) -> dict[tuple[str, int], int]:
@@ -92,38 +119,73 @@ class Watcher:
     def _look(self) -> None:
         for path in sorted(self._root.glob(f"topic=*/partition=*/{MARKER}")):
             key = path.relative_to(self._root).as_posix()
+            now = time.time()
             try:
                 body = path.read_bytes()
             except FileNotFoundError:
                 self.seen.violations.append(f"{key} vanished")
                 continue
             self.seen.marker_samples += 1
-            if body and body != self._bodies.get(key):
+            if not body:
+                continue
+            if body != self._bodies.get(key):
                 self._bodies[key] = body
-                self._see(key, json.loads(body))
+                self._see(key, json.loads(body), now)
+            self._read_at[key] = now
+        self._check_left()
 
-    def _see(self, key: str, marker: dict[str, Any]) -> None:
-        now = (marker["epoch"], -1 if marker["next_offset"] is None else marker["next_offset"])
+    def _check_left(self) -> None:
+        for key, since in list(self._left.items()):
+            is_there, late = (self._root / key).exists(), time.time() - since
+            if not is_there and late < self._promised:
+                self.seen.violations.append(f"{key} was deleted within {late:.1f} s after a marker led to it")
+            if not is_there or late > self._promised:
+                del self._left[key]
+
+    def _see(self, key: str, marker: dict[str, Any], now: float) -> None:
+        progress = (marker["epoch"], -1 if marker["next_offset"] is None else marker["next_offset"])
         before = self.seen.markers.get(key, (0, -1))
-        if now[0] < before[0] or now[1] < before[1]:
-            self.seen.violations.append(f"{key} went from epoch and next_offset {before} back to {now}")
+        if progress[0] < before[0] or progress[1] < before[1]:
+            self.seen.violations.append(f"{key} went from epoch and next_offset {before} back to {progress}")
         self.seen.topic_ids[key] = marker["topic_id"]
-        self.seen.markers[key] = now
+        self.seen.markers[key] = progress
         self.seen.marker_changes += 1
         home = key.removesuffix(MARKER)
-        for references in marker["catalogs"]:
-            for reference in references:
-                self._hash(home + reference["name"])
-        for entry in marker["tail"]:
-            index_key = home + entry["name"]
-            if index_key not in self.seen.hashes:
-                index = json.loads((self._root / index_key).read_bytes())
-                self._hash(home + index["data"]["name"])
-                self._hash(index_key)
+        self.seen.gaps[home] |= {(gap["from"], gap["to"], gap["reason"]) for gap in marker["gaps"]}
+        names = [each["name"] for spans in (*marker["catalogs"], marker["tail"]) for each in spans]
+        try:
+            reached = frozenset[str]().union(*(self._objects(home, name) for name in names))
+        except FileNotFoundError as error:
+            if time.time() - now < self._promised:
+                self.seen.violations.append(f"{error.filename} is missing, and a marker led to it a moment ago")
+            return  # this marker is no longer the newest
+        self._left |= dict.fromkeys(self._reached.get(key, frozenset()) - reached, self._read_at.get(key, now))
+        self._reached[key] = reached
 
-    def _hash(self, key: str) -> None:
-        if key not in self.seen.hashes:
-            self.seen.hashes[key] = hashlib.sha256((self._root / key).read_bytes()).hexdigest()
+    def _objects(self, home: str, name: str) -> frozenset[str]:
+        """The keys of all that a catalog or an index leads to, itself included; what is new is hashed and read."""
+        key = home + name
+        if key not in self._below:
+            found = json.loads(self._hashed(key))
+            below = found.get("entries", ())
+            keys = {key}.union(*(self._objects(home, each["name"]) for each in below))
+            if "data" in found:
+                data = home + found["data"]["name"]
+                self._see_chunk(home, found, self._hashed(data), data)
+                keys.add(data)
+            self._below[key] = frozenset(keys)
+        return self._below[key]
+
+    def _see_chunk(self, home: str, index: dict[str, Any], data: bytes, name: str) -> None:
+        try:
+            self.seen.offsets[home] |= {record.offset for record in records_of_chunk(data, index, name)}
+        except CheckFailedError as error:
+            self.seen.violations.append(str(error))
+
+    def _hashed(self, key: str) -> bytes:
+        body = (self._root / key).read_bytes()
+        self.seen.hashes[key] = hashlib.sha256(body).hexdigest()
+        return body
 
     def _highest(self) -> dict[tuple[str, int], int]:
         """The highest position of any incarnation: the group's offsets know topics by name only."""
@@ -155,3 +217,9 @@ def parse_home(key: str) -> tuple[str, int, int]:
     folder, partition = key.split("/")[:2]
     topic, _, incarnation = folder.removeprefix("topic=").partition("~")
     return topic, int(incarnation or 1), int(partition.removeprefix("partition="))
+
+
+def read_markers(root: Path) -> dict[str, dict[str, Any]]:
+    """Every marker as it is now, by the partition's folder with a slash at its end."""
+    bodies = {path.parent: path.read_bytes() for path in sorted(root.glob(f"topic=*/partition=*/{MARKER}"))}
+    return {f"{home.relative_to(root).as_posix()}/": json.loads(body) for home, body in bodies.items() if body}

@@ -77,5 +77,9 @@ class ErasedRun(NamedTuple):
     next_offset: int
 
 
-Replacement = Sequence[OldChunk | NewChunk | ErasedRun]
+ChangedItem = NewChunk | ErasedRun | RewrappedChunk
+"""What is not as it was."""
+Item = OldChunk | NewChunk | ErasedRun
+"""What stands in the place of one or more chunks."""
+Replacement = Sequence[Item]
 """In order, covering exactly what is replaced; an OldChunk is kept as it is."""

@@ -1,10 +1,10 @@
 """What a compaction puts in the place of chunks: small neighbours as one, and all as it is asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
+from archiver.maintain.contents.chunks import ChangedItem, NewChunk, OldChunk
 from archiver.maintain.contents.comparison import check_same
 from archiver.maintain.contents.convert import ConvertSettings, converted, is_as_asked
 from archiver.maintain.contents.data import ChunkFiles, DataOf
@@ -100,19 +100,19 @@ class CompactedContents:
         self.left_from: int | None = None
         """Where the first chunk starts that the buffer had no room for."""
 
-    def contents(self, old: Sequence[OldChunk]) -> Replacement:
+    def contents(self, old: Sequence[OldChunk]) -> Iterator[OldChunk | NewChunk]:
         """New chunks, and old ones where nothing is to be done or the buffer has no room; see `merged`, `converted`."""
-        replacement: list[OldChunk | NewChunk] = [each for each in old if each.entry.start_offset < self._start]
+        before = [each for each in old if each.entry.start_offset < self._start]
         self.left_from = None
-        for group in self._compaction.groups(old[len(replacement) :]):
+        yield from before
+        for group in self._compaction.groups(old[len(before) :]):
             if self.left_from is None and self._compaction.is_meant(group):
                 new = self._new_chunk(group)
                 if new is not None:
-                    replacement.append(new)
+                    yield new
                     continue
                 self.left_from = group[0].entry.start_offset
-            replacement += group
-        return replacement
+            yield from group
 
     def _new_chunk(self, group: Sequence[OldChunk]) -> NewChunk | None:
         """What stands for a group; None without room."""
@@ -125,17 +125,10 @@ class CompactedContents:
         settings = conversion.settings_of(group[0].index)
         return converted(group, settings, self._data_of, buffer, self._max_block_bytes, seal)
 
-    def check(self, old: Sequence[OldChunk], replacement: Replacement) -> None:
+    def check(self, old: Sequence[OldChunk], new: ChangedItem) -> None:
         """Raises ContentsDiffer unless every record is in its place."""
-        todo = list(old)
-        for item in replacement:
-            if isinstance(item, NewChunk):
-                replaced = [chunk for chunk in todo if chunk.entry.start_offset < item.next_offset]
-                data = self._compaction.keys.data_of(item, replaced[0])
-                check_same(replaced, item, self._data_of, data, self._max_block_bytes)
-                del todo[: len(replaced)]
-            else:
-                del todo[:1]
+        assert isinstance(new, NewChunk)
+        check_same(old, new, self._data_of, self._compaction.keys.data_of(new, old[0]), self._max_block_bytes)
 
     def discard(self) -> None:
         """Give the space in the buffer back."""

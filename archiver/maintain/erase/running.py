@@ -1,13 +1,13 @@
 """Erasing what was found in a partition: what stands in the tail is folded, then catalogs are rewritten, run by run."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
+from archiver.maintain.contents.chunks import ChangedItem, Item, NewChunk, OldChunk
 from archiver.maintain.contents.comparison import check_without
 from archiver.maintain.contents.data import ChunkFiles, data_in
 from archiver.maintain.contents.erase import without
@@ -59,31 +59,28 @@ class ErasedContents:
         self._run = yield from choose_run(self._keys, marker, self._drop)
         return self._run
 
-    def contents(self, old: Sequence[OldChunk]) -> Replacement:
+    def contents(self, old: Sequence[OldChunk]) -> Iterator[Item]:
         """The chunks without the records; those that the buffer has no room for stay as they are until the next run."""
-        replacement: list[OldChunk | NewChunk | ErasedRun] = []
         for chunk in old:
             entry = chunk.entry
             is_meant = self._drop.meets(entry.start_offset, entry.next_offset)
             buffer = self._files.new_file(entry.bytes) if is_meant else None
             if is_meant and buffer is None:
                 self._left.append(range(entry.start_offset, entry.next_offset))
-            replacement.append(chunk if buffer is None else self._without(chunk, buffer))
-        return replacement
+            yield chunk if buffer is None else self._without(chunk, buffer)
 
-    def _without(self, chunk: OldChunk, buffer: BufferFile) -> OldChunk | NewChunk | ErasedRun:
+    def _without(self, chunk: OldChunk, buffer: BufferFile) -> Item:
         seal = self._rewrite_keys.seal(chunk)
         new = without(chunk, self._drop, self._data_of, buffer, self._max_block_bytes, seal)
         is_same = isinstance(new, NewChunk) and new.num_records == chunk.index.num_records
         return chunk if is_same else new
 
-    def check(self, old: Sequence[OldChunk], replacement: Replacement) -> None:
+    def check(self, old: Sequence[OldChunk], new: ChangedItem) -> None:
         """Raises ContentsDiffer unless the records to erase are missing, and nothing else."""
-        for before, after in zip(old, replacement, strict=True):
-            if isinstance(after, OldChunk):
-                continue
-            data = self._rewrite_keys.data_of(after, before) if isinstance(after, NewChunk) else None
-            check_without(before, after, self._drop, self._data_of, data, self._max_block_bytes)
+        (before,) = old
+        assert not isinstance(new, OldChunk)
+        data = self._rewrite_keys.data_of(new, before) if isinstance(new, NewChunk) else None
+        check_without(before, new, self._drop, self._data_of, data, self._max_block_bytes)
 
     def discard(self) -> None:
         """Give the space in the buffer back."""

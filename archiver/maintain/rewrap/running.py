@@ -1,7 +1,7 @@
 """Wrapping the keys of partitions again as planned: one rewrite for each run of catalogs."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import claim_and_rewrap
 from archiver.errors import ContentsDiffer
-from archiver.maintain.contents.chunks import OldChunk, Replacement, RewrappedChunk
+from archiver.maintain.contents.chunks import ChangedItem, OldChunk, RewrappedChunk
 from archiver.maintain.rewrap.planning import PartitionPlan, partition_plan
 from archiver.maintain.rewrite.folding import fold_tail
 from archiver.maintain.rewrite.intent import Outcome
@@ -69,12 +69,12 @@ def _rewritten(plan: PartitionPlan, run: Run, keyring: Keyring) -> Protocol[Outc
     return (yield from rewrite(plan.keys, choose, what))
 
 
-def rewrapped_contents(keyring: Keyring, old: Sequence[OldChunk]) -> Replacement:
+def rewrapped_contents(keyring: Keyring, old: Sequence[OldChunk]) -> Iterator[OldChunk]:
     """The chunks; those get new indexes whose keys are wrapped with another master key than the newest.
 
     Raises KeyMissing, MalformedObject for a key that was changed, and what a key service raises.
     """
-    return [_rewrapped(chunk, keyring) for chunk in old]
+    return (_rewrapped(chunk, keyring) for chunk in old)
 
 
 def _rewrapped(chunk: OldChunk, keyring: Keyring) -> OldChunk:
@@ -85,18 +85,17 @@ def _rewrapped(chunk: OldChunk, keyring: Keyring) -> OldChunk:
     return RewrappedChunk(chunk.entry, replace(chunk.index, encryption=replace(encryption, key=key)))
 
 
-def check_rewrapped(keyring: Keyring, old: Sequence[OldChunk], replacement: Replacement) -> None:
-    """Raises ContentsDiffer unless the new indexes say what the old ones do, and lead to the same keys."""
-    for before, after in zip(old, replacement, strict=True):
-        if not isinstance(after, RewrappedChunk):
-            continue
-        is_same = replace(after.index, encryption=before.index.encryption) == before.index
-        if not is_same or _secret(after.index, keyring) != _secret(before.index, keyring):
-            raise ContentsDiffer(
-                f"the new index of {before.entry.name} does not hold what it is to replace",
-                why="it tells another key, or another chunk",
-                remedy="nothing was committed; run the command again",
-            )
+def check_rewrapped(keyring: Keyring, old: Sequence[OldChunk], new: ChangedItem) -> None:
+    """Raises ContentsDiffer unless the new index says what the old one does, and leads to the same key."""
+    (before,) = old
+    assert isinstance(new, RewrappedChunk)
+    is_same = replace(new.index, encryption=before.index.encryption) == before.index
+    if not is_same or _secret(new.index, keyring) != _secret(before.index, keyring):
+        raise ContentsDiffer(
+            f"the new index of {before.entry.name} does not hold what it is to replace",
+            why="it tells another key, or another chunk",
+            remedy="nothing was committed; run the command again",
+        )
 
 
 def _secret(index: ChunkIndex, keyring: Keyring) -> bytes | None:

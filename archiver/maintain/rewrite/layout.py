@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
+from archiver.maintain.contents.chunks import ChangedItem, ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
 from index_format import marker as markers
 from index_format.chunk_index import ERASED, Gap
 from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry
@@ -48,8 +48,10 @@ def item_span(item: NewChunk | ErasedRun) -> tuple[int, int]:
     return item.start_offset, item.next_offset
 
 
-def taken(old: Sequence[OldChunk], item: NewChunk | ErasedRun) -> list[OldChunk]:
+def taken(old: Sequence[OldChunk], item: ChangedItem) -> list[OldChunk]:
     """The old chunks that the item stands for."""
+    if isinstance(item, RewrappedChunk):
+        return [each for each in old if each.entry == item.entry]
     return [each for each in old if item.start_offset <= each.entry.start_offset < item.next_offset]
 
 

@@ -10,7 +10,15 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.commit.operations import Compute, Now, Protocol
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
+from archiver.maintain.contents.chunks import (
+    ChangedItem,
+    ErasedRun,
+    Item,
+    NewChunk,
+    OldChunk,
+    Replacement,
+    RewrappedChunk,
+)
 from archiver.maintain.rewrite.committing import Change, commit
 from archiver.maintain.rewrite.intent import LEASE_MS, Attempt, Choose, Outcome, begin
 from archiver.maintain.rewrite.layout import (
@@ -42,10 +50,10 @@ class Rewrite:
 
     kind: str
     """merge, convert, erase or rewrap, for the marker."""
-    contents: Callable[[Sequence[OldChunk]], Replacement]
-    """What stands in the place of chunks; takes as long as it needs, and may read the store."""
-    check: Callable[[Sequence[OldChunk], Replacement], None]
-    """Raises a BlockgzError where the replacement does not hold what it must."""
+    contents: Callable[[Sequence[OldChunk]], Iterator[Item]]
+    """What stands in the place of chunks, item by item; each takes as long as it needs, and may read the store."""
+    check: Callable[[Sequence[OldChunk], ChangedItem], None]
+    """Raises a BlockgzError where an item does not hold what it must of the chunks in whose place it stands."""
     is_repacked: bool = False
     """Whether the chunks move to as few catalogs as possible."""
 
@@ -77,10 +85,7 @@ def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:
     """The references to what is stored in the place of the run."""
     catalogs = yield from old_catalogs(attempt.keys, run.references)
     old = yield from old_chunks(attempt.keys, catalogs, attempt.keep)
-    replacement: Replacement = yield Compute(partial(what.contents, old))
-    check_replacement(old, replacement)
-    yield from attempt.keep()
-    yield Compute(partial(what.check, old, replacement))
+    replacement = yield from _replacement(attempt, old, what)
     items = yield from _stored_chunks(attempt, old, replacement)
     at: int = yield Now()
     references = []
@@ -88,6 +93,21 @@ def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:
         new = (yield from _store_catalog(attempt, each)) if isinstance(each, NewCatalog) else each.reference
         references.append(new)
     return tuple(references)
+
+
+def _replacement(attempt: Attempt, old: Sequence[OldChunk], what: Rewrite) -> Protocol[Replacement]:
+    """What stands in the place of the chunks, checked; the intent is kept from item to item."""
+    replacement = list[Item]()
+    contents = what.contents(old)
+    while (item := (yield Compute(partial(next, contents, None)))) is not None:
+        replacement.append(item)
+        yield from attempt.keep()
+    check_replacement(old, replacement)
+    for item in replacement:
+        if isinstance(item, ChangedItem):
+            yield Compute(partial(what.check, taken(old, item), item))
+            yield from attempt.keep()
+    return replacement
 
 
 def old_catalogs(keys: PartitionKeys, references: References) -> Protocol[list[OldCatalog]]:

@@ -51,10 +51,13 @@ def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
             end = yield from _some_end(rng, partition)
             return (yield from prune(keys, end, lease_ms=lease_ms))._value_ if end else Outcome.NOTHING._value_
         choose = partial(_some_neighbours, rng, partition, what)
-        contents = partial(CONTENTS[what.kind], world, partition)
+        make = partial(CONTENTS[what.kind], world, partition)
         check = partial(_check, changes_mind)
         steps = rewrite(
-            keys, choose, Rewrite(what.kind, contents, check, is_repacked=what.kind == "merge"), lease_ms=lease_ms
+            keys,
+            choose,
+            Rewrite(what.kind, lambda old: iter(make(old)), check, is_repacked=what.kind == "merge"),
+            lease_ms=lease_ms,
         )
         return (yield from steps)._value_
     except StoreFull:
@@ -65,7 +68,7 @@ def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
         return "refused"
 
 
-def _check(changes_mind: bool, old: Sequence[OldChunk], replacement: Replacement) -> None:
+def _check(changes_mind: bool, old: Sequence[OldChunk], new: NewChunk | ErasedRun) -> None:
     """That the records are the same is the monitor's business."""
     if changes_mind:
         raise StoreFull("there is no space left")

@@ -154,12 +154,13 @@ def test_an_index_that_leads_to_another_key_is_caught(tmp_path: Path) -> None:
     world = encrypted_world(random.Random(6), 2, keys_in(tmp_path, 1))
     old = world.run(chunks_of(world.keys, world.marker.tail))
     new: list[Any] = list(rewrapped_contents(BOTH, old))
-    check_rewrapped(BOTH, old, new)
+    for before, after in zip(old, new, strict=True):
+        check_rewrapped(BOTH, [before], after)
     swapped = replace(new[0].index, encryption=new[1].index.encryption)
     longer = replace(new[0].index, next_offset=new[0].index.next_offset + 1)
     for index in (swapped, longer):
         with pytest.raises(ContentsDiffer):
-            check_rewrapped(BOTH, old[:1], [RewrappedChunk(old[0].entry, index)])
+            check_rewrapped(BOTH, old[:1], RewrappedChunk(old[0].entry, index))
 
 
 def test_keys_move_to_aws_kms_and_from_one_key_there_to_another(

@@ -81,15 +81,19 @@ def run(store: MemoryStore, protocol: Run) -> Any:
     return actor.result
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """Chunks of one record in catalogs of two: 16 in catalogs, 2 in the tail."""
+def store_of_chunks(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """Chunks of one record in catalogs of two: 12 in catalogs, 2 in the tail."""
     monkeypatch.setattr(markers, "FAN_OUT", 2)
     store = MemoryStore()
     held: Held = run(store, take_over(IDENTITY, "writer", POLICY)).held
     for offset in range(14):
         held = run(store, commit_chunk(IDENTITY, held, finished_chunk("json", (ROWS[offset],), offset, offset + 1)))
     return store
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    return store_of_chunks(monkeypatch)
 
 
 def marker_in(store: MemoryStore) -> Marker:

@@ -37,7 +37,7 @@ NOTICED_AT = {
     "more_references_than_before": 7,
     "range_from_the_index": 19,
     "writer_swaps_its_old_catalogs": 1,
-    "gc_reads_before_listing": 0,
+    "gc_reads_before_listing": 30,
     "retired_not_spared": 0,
     "all_that_a_retired_catalog_lists": 1,
     "catalog_by_next_offset": 100,
