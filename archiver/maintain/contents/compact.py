@@ -51,11 +51,12 @@ class Compaction:
         """What it is called in the marker."""
         return "merge" if self.conversion is None else "convert"
 
-    def groups(self, old: Sequence[OldChunk]) -> list[Sequence[OldChunk]]:
-        """The chunks in order, those together that become one."""
+    def groups(self, old: Sequence[OldChunk], turn: int | None = None) -> list[Sequence[OldChunk]]:
+        """The chunks in order, those together that become one; none on both sides of `turn` (see `turn_of`)."""
         fields = ALIKE if self.conversion is None else self.conversion.alike
         groups = list[Sequence[OldChunk]]()
-        for run in runs_alike(old, fields) if old else []:
+        below = len(old) if turn is None else sum(chunk.entry.first_offset < turn for chunk in old)
+        for run in (run for side in (old[:below], old[below:]) if side for run in runs_alike(side, fields)):
             done = 0
             for group in merge_groups([chunk.entry for chunk in run], self.limits):
                 groups += [[chunk] for chunk in run[done : group.start]]
@@ -95,12 +96,14 @@ class CompactedContents:
         self._start = start
         self.left_from: int | None = None
         """Where the first chunk starts that the buffer had no room for."""
+        self.turn: int | None = None
+        """What no chunk may lie on both sides of; see `turn_of`."""
 
     def contents(self, old: Sequence[OldChunk]) -> Replacement:
         """New chunks, and old ones where nothing is to be done or the buffer has no room; see `merged`, `converted`."""
         replacement: list[OldChunk | NewChunk] = [each for each in old if each.entry.start_offset < self._start]
         self.left_from = None
-        for group in self._compaction.groups(old[len(replacement) :]):
+        for group in self._compaction.groups(old[len(replacement) :], self.turn):
             if self.left_from is None and self._compaction.is_meant(group):
                 new = self._new_chunk(group)
                 if new is not None:
