@@ -85,6 +85,8 @@ class Model:
             found |= {"erased"}
         if found & {"hole", "gap"}:
             found |= {"gap", self.orphans.get(offset, "hole")} if self.orphans else {"gap"}
+        if "gap" in found and self._is_beside_erased(offset):
+            found |= {"hole"}  # where the chunk is gone, the lost marker may have been all that told of the gap
         return found
 
     def answers_salvaged(self, offset: int) -> set[Answer]:
