@@ -95,6 +95,8 @@ long: $(VENV)/.dev
 	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
 	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 $(BIN)/python -m pytest system_test/test_restore.py system_test/test_restore_story.py
 	BLOCKGZ_LONG=1 BLOCKGZ_MAINTAINERS=20000 $(BIN)/python -m pytest system_test/test_maintainers.py
+	BLOCKGZ_OPERATIONS=100000 $(BIN)/python -m pytest system_test/test_operations.py
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_former_release.py
 	BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(BIN)/python -m pytest tests/replayer/groups/test_translation.py
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate

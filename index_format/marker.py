@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.chunk_index import EMPTY, ChunkIndex, Gap, WrappedKey, check_gaps
+from index_format.chunk_index import EMPTY, ERASED, ChunkIndex, Gap, WrappedKey, check_gaps
 from index_format.errors import MalformedObject
 from index_format.keys import catalog_name
 from index_format.objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
@@ -599,7 +599,7 @@ def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
     fold below it, and the chain stops at `start` without it: not where another gap and a hole lie between.
     """
     gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
-    if gap is None or start < marker.pruned_before:
+    if gap is None or gap.reason == ERASED or start < marker.pruned_before:
         return None
     if any(reference.next_offset > gap.start for level in marker.catalogs for reference in level):
         return None

@@ -145,12 +145,17 @@ def _between(before: StoredIndex | None, chunk: StoredIndex, told: Sequence[Gap]
 
 
 def _behind(chain: Sequence[StoredIndex], told: Sequence[Gap]) -> tuple[Gap, ...]:
-    """The erased records behind the last chunk."""
+    """The erased records behind the last chunk, and the gaps between them."""
     found, end = list[Gap](), chain[-1].index.next_offset if chain else 0
-    for gap in told:
-        if chain and gap.reason == ERASED and gap.end > end:
-            found.append(Gap(max(gap.start, end), gap.end, ERASED))
-            end = gap.end
+    for erased in (gap for gap in told if chain and gap.reason == ERASED):
+        for gap in (gap for gap in told if gap.reason != ERASED):
+            start, stop = max(gap.start, end), min(gap.end, erased.start)
+            if start < stop:
+                found.append(Gap(start, stop, gap.reason))
+                end = stop
+        if erased.end > end:
+            found.append(Gap(max(erased.start, end), erased.end, ERASED))
+            end = erased.end
     return tuple(found)
 
 

@@ -20,7 +20,7 @@ from archiver.commit.recovery import close_folder
 from archiver.errors import Diverged, Fenced
 from index_format import marker as markers
 from index_format import objects
-from index_format.keys import PartitionKeys
+from index_format.keys import LAYOUTS, PartitionKeys, parse_topic_folder
 from index_format.marker import Continues, Marker
 
 
@@ -60,6 +60,18 @@ def continue_in(new: PartitionIdentity, old: PartitionKeys, held: Held, turn: Tu
     begun = yield from swap_marker(new.keys.marker, marker, existing.etag if existing else None)
     yield from close_folder(old, held, str(new.keys.folder), writer)
     return begun
+
+
+def turn_of(keys: PartitionKeys, marker: Marker) -> Protocol[int | None]:
+    """Where the partition of a closed folder continues in the next one, its log having been truncated; None elsewhere.
+
+    The next folder holds what is at that offset or above.
+    """
+    if marker.successor is None:
+        return None
+    found = yield from read_marker(LAYOUTS[keys.layout](parse_topic_folder(marker.successor), keys.partition).marker)
+    continues = found.marker.continues if found is not None else None
+    return continues.offset if continues and continues.folder == str(keys.folder) else None
 
 
 def _begun(

@@ -29,7 +29,7 @@ from blockgz_runtime.encryption.keyring import keyring_of, required
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
-from index_format.chunk_index import Gap, WrappedKey
+from index_format.chunk_index import ChunkIndex, Gap, WrappedKey
 from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
@@ -334,6 +334,11 @@ def archived_level(keys: PartitionKeys, marker: Marker) -> Protocol[str | None]:
     """As the marker says or, where an earlier writer left it out, the newest index; None where nothing is archived."""
     if marker.isolation_level is not None or not marker.tail:
         return marker.isolation_level if marker.next_offset is not None else None
+    return (yield from _newest_index(keys, marker)).isolation_level
+
+
+def _newest_index(keys: PartitionKeys, marker: Marker) -> Protocol[ChunkIndex]:
+    """Of the newest chunk of the tail; raises StoreError or a FormatError."""
     entry = marker.tail[-1]
     key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
     found: StoredObject | None = yield from retrying(Get(key))
@@ -343,7 +348,7 @@ def archived_level(keys: PartitionKeys, marker: Marker) -> Protocol[str | None]:
             why="the marker names it as the index of its newest chunk",
             remedy="find out who deleted it, and restore it",
         )
-    return markers.decode_index(found.body, entry, marker.topic, marker.partition).isolation_level
+    return markers.decode_index(found.body, entry, marker.topic, marker.partition)
 
 
 class Vanished(NamedTuple):
@@ -390,8 +395,18 @@ def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds)
     if start >= end:
         return
     found: int | None = yield from retrying(FindLogRecord(start))
-    if found is not None and found < end:
-        raise _another_record(identity, found)
+    while found is not None and found < end:
+        if not (yield from _is_erased(identity.keys, marker, found)):
+            raise _another_record(identity, found)
+        found = yield from retrying(FindLogRecord(found + 1))
+
+
+def _is_erased(keys: PartitionKeys, marker: Marker, offset: int) -> Protocol[bool]:
+    """Whether a record behind the newest one was erased: where the marker was made again, its chunk is in the tail."""
+    if not (marker.maintenance and marker.tail):
+        return False
+    index = yield from _newest_index(keys, marker)
+    return any(offset in each for each in index.erased or ())
 
 
 def _another_record(identity: PartitionIdentity, offset: int) -> Diverged:

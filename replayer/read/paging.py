@@ -160,10 +160,10 @@ class _Taken:
     def page(self, offsets: OffsetRange) -> Page:
         """The page of what was taken, which covers these offsets."""
         partition, chunks = self._partition, self.chunks.values()
-        gaps: Iterable[Gap] = {*partition.read_gaps, *(gap for chunk in chunks for gap in chunk.index.gaps)}
+        gaps: Iterable[Gap] = {*partition.read_gaps, *(gap for chunk in chunks for gap in chunk.gaps)}
         known = [_told_gap(gap) for gap in gaps if gap.reason != EMPTY]
         for chunk in chunks:
-            known += [Missing(each.start, each.end, "erased", ERASED_HERE) for each in chunk.index.erased or ()]
+            known += [Missing(each.start, each.end, "erased", ERASED_HERE) for each in chunk.erased]
         floor = partition.floor
         if partition.began_at < floor == offsets.start:
             offsets = OffsetRange(partition.began_at, offsets.end)

@@ -15,7 +15,7 @@ from blockgz_runtime.encryption.keyring import Keyring, required
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
-from index_format.chunk_index import EMPTY, ChunkIndex, Gap
+from index_format.chunk_index import EMPTY, ChunkIndex, Erased, Gap
 from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
 from index_format.marker import (
@@ -49,6 +49,17 @@ class Chunk:
     data_key: str
     keyring: Keyring | None = None
     """What opens its blocks where it is encrypted."""
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Those inside the chunk. Markers and catalogs tell what lies before it: that may have been filled since."""
+        return tuple(gap for gap in self.index.gaps if self.entry.start_offset <= gap.start < self.entry.next_offset)
+
+    @property
+    def erased(self) -> tuple[Erased, ...]:
+        """Of records that were erased out of it, up to where the next folder continues."""
+        end = self.entry.next_offset
+        return tuple(Erased(each.start, min(each.end, end)) for each in self.index.erased or () if each.start < end)
 
 
 class ObjectCache(Protocol):

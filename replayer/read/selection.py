@@ -216,7 +216,7 @@ async def erased_ranges(partition: ArchivedPartition, start: int, end: int) -> l
             found += [(gap.start, gap.end) for gap in partition.telling(opened.gaps) if gap.reason == ERASED]
     async for chunk in readable_chunks(partition, chosen_entries(partition, start, end)):
         if isinstance(chunk, Chunk):
-            found += [(each.start, each.end) for each in chunk.index.erased or ()]
+            found += [(each.start, each.end) for each in chunk.erased]
     return joined_ranges((max(low, start), min(high, end)) for low, high in found if low < end and high > start)
 
 

@@ -206,8 +206,8 @@ class _ChunkChecks:
         return unreadable_blocks(chunk, range(first, len(blocks)), error)
 
     def _begin(self, chunk: Chunk) -> None:
-        self._found.gaps += chunk.index.gaps
-        self._found.erased += chunk.index.erased or ()
+        self._found.gaps += chunk.gaps
+        self._found.erased += chunk.erased
         self._found.recounted += chunk.entry.num_records
         self._chunk = _ChunkUnderWay(chunk)
         if self._depth > Depth.STRUCTURE and _is_closed(chunk):

@@ -58,7 +58,7 @@ class ChainDigest:
 
 @dataclass
 class ChunkChain:
-    """What marker and catalogs say of a partition's chunks, and what is wrong with it; of a chunk 16 bytes are kept."""
+    """What marker and catalogs say of a partition's chunks, and what is wrong with it; of a chunk 8 bytes are kept."""
 
     choice: ChunkChoice
     records: int = 0
@@ -69,7 +69,6 @@ class ChunkChain:
     last_is_candidate: bool = False
     checked: int = 0
     """Chunks that were chosen and could be read once more."""
-    starts: "array[int]" = field(default_factory=lambda: array("q"))
     last_offsets: "array[int]" = field(default_factory=lambda: array("q"))
     gaps: set[Gap] = field(default_factory=set)
     lost: list[LostRange] = field(default_factory=list)
@@ -80,10 +79,9 @@ class ChunkChain:
 
     @property
     def chunks(self) -> int:
-        return len(self.starts)
+        return len(self.last_offsets)
 
     def add(self, entry: ChunkEntry) -> None:
-        self.starts.append(entry.start_offset)
         self.last_offsets.append(entry.last_offset)
         self.digest.add(entry)
         self.records += entry.num_records
@@ -102,11 +100,6 @@ class ChunkChain:
     def chosen(self) -> Sequence[int]:
         """The numbers of the chosen chunks among the candidates, rising."""
         return self.choice.numbers(self.candidates, self.first_candidate)
-
-    def fills(self, gap: Gap) -> bool:
-        """Whether a chunk took the place of a gap that an index names: the marker knows what is left of it."""
-        next_chunk = bisect_left(self.starts, gap.start)
-        return next_chunk < self.chunks and self.last_offsets[next_chunk] < gap.end
 
 
 async def verify_partition(
@@ -262,7 +255,7 @@ def assembled(
     has_last = chain.last_is_candidate and chosen[-1] == chain.candidates - 1 and _has_newest(partition, chain)
     if has_last and found.last_hash != marker.tail_hash and found.last_hash and marker.tail_hash:
         reasons.insert(0, "its tail_hash is not that of the last record")
-    named = [gap for gap in found.gaps if gap.end > partition.floor and not chain.fills(gap)]
+    named = [gap for gap in found.gaps if gap.end > partition.floor]
     # Markers tell when a gap was recorded, and indexes do not.
     gaps = {(gap.start, gap.end, gap.reason): gap for gap in (*named, *chain.gaps)}.values()
     erased = [(each.start, each.end) for each in found.erased]

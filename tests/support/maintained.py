@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -17,7 +16,6 @@ from index_format.marker import (
     ChunkEntry,
     Maintenance,
     Marker,
-    ReferenceCatalog,
     Retired,
     Rewriting,
     encode,
@@ -28,8 +26,6 @@ from index_format.marker import (
 )
 from index_format.records import Record
 from tests.support.archives import PartitionWriter
-
-C = TypeVar("C", ChunkCatalog, ReferenceCatalog)
 
 
 @dataclass
@@ -66,56 +62,28 @@ class Maintainer:
         self.writer.marker = marker
         self._swap(self.maintenance)
 
-    def deepen(self, count: int) -> None:
-        """The oldest catalogs of level 1 become one of level 2."""
-        lower, upper = self._levels()
-        body = encode(ReferenceCatalog(level=2, entries=lower[:count]))
-        name = catalog_name(2, lower[0].start_offset)
-        self._put(self.keys.home + name, body)
-        reference = reference_to(ReferenceCatalog(level=2, entries=lower[:count]), name, body)
-        self._swap(self.maintenance, (lower[count:], (*upper, reference)))
-
     def rewrite(self, groups: Sequence[int] = (), erase: Collection[int] = ()) -> None:
         """Rewrites all catalogs: `groups` says how many neighbouring chunks become one, in turn, gaps permitting."""
         self.erased |= set(erase)
         self.rewrites += 1
         self._numbers = iter(range(10**6))
         sizes = list(groups) or [1]
-        lower, upper = self._levels()
         dead: list[str] = []
-        upper = tuple(self._rewritten_upper(each, sizes, dead) for each in upper)
-        lower = tuple(self._rewritten(each, sizes, dead) for each in lower)
-        self._swap(self.maintenance, (lower, upper))
+        self._swap(self.maintenance, tuple(self._rewritten(each, sizes, dead) for each in self._catalogs))
         self._delete(dead)
 
     def prune(self, count: int) -> int:
-        """The oldest catalogs of level 1 go, wherever they hang; gives the floor."""
-        lower, upper = self._levels()
-        dead: list[str] = []
-        self.rewrites += 1
-        self._numbers = iter(range(10**6))
-        left, kept_upper = count, []
-        floor = self.maintenance.pruned_before
-        for each in upper:
-            below = self._read(each, ReferenceCatalog).entries
-            gone, kept = below[:left], below[left:]
-            left -= len(gone)
-            floor = gone[-1].next_offset if gone else floor
-            dead += [self.keys.home + reference.name for reference in (*gone, *([each] if gone else []))]
-            if gone and kept:
-                kept_upper.append(self._stored_upper(kept))
-            elif not gone:
-                kept_upper.append(each)
-        floor = lower[left - 1].next_offset if left else floor
-        dead += [self.keys.home + reference.name for reference in lower[:left]]
+        """The oldest catalogs go; gives the floor."""
+        gone, left = self._catalogs[:count], self._catalogs[count:]
+        floor = gone[-1].next_offset
         self._put(f"{self.keys.home}{FLOORS_FOLDER}{floor:020d}", b'{"format":"block-gzip-floor"}')
-        self._swap(replace(self.maintenance, pruned_before=floor), (lower[left:], tuple(kept_upper)))
-        self._delete(dead)
+        self._swap(replace(self.maintenance, pruned_before=floor), left)
+        self._delete(self.keys.home + reference.name for reference in gone)
         return floor
 
     def begin(self, kind: str) -> None:
         """A rewrite of the first catalog is under way; an earlier one waits for garbage collection."""
-        first = self._levels()[0][0]
+        first = self._catalogs[0]
         bounds = {"start": first.start_offset, "end": first.next_offset}
         rewriting = Rewriting(token="1" * 32, kind=kind, level=1, since=0, **bounds)
         retired = Retired(references=(first,), token="0" * 32)
@@ -124,30 +92,19 @@ class Maintainer:
     @property
     def chunks(self) -> list[ChunkEntry]:
         """All that are in catalogs, in order."""
-        lower, upper = self._levels()
-        below = [reference for each in upper for reference in self._read(each, ReferenceCatalog).entries]
-        return [entry for each in (*below, *lower) for entry in self._read(each, ChunkCatalog).entries]
+        return [entry for each in self._catalogs for entry in self._read(each).entries]
 
     def index(self, entry: ChunkEntry) -> ChunkIndex:
         return objects.decode(self.writer.archive.stored(self.keys.chunks + entry.name), ChunkIndex, entry.name)
 
-    def _levels(self) -> tuple[tuple[CatalogReference, ...], tuple[CatalogReference, ...]]:
-        levels = (*self.marker.catalogs, (), ())
-        return levels[0], levels[1]
-
-    def _rewritten_upper(self, reference: CatalogReference, sizes: list[int], dead: list[str]) -> CatalogReference:
-        below = self._read(reference, ReferenceCatalog).entries
-        dead.append(self.keys.home + reference.name)
-        return self._stored_upper(tuple(self._rewritten(each, sizes, dead) for each in below))
-
-    def _stored_upper(self, below: tuple[CatalogReference, ...]) -> CatalogReference:
-        catalog = ReferenceCatalog(level=2, entries=below)
-        name = catalog_name(2, below[0].start_offset, self._mark())
-        self._put(self.keys.home + name, encode(catalog))
-        return reference_to(catalog, name, encode(catalog))
+    @property
+    def _catalogs(self) -> tuple[CatalogReference, ...]:
+        """All are of level 1."""
+        assert len(self.marker.catalogs) < 2
+        return self.marker.catalogs[0] if self.marker.catalogs else ()
 
     def _rewritten(self, reference: CatalogReference, sizes: list[int], dead: list[str]) -> CatalogReference:
-        catalog = self._read(reference, ChunkCatalog)
+        catalog = self._read(reference)
         dead.append(self.keys.home + reference.name)
         entries: list[ChunkEntry] = []
         gaps = list(catalog.gaps)
@@ -198,19 +155,14 @@ class Maintainer:
     def _mark(self) -> Rewritten:
         return Rewritten(f"{self.rewrites:032x}", next(self._numbers))
 
-    def _swap(
-        self,
-        maintenance: Maintenance,
-        catalogs: tuple[tuple[CatalogReference, ...], tuple[CatalogReference, ...]] | None = None,
-    ) -> None:
-        levels = self._levels() if catalogs is None else catalogs
-        used = levels if levels[1] else levels[:1]
-        after = replace(self.marker, version=2, maintenance=maintenance, catalogs=used)
+    def _swap(self, maintenance: Maintenance, catalogs: tuple[CatalogReference, ...] | None = None) -> None:
+        levels = self.marker.catalogs if catalogs is None else (catalogs,)
+        after = replace(self.marker, version=2, maintenance=maintenance, catalogs=levels)
         self.writer.marker = revised(after)
         self.writer.store_marker()
 
-    def _read(self, reference: CatalogReference, kind: type[C]) -> C:
-        return objects.decode(self.writer.archive.stored(self.keys.home + reference.name), kind, reference.name)
+    def _read(self, reference: CatalogReference) -> ChunkCatalog:
+        return objects.decode(self.writer.archive.stored(self.keys.home + reference.name), ChunkCatalog, reference.name)
 
     def _put(self, key: str, body: bytes) -> None:
         self.writer.archive.put(key, body)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from archiver.commit.continuation import turn_of
 from archiver.commit.driver import Driver
 from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
@@ -143,13 +144,14 @@ def partition_plan(
     lists = yield from level_1_lists(keys, held.marker, 0, held.marker.next_offset)
     if not is_due(held.marker, [reference for each in lists for reference in each]):
         return None
+    turn = yield from turn_of(keys, held.marker)
     runs, encrypted = list[PlannedRun](), 0
     for references in lists:
         catalogs = yield from old_catalogs(keys, references)
         meant = catalogs_in_question(catalogs, compaction)
         for some in _split(catalogs, meant, limits):
             old = yield from old_chunks(keys, some, _nothing)
-            run = planned_run(some, old, compaction)
+            run = planned_run(some, old, compaction, turn)
             runs += [run] if run is not None else []
             groups = [group for group in compaction.groups(old) if compaction.is_due(group)]
             encrypted += sum(len(group) for group in groups if not compaction.is_meant(group))
@@ -183,12 +185,14 @@ def catalogs_in_question(catalogs: Sequence[OldCatalog], compaction: Compaction)
     return found
 
 
-def planned_run(catalogs: Sequence[OldCatalog], old: Sequence[OldChunk], compaction: Compaction) -> PlannedRun | None:
+def planned_run(
+    catalogs: Sequence[OldCatalog], old: Sequence[OldChunk], compaction: Compaction, turn: int | None = None
+) -> PlannedRun | None:
     """What is done with these catalogs, of which `old` are all chunks; those at either end that stay are left out.
 
     None where nothing is to be done. Raises UsageError where a record format cannot be changed.
     """
-    meant = [group for group in compaction.groups(old) if compaction.is_meant(group)]
+    meant = [group for group in compaction.groups(old, turn) if compaction.is_meant(group)]
     if not meant:
         return None
     if compaction.conversion is not None:

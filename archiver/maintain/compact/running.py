@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from archiver.commit.continuation import turn_of
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.ingest.buffer import BufferFolder
@@ -66,6 +67,7 @@ def _compact(
     """Rewrite one run, in parts if the buffer has no room for the whole of it."""
 
     def choose(marker: Marker) -> Protocol[Run | None]:
+        work.turn = yield from turn_of(keys, marker)
         return (yield from find_run(keys, marker, run.start, run.end))
 
     start: int | None = run.start

@@ -53,13 +53,15 @@ class Compaction:
         """What it is called in the marker."""
         return "merge" if self.conversion is None else "convert"
 
-    def groups(self, old: Sequence[OldChunk]) -> list[Sequence[OldChunk]]:
-        """The chunks in order, those together that become one."""
+    def groups(self, old: Sequence[OldChunk], turn: int | None = None) -> list[Sequence[OldChunk]]:
+        """The chunks in order, those together that become one; none on both sides of `turn` (see `turn_of`)."""
         fields = ALIKE if self.conversion is None else self.conversion.alike
         groups = list[Sequence[OldChunk]]()
-        for run in runs_alike(old, fields) if old else []:
+        below = len(old) if turn is None else sum(chunk.entry.first_offset < turn for chunk in old)
+        for run in (run for side in (old[:below], old[below:]) if side for run in runs_alike(side, fields)):
             done = 0
-            for group in merge_groups([chunk.entry for chunk in run], self.limits):
+            num_blocks = [len(chunk.index.blocks) for chunk in run] if self.conversion is None else ()
+            for group in merge_groups([chunk.entry for chunk in run], self.limits, num_blocks):
                 groups += [[chunk] for chunk in run[done : group.start]]
                 groups.append(run[group.start : group.stop])
                 done = group.stop
@@ -99,13 +101,15 @@ class CompactedContents:
         self._start = start
         self.left_from: int | None = None
         """Where the first chunk starts that the buffer had no room for."""
+        self.turn: int | None = None
+        """What no chunk may lie on both sides of; see `turn_of`."""
 
     def contents(self, old: Sequence[OldChunk]) -> Iterator[OldChunk | NewChunk]:
         """New chunks, and old ones where nothing is to be done or the buffer has no room; see `merged`, `converted`."""
         before = [each for each in old if each.entry.start_offset < self._start]
         self.left_from = None
         yield from before
-        for group in self._compaction.groups(old[len(before) :]):
+        for group in self._compaction.groups(old[len(before) :], self.turn):
             if self.left_from is None and self._compaction.is_meant(group):
                 new = self._new_chunk(group)
                 if new is not None:

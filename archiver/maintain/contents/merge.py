@@ -33,6 +33,8 @@ class MergeLimits(NamedTuple):
     """What a merged chunk has at most."""
     max_chunks: int = 4096
     """How many become one at most."""
+    max_blocks: int = 16_384
+    """What a merged chunk has at most where blocks stay as they are: its index has some 220 bytes for each."""
 
 
 def may_be_merged(before: ChunkEntry, after: ChunkEntry, limits: MergeLimits) -> bool:
@@ -42,21 +44,25 @@ def may_be_merged(before: ChunkEntry, after: ChunkEntry, limits: MergeLimits) ->
     return follows and are_small and before.bytes + after.bytes <= limits.chunk_bytes
 
 
-def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits) -> list[range]:
+def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits, num_blocks: Sequence[int] = ()) -> list[range]:
     """The neighbours to merge, by their places in `entries`; two at least in each group, none over a gap.
+
+    `num_blocks` are those of each entry, which count towards the limit, if given.
 
     A chunk of CHEAP_BYTES or more that has more bytes than the others of its group together is left out. A daily run
     would else copy all that it merged the days before, for the little that came since.
     """
     groups: list[range] = []
-    start, size = 0, 0
+    start, size, blocks = 0, 0, 0
     for place, entry in enumerate(entries):
-        fits = size + entry.bytes <= limits.chunk_bytes and place - start < limits.max_chunks
+        own = num_blocks[place] if num_blocks else 0
+        fits = size + entry.bytes <= limits.chunk_bytes and blocks + own <= limits.max_blocks
+        fits &= place - start < limits.max_chunks
         if place > start and fits and may_be_merged(entries[place - 1], entry, limits):
-            size += entry.bytes
+            size, blocks = size + entry.bytes, blocks + own
             continue
         groups.append(range(start, place))
-        start, size = (place, entry.bytes) if entry.bytes < limits.small_bytes else (place + 1, 0)
+        start, size, blocks = (place, entry.bytes, own) if entry.bytes < limits.small_bytes else (place + 1, 0, 0)
     groups.append(range(start, len(entries)))
     return [part for group in groups for part in _worth_copying(entries, group)]
 

@@ -5,6 +5,7 @@ that index byte for byte, so that it may be done at any time, beside running arc
 index is as good as the data tells, for `markers` to use.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from functools import cached_property
 from itertools import product
 from typing import TypeVar
 
-from archiver.commit.archive import archive_info
+from archiver.commit.archive import archive_info, archived_topic_id
 from archiver.maintain.garbage import Chain
 from archiver.maintain.orphans import pieces, scan
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
@@ -37,6 +38,7 @@ from index_format.key_filter import probes_of
 from index_format.keys import (
     ENCRYPTED_SUFFIX,
     INDEX_SUFFIX,
+    LAYOUTS,
     SEED_INDEX_SUFFIX,
     ObjectKey,
     ObjectKind,
@@ -82,8 +84,36 @@ class ListedPartition:
 
 
 def list_partition(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> ListedPartition:
-    archive_id = archive_info(store, target.keys.layout).archive_id
-    return ListedPartition(store, target, archive_id, objects_of(store, target.keys), max_block_bytes)
+    keys = target.keys
+    archive_id = archive_info(store, keys.layout).archive_id
+    place = ListedPartition(store, target, archive_id, objects_of(store, keys), max_block_bytes)
+    first_epoch = _first_epoch(store, keys)
+    if not first_epoch:
+        return place
+    foreign = set[str]()
+    for name, (_, index) in stored_indexes(place).items():
+        if index is not None and index.epoch < first_epoch:
+            data = keys.chunks + index.data.name
+            foreign |= {keys.chunks + name, data, data.removesuffix(".gz") + INDEX_SUFFIX}
+    return dataclasses.replace(place, listed=[each for each in place.listed if each[0].key not in foreign])
+
+
+def _first_epoch(store: ToolStore, keys: PartitionKeys) -> int:
+    """In layout seed, folders of one topic share their names: where a log was truncated, only epochs tell them apart.
+
+    The older folder's last swap raised its epoch to the one in which the next folder began.
+    """
+    if keys.layout != "seed" or keys.folder.incarnation == 1:
+        return 0
+    older = keys.folder._replace(incarnation=keys.folder.incarnation - 1)
+    if archived_topic_id(store, keys.layout, older) != archived_topic_id(store, keys.layout, keys.folder):
+        return 0
+    before = LAYOUTS[keys.layout](older, keys.partition)
+    stored = store.get(before.marker)
+    if stored is None or marker_state(stored, before) is MarkerState.DAMAGED:
+        return 0
+    marker = decode_marker(stored.body, before.marker)
+    return marker.epoch if marker.successor == str(keys.folder) else 0
 
 
 def plan_indexes(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:

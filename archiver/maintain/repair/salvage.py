@@ -30,7 +30,7 @@ from blockgz_runtime.encryption.keyring import keyring_of
 from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.store.writer import FileBody, ToolStore
 from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, Stored, decode_block
-from index_format.chunk_index import BlockEntry, ChunkIndex, Gap
+from index_format.chunk_index import ERASED, BlockEntry, ChunkIndex, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import ChunkStart, ObjectKind, PartitionKeys
 from index_format.marker import Marker, replaceable_gap
@@ -85,7 +85,8 @@ def plan_salvage(
     indexes = stored_indexes(place)
     orphans = {name: index for name, (_, index) in indexes.items() if index and keys.chunks + name not in chain.indexes}
     plan = RepairPlan(problems=tuple(_without_index(place, chain, [index for _, index in indexes.values() if index])))
-    gaps = sorted(chain.gaps, key=lambda gap: gap.start)
+    # Where records were erased, the objects that held them may be there still.
+    gaps = sorted((gap for gap in chain.gaps if gap.reason != ERASED), key=lambda gap: gap.start)
     for name, index in sorted(orphans.items(), key=lambda orphan: -orphan[1].epoch):
         for gap in gaps_met(gaps, offsets_of(index)):
             piece = Piece(index, max(gap.start, index.start_offset), min(gap.end, index.next_offset))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from archiver.commit.objects import read_marker, try_swap
 from archiver.commit.operations import Protocol
-from archiver.errors import RewriteRefused
+from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain.rewrite.intent import Attempt, Outcome, maintained, maintenance_of, read_existing
 from archiver.maintain.rewrite.tree import References, read_catalogs
 from blockgz_runtime.errors import ObjectMissing
@@ -41,13 +41,20 @@ Copies = dict[CatalogReference, CatalogReference]
 def commit(attempt: Attempt, change: Change) -> Protocol[Outcome]:
     """Commit a rewrite whose objects are stored, however often a writer swaps the marker in between.
 
-    Raises RewriteRefused where its run is not in the tree, though nobody else may take it out.
+    Raises RewriteRefused where its run is not in the tree, though nobody else may take it out, RewriteOvertaken where
+    the folder was closed meanwhile: no chunk may lie on both sides of where the partition continues.
     """
     copies: Copies = {}
     while True:
         held = yield from read_existing(attempt.keys)
         if not attempt.is_in_force(held.marker):
             return attempt.outcome(held.marker)
+        if held.marker.successor != attempt.successor:
+            raise RewriteOvertaken(
+                f"{attempt.keys.marker} was closed",
+                why=f"the partition has continued in {held.marker.successor} since this {attempt.intent.kind} began",
+                remedy="run the command again",
+            )
         try:
             placed = yield from place(attempt, held.marker, change, copies)
         except (ObjectMissing, FormatError):

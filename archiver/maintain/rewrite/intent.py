@@ -64,8 +64,10 @@ Choose = Callable[[Marker], Protocol[C | None]]
 class Attempt:
     """One rewrite under way: its token, and the names that it gives."""
 
-    def __init__(self, keys: PartitionKeys, intent: Rewriting, lease_ms: int) -> None:
+    def __init__(self, keys: PartitionKeys, intent: Rewriting, lease_ms: int, successor: str | None = None) -> None:
+        """`successor`: the folder in which the partition goes on, as the marker said when the rewrite began."""
         self.keys = keys
+        self.successor = successor
         self.intent = intent
         """As it was last renewed."""
         self._lease_ms = lease_ms
@@ -183,7 +185,7 @@ def begin(
         )
         body = replace(before, rewriting=intent)
         found = yield from try_swap(keys.marker, maintained(held.marker, body), held.etag)
-        attempt = Attempt(keys, intent, lease_ms)
+        attempt = Attempt(keys, intent, lease_ms, held.marker.successor)
         if attempt.is_in_force(found.marker):
             return attempt, chosen
 

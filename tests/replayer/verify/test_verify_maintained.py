@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from index_format import objects
 from index_format.chunk_index import Erased
-from index_format.marker import ChunkCatalog, encode
+from index_format.marker import encode
 from index_format.records import Record, batch_from_records
 from replayer.cli.report import print_report
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
@@ -143,7 +143,7 @@ def _without_erased_ranges(archive: MemoryArchiveWriter, maintainer: Maintainer,
     """Takes an erased offset out of the index that tells of it."""
     lower = maintainer.marker.catalogs[0]
     for number, reference in enumerate(lower):
-        catalog = maintainer._read(reference, ChunkCatalog)
+        catalog = maintainer._read(reference)
         entries = []
         for entry in catalog.entries:
             index = maintainer.index(entry)
@@ -154,7 +154,7 @@ def _without_erased_ranges(archive: MemoryArchiveWriter, maintainer: Maintainer,
         body = encode(replace(catalog, entries=tuple(entries)))
         archive.put(maintainer.keys.home + reference.name, body)
         lower = (*lower[:number], replace(reference, sha256=hashlib.sha256(body).hexdigest()), *lower[number + 1 :])
-    maintainer._swap(maintainer.maintenance, (lower, ()))
+    maintainer._swap(maintainer.maintenance, lower)
 
 
 def test_a_floor_never_falls_and_what_is_erased_never_rises(

@@ -232,7 +232,7 @@ class _Early:
 def retired_not_spared() -> AbstractContextManager[Any]:
     """What the marker lists as retired leads nowhere."""
 
-    def follow(store: Any, keys: Any, marker: Marker, _retired: Any) -> Any:
+    def follow(store: Any, keys: Any, marker: Marker, _retired: Any = ()) -> Any:
         return real(store, keys, marker)
 
     real = sweep.follow
@@ -300,6 +300,11 @@ def token_of_an_intent_not_spared() -> AbstractContextManager[Any]:
     return patch.object(sweep, "find_dead_maintained", find_dead)
 
 
+def no_revision() -> AbstractContextManager[Any]:
+    """Swaps are not counted: a marker that becomes what it was has its old ETag."""
+    return patch.object(markers, "revised", lambda marker: marker)
+
+
 BROKEN: dict[str, Broken] = {
     "no_intent": without_intent,
     "prune_without_intent": partial(without_intent, "prune"),
@@ -319,6 +324,7 @@ BROKEN: dict[str, Broken] = {
     "all_that_a_retired_catalog_lists": all_that_a_retired_catalog_lists,
     "catalog_by_next_offset": catalog_by_next_offset,
     "repair_without_floor": repair_without_floor,
+    "no_revision": no_revision,
 }
 
 

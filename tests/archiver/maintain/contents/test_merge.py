@@ -43,6 +43,8 @@ def test_small_neighbours_become_chunks_of_about_the_wanted_size() -> None:
     assert merge_groups(entries, MergeLimits(50, 1000, max_chunks=4)) == [range(4), range(4, 8), range(8, 10)]
     assert merge_groups(entries, MergeLimits(30, 1000)) == []
     assert merge_groups([], MergeLimits(30, 1000)) == []
+    assert merge_groups(entries, MergeLimits(50, 1000, max_blocks=7), [2] * 10) == [range(3), range(3, 6), range(6, 9)]
+    assert merge_groups(entries, MergeLimits(50, 1000, max_blocks=7), [8, 3, 3, *[8] * 7]) == [range(1, 3)]
 
 
 def test_neither_large_chunks_nor_gaps_are_merged_over() -> None:

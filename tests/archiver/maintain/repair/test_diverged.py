@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,22 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import find_incarnation
 from archiver.commit.commit import commit_chunk, commit_progress
+from archiver.commit.driver import Driver, NoLog
 from archiver.commit.recovery import last_folder, name_successors, take_over, take_over_last
-from archiver.errors import Diverged, Fenced, FolderClosed, UnreadableRecord
+from archiver.errors import Diverged, Fenced, FolderClosed, RewriteOvertaken, UnreadableRecord
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.compact.planning import plan_compaction
+from archiver.maintain.compact.running import Compacted, Room
+from archiver.maintain.compact.running import carry_out as compact
+from archiver.maintain.contents.compact import Compaction
+from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
+from archiver.maintain.repair.salvage import plan_salvage
+from archiver.maintain.rewrite.committing import Change, commit
+from archiver.maintain.rewrite.intent import Outcome, begin
+from archiver.maintain.rewrite.pruning import Below
 from archiver.maintain.sweep import plan_sweep, sweep
 from index_format import marker as markers
 from index_format.chunk_index import Gap
@@ -33,7 +45,7 @@ from replayer.verify.partition import verify_partition
 from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
 from tests.index_format.builders import record
 from tests.support.archives import ARCHIVE_ID
-from tests.support.chunks import POLICY, identity_of
+from tests.support.chunks import GROUP, POLICY, identity_of
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog
 from tests.support.sampling import some_of
@@ -90,6 +102,10 @@ class Cluster(World):
         return asyncio.run(view(self, topic))
 
 
+def no_wait(attempt: int, cause: object) -> None:
+    raise AssertionError(cause)
+
+
 class View:
     """What readers see of a partition."""
 
@@ -135,6 +151,67 @@ def usual(**settings: Any) -> Cluster:
     with pytest.raises(Diverged):
         world.claim()
     return world
+
+
+def continued_from_20(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """0 to 59 in six chunks, most in catalogs of two; then everything from 25 on is another log."""
+    monkeypatch.setattr(markers, "FAN_OUT", 2)
+    world = Cluster()
+    for start in range(0, 60, 10):
+        world.commit(range(start, start + 10))
+    world.log = rewritten(25, 70)
+    return world
+
+
+def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = continued_from_20(monkeypatch)
+    assert world.repaired() == Continues("orders", 20)
+    world.go_on(range(20, 70))
+    compaction = Compaction(MergeLimits(1 << 20, 1 << 21))
+    driver, buffers, done = (
+        Driver(world.store, NoLog(), no_wait, lambda: True),
+        BufferFolder(tmp_path),
+        list[Compacted](),
+    )
+    while plans := plan_compaction(world.store, None, compaction, driver, MAX).partitions:
+        compact(world.store, plans, compaction, driver, Room(buffers, MAX, MAX), done.append)
+    buffers.close()
+    assert done and all(each.outcome is Outcome.COMMITTED for each in done)
+    assert world.read().records == {n: LOG.records[n].value for n in range(20)} | values(world.log, 20)
+    assert world.read("orders~1").summary.chunks == 4
+
+
+def test_a_rewrite_that_began_before_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = continued_from_20(monkeypatch)
+
+    def choose(marker: markers.Marker) -> Any:
+        yield from ()
+        return Below(0, 40)
+
+    attempt, _ = world.run(begin(world.keys, "merge", choose))
+    world.repaired()
+    with pytest.raises(RewriteOvertaken) as caught:
+        world.run(commit(attempt, Change(())))
+    assert "has continued in orders~2 since this merge began" in caught.value.why
+
+
+def test_in_layout_seed_the_other_log_is_not_mixed_in() -> None:
+    """Folders share the names of chunks there: a gap in the next one is not filled from the older one."""
+    world = Cluster(identity=identity_of("seed", archive_id=ARCHIVE_ID))
+    world.commit(range(10))
+    world.commit(range(10, 20))
+    world.log = rewritten(5, 40, low=0)
+    world.repaired()
+    world.log = rewritten(5, 40, low=15)
+    world.go_on(range(15, 40))
+    before = world.read().records
+    assert min(before) == 15
+    target = RepairTarget(world.last())
+    assert plan_salvage(world.store, target, MAX, no_wait).steps == ()
+    del world.store.objects[target.keys.marker]
+    plan = plan_marker(world.store, target, GROUP, MAX, no_wait)
+    assert (plan.problems, carry_out(plan)) == ((), {})
+    assert world.read().records == before
 
 
 @pytest.mark.parametrize("layout", ["topic", "seed"])

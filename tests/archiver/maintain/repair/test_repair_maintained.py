@@ -1,27 +1,27 @@
 """Lost markers of partitions that were maintained: nothing rises, nothing is lost, whatever lies about.
 
-BLOCKGZ_REPAIR_CASES makes it more, BLOCKGZ_SEED repeats one.
+system_test/test_operations.py loses them at random.
 """
 
 import asyncio
-import os
-import random
 
 import pytest
 
+from archiver.commit.driver import Driver
+from archiver.commit.recovery import take_over
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
+from archiver.maintain.repair.salvage import plan_salvage
+from index_format.chunk_index import Gap
 from index_format.marker import Marker, decode_marker
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up_all
-from tests.replayer.read.test_read_maintained_random import Case, told
-from tests.support.archives import MemoryArchiveWriter, records
+from tests.support.archives import ARCHIVE_ID, MemoryArchiveWriter, records
+from tests.support.chunks import POLICY, identity_of
 from tests.support.maintained import Maintainer
 from tests.support.memory_reader import MemoryReader
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import Kept, MemoryLog, MemoryStore
 
-CASES = int(os.environ.get("BLOCKGZ_REPAIR_CASES", "100"))
-SEED = int(os.environ.get("BLOCKGZ_SEED", str(random.randrange(10**9))))
 MAX = 1 << 20
 
 
@@ -101,6 +101,44 @@ def test_what_was_erased_at_the_end_is_covered() -> None:
     assert offsets(archive) == list(range(50))
 
 
+def test_gaps_among_what_was_erased_at_the_end_stay_gaps() -> None:
+    archive, maintainer = of_three_catalogs()
+    writer = maintainer.writer
+    writer.commit(records([70, 75]), gaps=[Gap(71, 75, "skipped")])
+    maintainer.fold()
+    maintainer.rewrite([1], [*range(60, 71), 75])
+    marker = repaired(archive, maintainer)
+    assert [(gap.start, gap.end, gap.reason) for gap in marker.gaps] == [
+        *((60, 70, "erased"), (70, 71, "erased"), (71, 75, "skipped"), (75, 76, "erased")),
+    ]
+
+
+def test_a_writer_goes_on_where_the_newest_record_was_erased() -> None:
+    """Only its chunk's index tells that: the marker that is made again names the record before."""
+    archive, maintainer = of_three_catalogs()
+    maintainer.fold()
+    maintainer.rewrite([1], [69])
+    marker = repaired(archive, maintainer)
+    assert marker.newest_offset == 68
+    store, log = MemoryStore(), MemoryLog(records(range(80)))
+    store.objects = {key: Kept(body, None) for key, body in archive.objects.items()}
+    identity = identity_of(archive_id=ARCHIVE_ID, partition=0, group_id=marker.group_id)
+    driver = Driver(store, log, lambda *_: None, lambda: True)
+    assert driver.run(take_over(identity, "writer", POLICY)).position == 70
+
+
+def test_erased_records_are_not_salvaged() -> None:
+    archive, maintainer = of_three_catalogs()
+    maintainer.deletes = False
+    maintainer.fold()
+    maintainer.rewrite([1], range(40, 70))
+    repaired(archive, maintainer)
+    store = MemoryStore()
+    store.objects = {key: Kept(body, None) for key, body in archive.objects.items()}
+    plan = plan_salvage(store, RepairTarget(maintainer.keys), MAX, lambda *_: None)
+    assert (plan.steps, plan.problems) == ((), ())
+
+
 def test_nothing_above_the_floor_is_refused() -> None:
     archive, maintainer = of_three_catalogs()
     maintainer.fold()
@@ -118,32 +156,3 @@ def test_an_archive_that_nobody_maintained_stays_of_version_1() -> None:
     writer = archive.partition("orders", 0)
     writer.commit(records(range(10)))
     assert repaired(archive, Maintainer(writer)).version == 1
-
-
-def test_random_archives_are_rebuilt_offset_by_offset() -> None:
-    print(f"BLOCKGZ_SEED={SEED}")
-    for number in range(CASES):
-        print(f"case {number}")
-        case = Case(random.Random(f"{SEED}:{number}"))
-        case.maintainer.deletes = case.rng.random() < 0.4
-        while case.began is None:
-            case.write()
-        for _ in range(case.rng.randint(1, 8)):
-            case.write() if case.rng.random() < 0.4 else case.maintain()
-        marker = case.writer.marker
-        if not case.left or not marker.maintenance:
-            continue
-        repaired(case.archive, case.maintainer)
-        asyncio.run(judge(case))
-
-
-async def judge(case: Case) -> None:
-    partition = await Archive(MemoryReader(case.archive.objects)).open_partition("orders", 0)
-    for offset, outcome in (await look_up_all(partition, range(case.end))).items():
-        expected = case.expected(offset)
-        if offset in case.left:
-            assert told(outcome) in expected, (offset, outcome)
-        else:
-            assert not isinstance(outcome, Found), (offset, outcome)
-        if "erased" in expected and "hole" not in expected:
-            assert told(outcome) == "erased", (offset, outcome)

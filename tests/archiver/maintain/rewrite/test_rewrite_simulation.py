@@ -10,7 +10,9 @@ import pytest
 
 from tests.support.lifecycle.broken import BROKEN, first_violation
 from tests.support.lifecycle.campaign import run_batch
+from tests.support.lifecycle.directed import DIRECTED, play
 from tests.support.lifecycle.exhaustive import Small, deviations
+from tests.support.lifecycle.monitor import Harm
 from tests.support.lifecycle.schedule import (
     COLLECTOR,
     MERGER,
@@ -63,6 +65,13 @@ def test_no_schedule_breaks_the_archive() -> None:
 def test_a_broken_rule_is_noticed(name: str) -> None:
     start = NOTICED_AT[name]
     assert first_violation(name, range(start, start + NEAR)) is not None
+
+
+@pytest.mark.parametrize("name", DIRECTED)
+def test_a_rule_that_shows_rarely_is_noticed_by_a_schedule_of_its_own(name: str) -> None:
+    play(DIRECTED[name])
+    with BROKEN[name](), pytest.raises(Harm):
+        play(DIRECTED[name], strict=False)
 
 
 def test_every_broken_rule_is_known() -> None:

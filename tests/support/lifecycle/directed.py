@@ -1,0 +1,103 @@
+"""Schedules with a few deviations, each chosen, for rules whose break random schedules show rarely or never."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+
+from archiver.commit.operations import CompareAndSwap
+from tests.support.lifecycle.schedule import (
+    ASKER,
+    COLLECTOR,
+    FAIR_MAINTAINERS,
+    PRUNER,
+    Kind,
+    Schedule,
+    fan_out,
+    finish,
+    writer_to,
+)
+from tests.support.lifecycle.world import GRACE, SKEW, STEP, Process, World
+from tests.support.simulator import Fate, Step
+
+WIDTH, ARCHIVED, LOG_END = 2, 14, 20
+DRAWS = range(6)
+"""Seeds of what is drawn beside the schedule, such as where a prune ends."""
+Directed = Callable[[Schedule], None]
+
+
+def play(directed: Directed, *, strict: bool = True) -> None:
+    """The schedule on archives with catalogs of level 2; raises Harm, or what the monitor asserts."""
+    for seed in DRAWS:
+        schedule = Schedule(_archived().copy(random.Random(seed)))
+        schedule.world.strictly(strict)
+        with fan_out(WIDTH):
+            directed(schedule)
+            while schedule.world.late:
+                schedule.deliver(0)
+            schedule.run_to_end()
+            schedule.start(writer_to(LOG_END, name="fair writer", fair=True), schedule.world.partitions[0])
+            schedule.run_to_end()
+            finish(schedule)
+
+
+@cache
+def _archived() -> World:
+    """Of version 2, so that a marker may become again what it was."""
+    world = World(random.Random(0), fan_out=WIDTH, log_end=LOG_END)
+    schedule = Schedule(world)
+    with fan_out(WIDTH):
+        schedule.start(writer_to(ARCHIVED), world.partitions[0])
+        schedule.run_to_end()
+        schedule.start(ASKER, world.partitions[0])
+        schedule.run_to_end()
+    return world
+
+
+def intent_comes_late(schedule: Schedule) -> None:
+    """A merge sleeps before its commit; its intent is cleared, its objects go; a copy of the intent arrives again."""
+    merger = _started(schedule, FAIR_MAINTAINERS["merge"])
+    _up_to(schedule, merger, CompareAndSwap)
+    schedule.step(merger, Fate.DOUBLED)
+    _up_to(schedule, merger, CompareAndSwap)
+    _collected(schedule)
+    schedule.deliver(0)
+
+
+def pruner_sleeps(schedule: Schedule) -> None:
+    """A prune has stored copies of catalogs and sleeps before its commit; garbage is collected."""
+    pruner = _started(schedule, PRUNER)
+    while pruner.operation is not None and not (isinstance(pruner.operation, CompareAndSwap) and _has_copies(schedule)):
+        schedule.step(pruner)
+    _collected(schedule)
+
+
+def _started(schedule: Schedule, kind: Kind) -> Process:
+    schedule.start(kind._replace(at_once=99, in_all=99), schedule.world.partitions[0])
+    return schedule.live[-1]
+
+
+def _up_to(schedule: Schedule, process: Process, kind: type[Step]) -> None:
+    """Let it go on until it is about to ask for that."""
+    while process.operation is not None and not isinstance(process.operation, kind):
+        schedule.world.store.now += STEP
+        schedule.step(process)
+
+
+def _to_end(schedule: Schedule, process: Process) -> None:
+    while process.operation is not None:
+        schedule.world.store.now += STEP
+        schedule.step(process)
+
+
+def _collected(schedule: Schedule) -> None:
+    """A grace later, garbage is collected."""
+    schedule.world.store.now += GRACE + 2 * SKEW + STEP
+    _to_end(schedule, _started(schedule, COLLECTOR))
+
+
+def _has_copies(schedule: Schedule) -> bool:
+    return any("/_catalog/2-" in key and "~r" in key for key in schedule.world.store.objects)
+
+
+DIRECTED: dict[str, Directed] = {"no_revision": intent_comes_late, "prune_without_intent": pruner_sleeps}
+"""By the rule that must hold in it."""

@@ -1,0 +1,86 @@
+"""Rules of the product that are broken on purpose, one at a time, to see that sequences notice."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace as with_changes
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.erase import running
+from archiver.maintain.rewrite import committing
+from replayer.read import lookup
+from replayer.read.partition import ArchivedPartition
+from tests.support.lifecycle.broken import retired_not_spared
+from tests.support.operations.sequences import Disagreement, run, tools_at_hand
+
+
+@contextmanager
+def prune_keeps_the_floor() -> Iterator[None]:
+    """A prune takes catalogs out of the tree and does not say so."""
+    real = committing.changed
+
+    def changed(attempt: Any, marker: Any, change: Any, placed: Any) -> Any:
+        return real(attempt, marker, change._replace(is_prune=False), placed)
+
+    with patch.object(committing, "changed", changed):
+        yield
+
+
+@contextmanager
+def erase_keeps_a_record() -> Iterator[None]:
+    """An erase leaves the first such record of each chunk where it is, and nobody checks."""
+    real = running.without
+
+    def without(chunk: Any, drop: OffsetRanges, *rest: Any) -> Any:
+        outside = drop - OffsetRanges([range(chunk.entry.start_offset, chunk.entry.next_offset)])
+        first = next(iter(drop - outside)).start
+        return real(chunk, drop - OffsetRanges([range(first, first + 1)]), *rest)
+
+    with patch.object(running, "without", without), patch.object(running, "check_without", lambda *_: None):
+        yield
+
+
+@contextmanager
+def reader_ignores_erased_ranges() -> Iterator[None]:
+    """A look-up does not see what the index of a chunk calls erased."""
+    real = lookup._block
+
+    async def block(partition: Any, chunk: Any, offset: int) -> Any:
+        return await real(partition, with_changes(chunk, index=replace(chunk.index, erased=())), offset)
+
+    with patch.object(lookup, "_block", block):
+        yield
+
+
+@contextmanager
+def reader_trusts_its_old_marker() -> Iterator[None]:
+    """Nobody reads the marker again when an object is gone."""
+
+    async def newer(partition: ArchivedPartition, offset: int | None = None) -> None:
+        return None
+
+    with patch.object(ArchivedPartition, "newer", newer):
+        yield
+
+
+BROKEN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "gc_ignores_retired": retired_not_spared,
+    "prune_keeps_the_floor": prune_keeps_the_floor,
+    "erase_keeps_a_record": erase_keeps_a_record,
+    "reader_ignores_erased_ranges": reader_ignores_erased_ranges,
+    "reader_trusts_its_old_marker": reader_trusts_its_old_marker,
+}
+
+
+def first_disagreement(name: str, seeds: Sequence[int]) -> Disagreement | None:
+    """Of the sequences of those seeds under a broken rule; None where all of them end well."""
+    with BROKEN[name](), tools_at_hand() as at_hand:
+        for seed in seeds:
+            try:
+                run(seed, at_hand)
+            except Disagreement as disagreement:
+                return disagreement
+    return None

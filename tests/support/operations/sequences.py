@@ -1,0 +1,84 @@
+"""Random operations on an archive against a plain model.
+
+An archive that lives for years is written, pruned, compacted, converted, erased in, collected and repaired, in any
+order. After each operation what readers are told is compared with the model, at the end everything is, and `verify`
+runs. Readers that read the marker before are asked as well.
+"""
+
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from index_format.errors import BlockgzError
+from tests.support.lifecycle.schedule import fan_out
+from tests.support.operations.world import Tools, World, tools
+
+SEED_LAYOUT_SHARE = 10
+"""One of so many archives is in layout seed, which nobody rewrites."""
+OPERATIONS: dict[Callable[[World], None], float] = {
+    World.append: 6,
+    World.lose: 1,
+    World.die: 1,
+    World.read: 2,
+    World.prune: 1.5,
+    World.compact: 2.5,
+    World.erase: 2,
+    World.collect: 3,
+    World.salvage: 1,
+    World.repair_marker: 0.7,
+    World.truncate_log: 0.5,
+}
+
+
+@dataclass
+class Disagreement(Exception):
+    """A sequence after which a reader was told something else than the model says."""
+
+    seed: int
+    why: str
+    trace: list[str] = field(repr=False)
+
+    def __str__(self) -> str:
+        again = f"BLOCKGZ_OPERATIONS=1 BLOCKGZ_SEED={self.seed} pytest system_test/test_operations.py"
+        return "\n".join([*self.trace, f"seed {self.seed}: {self.why}", f"again: {again}"])
+
+
+def run(seed: int, at_hand: Tools) -> Counter[str]:
+    """One sequence; what happened in it. Raises Disagreement."""
+    rng = random.Random(seed)
+    world = World(rng, "seed" if seed % SEED_LAYOUT_SHARE == 0 else "topic", at_hand)
+    operations, weights = list(OPERATIONS), list(OPERATIONS.values())
+    with fan_out(rng.choice([2, 3, 3, 4])):
+        try:
+            world.append()
+            for operation in rng.choices(operations, weights, k=rng.randint(3, 10)):
+                operation(world)
+                world.check()
+            world.finish()
+        except (AssertionError, BlockgzError, ValueError, KeyError) as error:
+            raise Disagreement(seed, f"{type(error).__name__}: {error}", world.trace) from error
+    return world.counts
+
+
+@contextmanager
+def tools_at_hand() -> Iterator[Tools]:
+    """In a folder that goes with them."""
+    with tempfile.TemporaryDirectory(prefix="blockgz-") as folder, tools(Path(folder)) as found:
+        yield found
+
+
+def run_batch(seeds: range) -> tuple[str | None, Counter[str], float]:
+    """The first disagreement in full, what happened how often before, and the seconds of a processor that it took."""
+    begun, counts = time.process_time(), Counter[str]()
+    with tools_at_hand() as at_hand:
+        for seed in seeds:
+            try:
+                counts += run(seed, at_hand)
+            except Disagreement as disagreement:
+                return str(disagreement), counts, time.process_time() - begun
+    return None, counts, time.process_time() - begun
