@@ -395,6 +395,7 @@ def test_a_dry_run_says_what_would_go(folder: Path) -> None:
         "bytes": 6,
         "deleted": 0,
         "group_tables": [],
+        "topic_configs": [],
         "floors": [],
         "leftovers": [],
         "spared": [],

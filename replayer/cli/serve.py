@@ -177,6 +177,13 @@ class _Server(uvicorn.Server):
             for number in numbers:
                 loop.remove_signal_handler(number)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends connections, also those accepted a moment ago, which uvicorn does not know yet and would wait for."""
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
 
 class _Connection(H11Protocol):
     """A connection that cannot be held without asking for something, or taking the answer: there are few of them."""

@@ -299,8 +299,8 @@ MUTANTS = (
     Mutant(
         "records behind the newest archived one are passed over where the log was written again",
         RECOVERY,
-        "    if found is not None and found < end:\n",
-        "    if found is not None and found < start:\n",
+        "    while found is not None and found < end:\n",
+        "    while found is not None and found < start:\n",
         (f"{OF_RECOVERY}::TestALogThatWasWrittenAgainBehindTheNewestRecord",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from archiver.commit.operations import Get, Protocol
-from archiver.errors import RewriteRefused
+from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain import sweep
 from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
 from archiver.maintain.rewrite.intent import Outcome
@@ -62,6 +62,8 @@ def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
         return (yield from steps)._value_
     except StoreFull:
         return "aborted"
+    except RewriteOvertaken:
+        return "overtaken"
     except RewriteRefused:
         if partition.monitor.strict:
             raise

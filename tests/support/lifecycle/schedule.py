@@ -28,6 +28,8 @@ FATES = (
 """What becomes of a write, by a number that is drawn; above them all it goes well."""
 EXTRA = 4
 """Offsets that the last writer archives when the faults are over."""
+LAST_STEPS = 80
+"""Steps that a violation shows."""
 
 
 class Kind(NamedTuple):
@@ -54,7 +56,8 @@ class Violation(Exception):
     moved: list[Trace] = field(repr=False)
 
     def __str__(self) -> str:
-        return "\n".join([*(str(each) for each in self.moved), f"seed {self.seed}: {self.why}"])
+        shown = self.moved[-LAST_STEPS:]
+        return "\n".join([f"the last {len(shown)} steps:", *map(str, shown), f"seed {self.seed}: {self.why}"])
 
 
 class Schedule:

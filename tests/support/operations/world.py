@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from replayer.read.record_filter import RecordFilter
-
 from archiver.commit import driver
 from archiver.commit.archive import find_incarnation
 from archiver.commit.commit import commit_chunk, commit_progress
@@ -44,6 +42,7 @@ from archiver.maintain.rewrite import planning
 from archiver.maintain.rewrite.intent import Outcome, maintenance_of
 from archiver.maintain.rewrite.pruning import Keep
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.record_filter import RecordFilter
 from index_format import objects
 from index_format.chunk_index import Gap
 from index_format.identity import ArchiveInfo
