@@ -88,7 +88,7 @@ class DropRefused(BlockgzError):
 
 
 class RewriteOvertaken(BlockgzError):
-    """Another maintainer took over while this one rewrote a partition, or a folder did; nothing of this rewrite counts."""
+    """Another maintainer or folder took over while this one rewrote a partition; nothing of this rewrite counts."""
 
     exit_code = 11
 

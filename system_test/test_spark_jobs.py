@@ -26,7 +26,7 @@ from index_format.records import Record
 from replayer.cli import main
 from system_test.conftest import required_parts
 from system_test.support.programs import run
-from system_test.support.spark import spark_session
+from system_test.support.spark import JAVA_OPTIONS, spark_session
 from tests.support.archives import ArchiveWriter
 from tests.support.corruption import cases, damaged, sample_archive
 from tests.support.schema_registry import schema_registry
@@ -59,7 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home}/metastore;create=true",
-        "spark.driver.extraJavaOptions": f"-Xss8m -Dderby.stream.error.file={home}/derby.log",
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dderby.stream.error.file={home}/derby.log",
     }
     with required_parts(), spark_session(**settings) as session:
         yield session

@@ -13,7 +13,7 @@ import pytest
 from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.spark import job_command
+from system_test.support.spark import JAVA_OPTIONS, job_command
 from system_test.support.topics import NewRecord, create_topic, produce
 
 MODULES = ("pyspark", "py4j", "numpy", "pandas", "pyarrow", "dateutil", "pytz", "six.py", "tzdata", "pyarrow.libs")
@@ -47,7 +47,7 @@ def bare(tmp_path: Path) -> Path:
 
 def ran(command: list[str], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-    own |= {"SPARK_LOCAL_IP": "127.0.0.1", "PATH": f"{folder}{os.pathsep}{own['PATH']}", **env}
+    own |= {"SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS, "PATH": f"{folder}{os.pathsep}{own['PATH']}", **env}
     return subprocess.run(command, env=own, capture_output=True, text=True, timeout=240, check=False)
 
 

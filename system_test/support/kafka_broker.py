@@ -14,7 +14,16 @@ from types import TracebackType
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from system_test.support.environment import QUICK_JAVA, accepts_connections, free_port, run_tool, tool
+from system_test.support.environment import (
+    QUICK_JAVA,
+    accepts_connections,
+    cache_folder,
+    filled_once,
+    free_port,
+    run_tool,
+    tool,
+)
+from system_test.support.java_classes import BROKER_CLASSES, keeping_classes, kept_classes
 from system_test.support.maven import jars_with_dependencies
 from system_test.support.server_process import ServerProcess
 
@@ -22,6 +31,8 @@ KAFKA_VERSION = "4.1.2"
 CONSUMER_SESSION_MS = 6000
 _SLF4J_VERSION = "1.7.36"
 _START_SECONDS = 90.0
+_FORMATTED_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""In the data folder that is formatted once; each broker gets a cluster id of its own in its copy."""
 
 _SETTINGS = {
     "process.roles": "broker,controller",
@@ -70,6 +81,16 @@ def kafka_jars() -> Path:
     return jars_with_dependencies(f"kafka-{KAFKA_VERSION}", artifacts)
 
 
+def keep_broker_classes() -> Path:
+    """What a broker loads, kept for all that start later."""
+
+    def keep(folder: Path) -> None:
+        with KafkaBroker(java=keeping_classes(folder / BROKER_CLASSES.name)):
+            pass
+
+    return filled_once(BROKER_CLASSES.parent, keep)
+
+
 class KafkaBroker:
     """A broker on free ports of 127.0.0.1 with a data folder of its own; it keeps both over stop, kill and start.
 
@@ -81,13 +102,15 @@ class KafkaBroker:
         settings: Mapping[str, str] | None = None,
         advertised_port: int | None = None,
         listeners: Sequence[str] = (),
+        java: Sequence[str] = (),
     ) -> None:
         """`settings` of the broker, beside those of all tests; `advertised_port` is where it sends clients to.
 
-        `listeners` are further ones by name, whose protocols `settings` say.
+        `listeners` are further ones by name, whose protocols `settings` say; `java` are flags for Java.
         """
         self._settings = _SETTINGS | dict(settings or {})
-        self._java = tool("java")
+        classes = java or kept_classes(BROKER_CLASSES)
+        self._java = [tool("java"), "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto", *QUICK_JAVA, *classes]
         self._jars = kafka_jars()
         self._folder = tempfile.TemporaryDirectory(prefix="blockgz-kafka-")
         home = Path(self._folder.name)
@@ -109,7 +132,7 @@ class KafkaBroker:
             raise RuntimeError("the broker runs already")
         if not self._data.exists():
             self._format()
-        self._server = ServerProcess(self._command("kafka.Kafka", str(self._configuration), heap="512m"), self.log)
+        self._server = ServerProcess(self._command("kafka.Kafka", str(self._configuration)), self.log)
         self._server.wait_ready(self._answers, _START_SECONDS)
 
     def stop(self) -> None:
@@ -195,17 +218,20 @@ class KafkaBroker:
             "log.dirs": str(self._data),
         }
         self._configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        shutil.copytree(filled_once(cache_folder() / f"formatted-{KAFKA_VERSION}", self._format_once), self._data)
+        properties = self._data / "meta.properties"
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        arguments = ("format", f"--cluster-id={cluster_id}", f"--config={self._configuration}")
-        run_tool(
-            self._command("kafka.tools.StorageTool", *arguments, heap="128m", flags=("-XX:TieredStopAtLevel=1",)),
-            seconds=_START_SECONDS,
-        )
+        properties.write_text(properties.read_text().replace(_FORMATTED_ID, cluster_id))
 
-    def _command(self, main: str, *arguments: str, heap: str, flags: tuple[str, ...] = ()) -> list[str]:
+    def _format_once(self, folder: Path) -> None:
+        configuration = self._configuration.with_name("format.properties")
+        configuration.write_text(f"{self._configuration.read_text()}log.dirs={folder}\n")
+        arguments = ("format", f"--cluster-id={_FORMATTED_ID}", f"--config={configuration}")
+        run_tool(self._command("kafka.tools.StorageTool", *arguments), seconds=_START_SECONDS)
+
+    def _command(self, main: str, *arguments: str) -> list[str]:
         logging = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
-        memory = (f"-Xmx{heap}", "-XX:+UseSerialGC", "-Xshare:auto", *QUICK_JAVA)
-        return [self._java, *memory, *flags, *logging, "-cp", f"{self._jars}/*", main, *arguments]
+        return [*self._java, *logging, "-cp", f"{self._jars}/*", main, *arguments]
 
     def _answers(self) -> bool:
         if not accepts_connections(self.port):

@@ -15,6 +15,8 @@ _PARTS: tuple[Callable[[], object], ...] = (
     spark.kafka_jars,
     spark.avro_jar,
     connect_jars,
+    kafka_broker.keep_broker_classes,
+    spark.keep_spark_classes,
     versitygw_program,
 )
 

@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from archiver.cli import main
 from system_test.support.archiving import Site
-from system_test.support.environment import QUICK_JAVA
+from system_test.support.environment import QUICK_JAVA, filled_once
+from system_test.support.java_classes import SPARK_CLASSES, keeping_classes, kept_classes
 from system_test.support.maven import single_jars
 
 _JARS = (
@@ -26,7 +27,7 @@ _JARS = (
     "org.apache.commons:commons-pool2:2.12.0",
 )
 _JAVA_ENDS_SECONDS = 60
-JAVA_OPTIONS = " ".join(["-Xss8m", *QUICK_JAVA])
+JAVA_OPTIONS = " ".join(["-Xss8m", *QUICK_JAVA, *kept_classes(SPARK_CLASSES)])
 _ROOT = Path(__file__).parents[2]
 _AVRO = ("org.apache.spark:spark-avro_2.13:4.0.1",)
 
@@ -63,6 +64,17 @@ def job_environment() -> dict[str, str]:
     return {**os.environ, **own}
 
 
+def keep_spark_classes() -> Path:
+    """What a session loads, kept for all that start later."""
+
+    def keep(folder: Path) -> None:
+        flags = " ".join(["-Xss8m", *keeping_classes(folder / SPARK_CLASSES.name)])
+        with spark_session(**{"spark.driver.extraJavaOptions": flags}) as spark:
+            spark.range(10).groupBy("id").count().collect()
+
+    return filled_once(SPARK_CLASSES.parent, keep)
+
+
 @contextmanager
 def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
     """A session whose Python workers are this interpreter's, with more settings by name; stopped in the end.
@@ -89,6 +101,7 @@ def _started(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.executor.extraJavaOptions", JAVA_OPTIONS)
     )
     for name, value in settings.items():
         builder = builder.config(name, value)
