@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import pytest
 from system_test.support.archiving import Site
 from system_test.support.programs import Completed, Running, run
 from system_test.support.topics import NewRecord, create_topic, produce
+from tests.support.sampling import in_long_run
 
 FORMER = "1453bf59be85c3ffdd0ef1e9325f96c4dadbdc64"
 """The last commit whose programs know only version 1 of the marker: its child reads and writes version 2 as well."""
@@ -34,7 +34,7 @@ CHUNK_RECORDS = 5
 SMALL_CHUNKS = ("--chunk-records", CHUNK_RECORDS)
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="not in each run: make long runs it"),
+    in_long_run,
     pytest.mark.timeout(300),
 ]
 

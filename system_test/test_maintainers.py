@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.lifecycle.broken import BROKEN, first_violation
 from tests.support.lifecycle.campaign import BATCH, run_batch
-from tests.support.sampling import LONG
+from tests.support.sampling import in_long_run
 
 FIRST_SEED = 40_000_000
 SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "600"))
@@ -29,7 +29,7 @@ def test_no_schedule_breaks_the_archive() -> None:
             assert violation is None, violation
 
 
-@pytest.mark.skipif(not LONG, reason="minutes: make long runs it")
+@in_long_run
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(BROKEN.keys() - RARE))
 def test_a_broken_rule_is_noticed(name: str) -> None:

@@ -23,6 +23,7 @@ from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import VersityGateway
 from system_test.support.programs import Completed, run
 from system_test.support.topics import NewRecord, create_topic, produce
+from tests.support.sampling import LONG
 
 AT_ONCE, AFTER_TRYING = 8.0, 20.0
 """What it takes at most, in seconds: what needs no server, and what a server must be asked first.
@@ -270,7 +271,7 @@ def outcomes(
         yield {mistake: typists.submit(typed, mistake) for mistake in MISTAKES if mistake in selected}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.command)
+@pytest.mark.parametrize("mistake", MISTAKES if LONG else MISTAKES[::3], ids=lambda mistake: mistake.command)
 def test_a_mistake_is_explained(mistake: Mistake, place: Place, outcomes: dict[Mistake, Future[Completed]]) -> None:
     done = outcomes[mistake].result().expect(mistake.exit_code)
     assert "Traceback" not in done.stdout + done.stderr, done.transcript

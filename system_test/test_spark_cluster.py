@@ -26,13 +26,13 @@ from system_test.support.object_store import MotoServer
 from system_test.support.spark import spark_session
 from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
+from tests.support.sampling import LONG
 
 pytestmark = pytest.mark.timeout(1200, func_only=True)
 """Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
 
 ROOT = Path(__file__).parent.parent
-RESTARTS = int(os.environ.get("BLOCKGZ_RESTARTS", "5"))
-"""`make long` has more."""
+RESTARTS = 20 if LONG else 3
 RECORDS = 1000
 
 

@@ -29,6 +29,7 @@ from system_test.support.programs import run
 from system_test.support.spark import JAVA_OPTIONS, spark_session
 from tests.support.archives import ArchiveWriter
 from tests.support.corruption import cases, damaged, sample_archive
+from tests.support.sampling import in_long_run
 from tests.support.schema_registry import schema_registry
 
 pytestmark = pytest.mark.timeout(1200, func_only=True)
@@ -332,6 +333,7 @@ def test_verify_reports_what_a_single_process_does(spark: SparkSession, tmp_path
         assert ours == theirs, told
 
 
+@in_long_run
 def test_the_program_by_itself(shop: ArchiveWriter, tmp_path: Path) -> None:
     """A session of its own: nothing but three lines where it fails, none of them Java's."""
     where = ("-a", shop.root, "--master", "local[2]", "--conf", "spark.ui.enabled=false")

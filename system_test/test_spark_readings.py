@@ -22,6 +22,7 @@ from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import job_command, job_environment, run_job, spark_session
 from system_test.support.topics import NewRecord, Transactions, create_topic, produce, read
 from system_test.support.waiting import wait_until
+from tests.support.sampling import in_long_run
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
@@ -87,6 +88,7 @@ def transact(site: Site, topic: str, source: random.Random, transactions: int) -
         writer.commit(topic, [NewRecord(b"end", partition=number) for number in range(PARTITIONS)])
 
 
+@in_long_run
 def test_a_transactional_topic_has_no_gaps_wherever_batches_and_jobs_end(
     site: Site, topic_name: str, tmp_path: Path
 ) -> None:

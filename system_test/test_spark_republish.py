@@ -37,6 +37,7 @@ from system_test.support.topics import (
     watermarks,
 )
 from system_test.support.waiting import wait_until
+from tests.support.sampling import in_long_run
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 
@@ -153,7 +154,7 @@ def executor_dies() -> None:
     os._exit(3)
 
 
-@pytest.mark.parametrize("death", [worker_dies, executor_dies])
+@pytest.mark.parametrize("death", [pytest.param(worker_dies, marks=in_long_run), executor_dies])
 def test_a_task_that_dies_half_way(
     spark: SparkSession, site: Site, large: str, death: Callable[[], None], tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from archiver.errors import Diverged
-from blockgz_runtime.errors import NoArchiveThere, StoreError, UsageError
+from blockgz_runtime.errors import NoArchiveThere, StoreBusy, StoreError, UsageError
 from blockgz_runtime.store.customer_key import check_fingerprint
 from blockgz_runtime.store.writer import Store, ToolStore
 from index_format import objects
@@ -145,10 +145,11 @@ def settle_same_topic(store: Store, layout: str, folder: TopicFolder, topic_id: 
 
 
 def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:
-    """What is stored under the key, stored now where there was nothing."""
+    """What is stored under the key, stored now where there was nothing; raises StoreError."""
     found = store.get(key)
     if found is None:
         store.put_if_absent(key, fresh, str(uuid.uuid4()))
         found = store.get(key)
-    assert found is not None
+    if found is None:
+        raise StoreBusy(f"{key} could not be stored", why="the store refused it as present, and holds nothing there")
     return objects.decode(found.body, kind, key)

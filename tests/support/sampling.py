@@ -4,8 +4,13 @@ import os
 import random
 from collections.abc import Sequence
 
+import pytest
+
 LONG = os.environ.get("BLOCKGZ_LONG") == "1"
 """Whether this is the long run (`make long`): tests then do as much as they can in minutes."""
+
+in_long_run = pytest.mark.skipif(not LONG, reason="not in each run: make long runs it")
+"""Of a test, or of one case of it; others of its kind are in each run."""
 
 
 def some_of(cases: Sequence[float], share: int = 4) -> Sequence[float]:

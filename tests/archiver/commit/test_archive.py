@@ -4,14 +4,15 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from unittest.mock import ANY
+from unittest.mock import ANY, patch
 
 import pytest
 
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.errors import Diverged
+from archiver.failures import Next, Situation, what_next
 from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import StoreBusy, UsageError
 from index_format import objects
 from index_format.errors import MalformedObject, UnsupportedVersion
 from index_format.identity import ArchiveInfo
@@ -54,6 +55,15 @@ def test_a_new_topic_is_settled_once(layout: str) -> None:
     }
     assert find_incarnation(store, layout=layout, topic="orders", topic_id="id-1") == folder == TopicFolder("orders")
     assert len(store.versions[TOPIC[layout]]) == 1
+
+
+def test_a_store_that_refuses_what_it_does_not_hold_is_asked_again() -> None:
+    """So that the partition is claimed later, and is not stopped for good."""
+    store = MemoryStore()
+    with patch.object(store, "put_if_absent", return_value=False), pytest.raises(StoreBusy) as raised:
+        find_incarnation(store, layout="topic", topic="orders", topic_id="id-1")
+    assert what_next(raised.value, Situation.SERVING) is Next.AGAIN
+    assert find_incarnation(store, layout="topic", topic="orders", topic_id="id-1") == TopicFolder("orders")
 
 
 @pytest.mark.parametrize(("layout", "other"), [("topic", "seed"), ("seed", "topic")])

@@ -87,6 +87,9 @@ class Model:
             found |= {"gap", self.orphans.get(offset, "hole")} if self.orphans else {"gap"}
         if "gap" in found and self._is_beside_erased(offset):
             found |= {"hole"}  # where the chunk is gone, the lost marker may have been all that told of the gap
+        is_told = offset in self.erased or self._is_beside_erased(offset)
+        if is_told and found & {"erased", "hole", "gap"} and not self._has_records_below(offset):
+            found |= {"beforefirst"}  # or all that told of the partition's first chunk
         return found
 
     def answers_salvaged(self, offset: int) -> set[Answer]:
@@ -109,6 +112,9 @@ class Model:
             # Of a chunk without a record left, holes are not told from erased records.
             return {"hole", "erased"}
         return {what}
+
+    def _has_records_below(self, offset: int) -> bool:
+        return any(at < offset for at in self.living)
 
     def _is_beside_erased(self, offset: int) -> bool:
         """Whether an erased record lies between the living ones around it."""

@@ -27,10 +27,9 @@ from archiver.maintain.compact.planning import plan_compaction
 from archiver.maintain.contents.compact import Compaction, Conversion
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase import search
 from archiver.maintain.erase.report import ErasedPartition, remains_of
 from archiver.maintain.erase.running import erase_in
-from archiver.maintain.erase.search import AtOffsets, Wanted, WithKeys, find_records
+from archiver.maintain.erase.search import AtOffsets, Matching, Wanted, find_records
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.partitions import archived_partitions
 from archiver.maintain.repair import chunk_indexes
@@ -42,7 +41,7 @@ from archiver.maintain.rewrite import planning
 from archiver.maintain.rewrite.intent import Outcome, maintenance_of
 from archiver.maintain.rewrite.pruning import Keep
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz_runtime.record_filter import KeyIn, RecordFilter
 from index_format import objects
 from index_format.chunk_index import Gap
 from index_format.identity import ArchiveInfo
@@ -118,7 +117,7 @@ class Tools(NamedTuple):
 def tools(folder: Path) -> Iterator[Tools]:
     """No threads meanwhile, which cost more than what is done in them."""
     with ExitStack() as stack:
-        for module in (driver, sweep, search, chunk_indexes):
+        for module in (driver, sweep, chunk_indexes):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", OneAfterAnother))
         stack.enter_context(patch.object(asyncio, "to_thread", _at_once))
         buffers = BufferFolder(folder)
@@ -348,15 +347,10 @@ class World:
 
     def erase(self) -> None:
         """By key, or some offsets."""
-        living, wanted = self.model.living, self._wanted()
+        (wanted, is_wanted), found = self._wanted(), set[int]()
         if self.layout == "seed" or self.is_full:
             return
-        meant, found = set[int](), set[int]()
-        for record in living.values():
-            if isinstance(wanted, WithKeys):
-                meant |= {record.offset} if record.key in wanted.keys else set()
-            elif any(record.offset in each for each in wanted.offsets):
-                meant.add(record.offset)
+        meant = {record.offset for record in self.model.living.values() if is_wanted(record)}
         for keys in self.folders:
             chain = sweep.read_chain(self.store, self.layout, keys.folder, keys.partition)
             assert chain is not None
@@ -380,11 +374,13 @@ class World:
         if found:
             self.note("erase", sorted(meant))
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self) -> tuple[Wanted, Callable[[Record], bool]]:
         if self.rng.random() < 0.7:
-            return WithKeys(frozenset(self.rng.sample(KEYS, self.rng.choice([1, 1, 2, 5]))))
+            keys = self.rng.sample(KEYS, self.rng.choice([1, 1, 2, 5]))
+            return Matching.all_of(KeyIn(keys)), lambda record: record.key in keys
         start = self.rng.randrange(self.model.next_offset + 1)
-        return AtOffsets(OffsetRanges([range(start, start + self.rng.choice([1, 5, 40]))]))
+        offsets = range(start, start + self.rng.choice([1, 5, 40]))
+        return AtOffsets(OffsetRanges([offsets])), lambda record: record.offset in offsets
 
     def collect(self) -> None:
         """Garbage collection, some time later."""
