@@ -81,23 +81,15 @@ mutants: $(VENV)/.dev
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.support.service_simulation --schedules $(SCHEDULES) --seed $(SEED)
 
-# Hours: the fault campaigns on real servers, both simulators at length, streams begun again more often, every mutant.
+# Hours: the fault campaigns on real servers, the simulators at length, every test and mutant, as much of each as there is.
 long: $(VENV)/.dev
-	$(MAKE) faults
-	$(MAKE) replay-faults registry deployment
-	BLOCKGZ_LONG=1 $(MAKE) spark
+	$(MAKE) faults replay-faults
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
-	BLOCKGZ_LONG=1 $(BIN)/python -m pytest tests $(SIDE_BY_SIDE)
-	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_corruption.py system_test/test_kill.py \
-		system_test/test_newcomer_errors.py system_test/test_reading_memory.py system_test/test_replay_transactional.py
+	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_MAINTAINERS=20000 BLOCKGZ_OPERATIONS=20000 \
+		BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(MAKE) unit system spark
 	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
-	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 $(BIN)/python -m pytest system_test/test_restore.py system_test/test_restore_story.py
-	BLOCKGZ_LONG=1 BLOCKGZ_MAINTAINERS=20000 $(BIN)/python -m pytest system_test/test_maintainers.py
-	BLOCKGZ_LONG=1 BLOCKGZ_OPERATIONS=100000 $(BIN)/python -m pytest system_test/test_operations.py
-	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_former_release.py
-	BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(BIN)/python -m pytest tests/replayer/groups/test_translation.py
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)

@@ -11,6 +11,7 @@ from system_test.support.environment import tool
 from system_test.support.programs import Running, start
 from system_test.support.topics import create_topic, read
 from tests.support.archives import ArchiveWriter, records
+from tests.support.sampling import in_long_run
 
 LANES = 1000
 OPEN_FILES = 1024
@@ -24,6 +25,7 @@ def limited(files: int, *arguments: str, site: Site) -> Running:
     return start(tool("prlimit"), limit, replayer, *arguments, *site.kafka, *site.archive, env=site.env)
 
 
+@in_long_run
 def test_a_thousand_lanes_in_transactions_with_1024_open_files(site: Site, topic_name: str) -> None:
     archive = ArchiveWriter(Path(site.address))
     made = records(range(20))

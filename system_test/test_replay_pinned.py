@@ -14,6 +14,7 @@ from system_test.support.bulk import FIRST_MS
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, start
 from system_test.support.topics import NewRecord, create_topic, delete_topic, produce, read, watermarks
+from tests.support.sampling import in_long_run
 
 RECORDS = 3000
 MODES = pytest.mark.parametrize("mode", [("--transactional",), ()], ids=["transactional", "idempotent"])
@@ -109,6 +110,7 @@ def test_a_source_archived_anew_before_a_resume(site: Site, topic_name: str, cop
     assert {partition: values(site, copy, partition) for partition in range(2)} == wanted
 
 
+@in_long_run
 def test_a_broker_that_hangs_for_28_seconds(site: Site, broker: KafkaBroker, topic_name: str, copy: str) -> None:
     """No other run began: the replay goes on, whatever late requests of its own do to its producers."""
     with replaying(site, topic_name, copy, "--transactional", "--rate", "400/s") as replay:

@@ -26,7 +26,7 @@ from system_test.support.object_store import MotoServer
 from system_test.support.spark import spark_session
 from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
-from tests.support.sampling import LONG
+from tests.support.sampling import LONG, in_long_run
 
 pytestmark = pytest.mark.timeout(1200, func_only=True)
 """Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
@@ -89,6 +89,7 @@ def test_an_executor_dies_while_it_reads(spark: SparkSession, archive: ArchiveWr
     assert before - set(executors()), "no executor died"
 
 
+@in_long_run
 def test_an_executor_dies_while_it_exports(spark: SparkSession, archive: ArchiveWriter, tmp_path: Path) -> None:
     """Its tasks are done again, and nothing of what it wrote is seen or counted."""
     killed: list[int] = []

@@ -33,6 +33,7 @@ from system_test.support.spark import job_command, job_environment, run_job, spa
 from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, produce
 from system_test.support.waiting import wait_until
 from tests.support.recording_proxy import RecordingProxy
+from tests.support.sampling import in_long_run
 
 FIRST_MS = 1_600_000_000_000
 EXECUTORS = "local-cluster[2,1,768]"
@@ -91,7 +92,7 @@ def nasty(site: Site, topic: str, partitions: int = 2) -> int:
     return len(spread) + 40
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=in_long_run)])
 def test_a_topic_becomes_the_archive_that_archiver_run_makes(
     spark: SparkSession, site: Site, moto: MotoServer, kind: str
 ) -> None:
