@@ -42,13 +42,13 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
 
-test: check unit system spark
+test: check unit system
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=5
 
 system: $(VENV)/.dev
-	$(BIN)/python -m pytest system_test --ignore-glob='*/test_spark_*' $(SYSTEM_SIDE_BY_SIDE) --durations=10
+	$(BIN)/python -m pytest system_test $(SYSTEM_SIDE_BY_SIDE) --durations=20
 
 spark: $(VENV)/.dev
 	$(BIN)/python -m pytest system_test/test_spark_*.py $(SYSTEM_SIDE_BY_SIDE) --durations=5
@@ -88,7 +88,7 @@ long: $(VENV)/.dev
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
 	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_MAINTAINERS=20000 BLOCKGZ_OPERATIONS=20000 \
-		BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(MAKE) unit system spark
+		BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(MAKE) unit system
 	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate

@@ -509,12 +509,22 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     )
 
 
-def _with_gaps_folded(marker: Marker, count: int) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """Version 2: the oldest `count` entries fold, with the gaps among them and those before them that did not fold."""
+def folded_with_gaps_behind(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
+    """Version 2: a marker without a tail; a catalog holds its chunks, and the gaps that lie behind the newest."""
+    return _with_gaps_folded(marker, len(marker.tail), marker.next_offset)
+
+
+def _with_gaps_folded(marker: Marker, count: int, end: int | None = None) -> tuple[Marker, tuple[PendingCatalog, ...]]:
+    """Version 2: the oldest `count` entries fold, with the gaps among them and those before them that did not fold.
+
+    `end`: where the last gap ends that lies behind them and folds too.
+    """
     entries, start = marker.tail[:count], marker.cover(1) or 0
-    end = entries[-1].next_offset
+    end = end or entries[-1].next_offset
     gaps = tuple(gap for gap in marker.gaps if start <= gap.start < end)
-    catalog = _pending(ChunkCatalog(level=1, entries=entries, gaps=gaps), start if gaps else entries[0].start_offset)
+    catalog = _pending(
+        ChunkCatalog(level=1, entries=entries, gaps=gaps), (start if gaps else entries[0].start_offset, end)
+    )
     after, pending = _with_tail_folded(replace(marker, last_offset=marker.newest_offset), catalog)
     kept = tuple(gap for gap in marker.gaps if gap not in gaps)
     return replace(after, tail=marker.tail[count:], gaps=kept), pending
@@ -663,10 +673,9 @@ def inserted(
     return joined, pending
 
 
-def _pending(catalog: Catalog, start_offset: int | None = None) -> PendingCatalog:
+def _pending(catalog: Catalog, bounds: tuple[int, int] | None = None) -> PendingCatalog:
+    """`bounds`: as in `reference_to`."""
     body = encode(catalog)
-    position = catalog.entries[0].start_offset if start_offset is None else start_offset
-    bounds = (position, catalog.entries[-1].next_offset)
-    return PendingCatalog(
-        catalog.level, position, body, reference_to(catalog, catalog_name(catalog.level, position), body, bounds)
-    )
+    position = bounds[0] if bounds else catalog.entries[0].start_offset
+    name = catalog_name(catalog.level, position)
+    return PendingCatalog(catalog.level, position, body, reference_to(catalog, name, body, bounds))

@@ -19,6 +19,8 @@ def test_every_damage_is_detected_and_costs_what_it_must(layout: str) -> None:
     kinds = run_cases(sample, cases(sample, random.Random(seed), CASES), seed)
     print(kinds)
     assert kinds.total() >= CASES
+    if not LONG:
+        return
     for thing in ("data", "index", "catalog", "last_chunk_index.json"):
         for damage in ("deleted", "cut", "double", "zero", "grow", "swapped"):
             assert kinds[f"{thing} {damage}"], f"no {thing} {damage}"

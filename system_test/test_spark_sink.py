@@ -225,7 +225,7 @@ def failing_once(data: DataFrame, flag: Path, how: str, row: int) -> DataFrame:
     return data.mapInArrow(passed, data.schema)
 
 
-@pytest.mark.parametrize("how", ["raise", "exit", "executor"])
+@pytest.mark.parametrize("how", ["raise", pytest.param("exit", marks=in_long_run), "executor"])
 def test_tasks_that_fail_while_they_write_are_repeated_and_nothing_is_doubled(
     spark: SparkSession, site: Site, topic_name: str, tmp_path: Path, how: str
 ) -> None:

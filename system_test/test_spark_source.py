@@ -22,6 +22,7 @@ from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import spark_session
 from system_test.support.topics import NewRecord, Transactions, create_topic, produce, read, watermarks
+from tests.support.sampling import in_long_run
 
 EXAMPLES = Path(__file__).parent.parent / "docs/examples"
 FIRST_MS = 1_600_000_000_000
@@ -70,7 +71,9 @@ def nasty(site: Site, topic: str) -> int:
     return len(spread) + 40
 
 
-@pytest.mark.parametrize(("record_format", "codec"), [("json", "gzip"), ("arrow", "zstd")])
+@pytest.mark.parametrize(
+    ("record_format", "codec"), [("json", "gzip"), pytest.param("arrow", "zstd", marks=in_long_run)]
+)
 def test_the_archive_and_the_topic_are_equal(spark: SparkSession, site: Site, record_format: str, codec: str) -> None:
     topic = f"nasty-{record_format}-{codec}-{uuid.uuid4().hex[:6]}"
     readable = nasty(site, topic)

@@ -22,9 +22,13 @@ from system_test.support.topics import (
     watermarks,
 )
 from system_test.support.waiting import wait_until
+from tests.support.sampling import in_long_run
 
 RECORDS = 3000
-MODES = pytest.mark.parametrize("mode", [("--transactional",), ()], ids=["transactional", "idempotent"])
+MODES = pytest.mark.parametrize(
+    "mode",
+    [pytest.param(("--transactional",), id="transactional"), pytest.param((), id="idempotent", marks=in_long_run)],
+)
 
 
 class Job:

@@ -173,7 +173,7 @@ def erase(
         finally:
             buffers.close()
             book.write()
-    elif dry_run:
+    elif dry_run or not problems:
         book.write()
     return _finish(book.report(), problems, report, as_json=as_json)
 
@@ -375,6 +375,9 @@ def status_object(erased: ErasedPartition, remains: Remains) -> dict[str, object
 
 
 def _print_status(seen: Sequence[tuple[ErasedPartition, Remains]], *, is_complete: bool, at: int) -> None:
+    if is_complete and not seen:
+        click.echo("complete: no record was found to erase")
+        return
     rows = [
         (
             erased.topic,

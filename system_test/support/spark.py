@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -81,12 +82,12 @@ def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
 
     Its Java ends too: the next one is started with the environment of its day, credentials among it.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Executors of a local cluster work elsewhere, and find the tests' own modules only so.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    with tempfile.TemporaryDirectory(prefix="blockgz-spark-") as folder:
-        # Where executors of a local cluster work, by default inside pyspark's own folder.
-        os.environ["SPARK_WORKER_DIR"] = folder
+    with tempfile.TemporaryDirectory(prefix="blockgz-spark-") as folder, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        # Executors of a local cluster work elsewhere, and find the tests' own modules only so.
+        environment.setenv("PYTHONPATH", str(_ROOT), prepend=os.pathsep)
+        # Where they work, by default inside pyspark's own folder.
+        environment.setenv("SPARK_WORKER_DIR", folder)
         yield from _started(master, settings)
 
 

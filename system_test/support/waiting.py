@@ -21,17 +21,20 @@ def wait_until(
 ) -> T:
     """Ask until the answer is truthy and return it.
 
-    The predicate is asked at least once, and again after pauses that grow up to `longest_pause` seconds. Raises
-    DeadlineExceededError, which names `what`, when `seconds` have passed; what the predicate raises goes through.
+    The predicate is asked at least once, and again after pauses that grow up to `longest_pause` seconds, or are as long
+    as its last answer took: one that starts a program is not to keep a core busy. Raises DeadlineExceededError, which
+    names `what`, when `seconds` have passed; what the predicate raises goes through.
     """
     deadline = time.monotonic() + seconds
     pause = min(_FIRST_PAUSE, longest_pause)
     while True:
+        asked = time.monotonic()
         answer = predicate()
         if answer:
             return answer
-        left = deadline - time.monotonic()
+        answered = time.monotonic()
+        left = deadline - answered
         if left <= 0:
             raise DeadlineExceededError(f"waited {seconds:g} s in vain for {what}")
-        time.sleep(min(pause, left))
+        time.sleep(min(max(pause, answered - asked), left))
         pause = min(pause * 1.5, longest_pause)

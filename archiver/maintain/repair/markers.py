@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from archiver.commit.archive import archived_topic_id
-from archiver.commit.commit import fold_tail
+from archiver.commit.commit import fold_tail, store_catalogs
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
@@ -106,6 +106,8 @@ def store_marker(
     if chain.gaps_behind:
         gaps = chain.gaps_behind
         marker = markers.advanced(marker, gaps[-1].end, nonce=nonce, leader_epoch=None, gaps=gaps)
+        # The next repair finds them in a catalog, though what was erased is gone by then, and this marker too.
+        marker = yield from store_catalogs(keys, *markers.folded_with_gaps_behind(marker), {})
     marker = replace(marker, tail_hash=facts.tail_hash, successor=facts.successor, continues=facts.continues)
     return (yield from swap_marker(keys.marker, marker, expected))
 

@@ -105,7 +105,9 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     assert "value of" not in report.read_text()
     again = run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report, "--yes")
     assert again.exit_code == 2 and "exists already" in again.output
-    assert "no record to erase" in run("erase", "orders", "--keys-file", keys, "-a", root).stdout
+    nothing = tmp_path / "nothing.json"
+    assert "no record to erase" in run("erase", "orders", "--keys-file", keys, "-a", root, "--report", nothing).stdout
+    assert "no record was found" in run("erase", "--status", nothing, "-a", root).stdout
 
     _is_sound(root)
     early = run("erase", "--status", report, "-a", root)

@@ -12,8 +12,10 @@ from archiver.commit.recovery import take_over
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
-from index_format.chunk_index import Gap
-from index_format.marker import Marker, decode_marker
+from index_format.chunk_index import ChunkIndex, Gap
+from index_format.keys import CATALOGS_FOLDER
+from index_format.marker import ChunkCatalog, Marker, decode_marker
+from index_format.objects import decode
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up_all
 from tests.support.archives import ARCHIVE_ID, MemoryArchiveWriter, records
@@ -52,6 +54,25 @@ def of_three_catalogs() -> tuple[MemoryArchiveWriter, Maintainer]:
         maintainer.fold()
     writer.commit(records(range(60, 70)))
     return archive, maintainer
+
+
+def newest_catalog(archive: MemoryArchiveWriter, maintainer: Maintainer, marker: Marker) -> ChunkCatalog:
+    """The last one of level 1."""
+    return decode(archive.objects[maintainer.keys.home + marker.catalogs[0][-1].name], ChunkCatalog, "")
+
+
+def collect(archive: MemoryArchiveWriter, maintainer: Maintainer, marker: Marker) -> None:
+    """Deletes the chunks and catalogs that the marker, whose catalogs are all of level 1, does not lead to."""
+    keys, entries = maintainer.keys, list(marker.tail)
+    (references,) = marker.catalogs
+    for reference in references:
+        entries += decode(archive.objects[keys.home + reference.name], ChunkCatalog, "").entries
+    indexes = {keys.chunks + each.name for each in entries}
+    kept = {keys.marker, *indexes, *(keys.home + each.name for each in references)}
+    kept |= {keys.chunks + decode(archive.objects[index], ChunkIndex, "").data.name for index in indexes}
+    for key in [key for key in archive.objects if key.startswith((keys.chunks, keys.home + CATALOGS_FOLDER))]:
+        if key not in kept:
+            archive.remove(key)
 
 
 def offsets(archive: MemoryArchiveWriter) -> list[int]:
@@ -96,9 +117,11 @@ def test_what_was_erased_at_the_end_is_covered() -> None:
     archive, maintainer = of_three_catalogs()
     maintainer.fold()
     maintainer.rewrite([1], range(50, 70))
-    marker = repaired(archive, maintainer)
-    assert marker.next_offset == 70
-    assert offsets(archive) == list(range(50))
+    for _ in range(2):  # The second time without a trace of the chunks that were replaced.
+        marker = repaired(archive, maintainer)
+        assert marker.next_offset == 70
+        assert offsets(archive) == list(range(50))
+        collect(archive, maintainer, marker)
 
 
 def test_gaps_among_what_was_erased_at_the_end_stay_gaps() -> None:
@@ -108,7 +131,8 @@ def test_gaps_among_what_was_erased_at_the_end_stay_gaps() -> None:
     maintainer.fold()
     maintainer.rewrite([1], [*range(60, 71), 75])
     marker = repaired(archive, maintainer)
-    assert [(gap.start, gap.end, gap.reason) for gap in marker.gaps] == [
+    assert (marker.tail, marker.gaps) == ((), ())
+    assert [(gap.start, gap.end, gap.reason) for gap in newest_catalog(archive, maintainer, marker).gaps] == [
         *((60, 70, "erased"), (70, 71, "erased"), (71, 75, "skipped"), (75, 76, "erased")),
     ]
 
