@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from archiver.cli import main as archiver_main
 from replayer.cli import main
 from replayer.spark import register
 from system_test.conftest import required_parts
@@ -131,6 +132,26 @@ def test_an_archive_in_s3(spark: SparkSession, archive: ArchiveWriter, moto: Mot
     assert [each["records"] for each in checked["partitions"]] == [RECORDS, RECORDS]
     options = {"path": moto.url("spark"), "subscribe": "orders", "endpointUrl": moto.endpoint_url}
     assert places(spark.read.format("blockgz").options(**options).load()) == EVERY
+
+
+def test_executors_compact_partitions(spark: SparkSession, moto: MotoServer, tmp_path: Path) -> None:
+    """Those of the session of the module, which the command finds."""
+    writer = ArchiveWriter(tmp_path / "archive")
+    for number in range(3):
+        partition = writer.partition("orders", number)
+        for start in range(0, 700, 10):
+            partition.commit(records(range(start, start + 10)))
+    for path in filter(Path.is_file, writer.root.rglob("*")):
+        key = f"compacted/{path.relative_to(writer.root)}"
+        moto.client.put_object(Bucket=moto.bucket, Key=key, Body=path.read_bytes())
+    where = ("-a", moto.url("compacted"), "--endpoint-url", moto.endpoint_url)
+    command = ("compact", "--master", "local", "--buffer-dir", str(tmp_path / "buffer"), "--yes", "--json", *where)
+    result = CliRunner().invoke(archiver_main, command, prog_name="archiver")
+    assert result.exit_code == 0, result.stderr + result.stdout
+    assert [each["compacted"] for each in json.loads(result.stdout)["partitions"]] == [True] * 3
+    checked = program("verify", "--records", *where)
+    assert checked["verdict"] == "OK"
+    assert [(each["records"], each["chunks"]) for each in checked["partitions"]] == [(700, 7)] * 3
 
 
 class Growing:

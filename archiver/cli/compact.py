@@ -23,6 +23,7 @@ from blockgz_runtime.program.main import closing, code_of_problems, confirm, pri
 from blockgz_runtime.program.options import SIZE, OptionSet
 from blockgz_runtime.program.options import Option as Single
 from blockgz_runtime.program.plan_options import plan_options
+from blockgz_runtime.program.spark_extra import spark_needed
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
@@ -100,6 +101,7 @@ conversion_options = OptionSet(
         "archiver compact 'clicks-*' --chunk-bytes 256MiB -a ./archive --yes",
         "archiver compact orders --codec zstd --zstd-level 9 -a ./archive",
         "archiver compact --keys file:/etc/blockgz/keys -a s3://backup/kafka",
+        "archiver compact --master yarn --buffer-dir /tmp/blockgz -a s3://backup/kafka --yes",
     ),
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
@@ -112,6 +114,7 @@ conversion_options = OptionSet(
 @rewrite_keys_options
 @max_block_option
 @buffer_options
+@click.option("--master", metavar="URL", help="Compact in the tasks of a Spark job there, one per partition.")
 @plan_options
 def compact(
     *,
@@ -125,6 +128,7 @@ def compact(
     max_block_bytes: int,
     buffer_dir: Path | None,
     buffer_bytes: int,
+    master: str | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -136,7 +140,16 @@ def compact(
     Encrypted chunks are decrypted with --keys and encrypted again with the newest of these; with --encrypt, all that is
     stored again is encrypted. What was replaced is deleted by `archiver gc`, a grace after it first saw that. TOPIC is
     a name, a glob or ~regex; the default is the whole archive. Prints the plan and asks first.
+
+    With --master, such as local[4] or yarn, the plan is carried out by a Spark job; --buffer-dir is then on its
+    machines. Requires pip install 'blockgz[spark]'.
     """
+    if master is not None and rewrite_keys.keyring is not None:
+        raise UsageError(
+            "--master cannot be used with keys",
+            why="keys are not sent to other machines",
+            remedy="compact encrypted chunks without --master",
+        )
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
@@ -149,12 +162,18 @@ def compact(
     if plan.partitions and not dry_run:
         question = f"Store {plan.moved_bytes:,} bytes again ({plan.chunks:,} chunks become {plan.chunks_after:,})?"
         confirm(question, undone="nothing was changed", is_agreed=yes)
-        buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
-        try:
-            room = Room(buffers, buffer_bytes, max_block_bytes)
-            carry_out(store, plan.partitions, compaction, driver, room, done.append)
-        finally:
-            buffers.close()
+        if master is not None:
+            with spark_needed("archiver compact --master"):
+                from archiver.spark.compacting import CompactionTask, compact_on  # noqa: PLC0415
+            task = CompactionTask(store.url, s3, compaction, buffer_dir, buffer_bytes, max_block_bytes)
+            done = compact_on(master, plan.partitions, task)
+        else:
+            buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
+            try:
+                room = Room(buffers, buffer_bytes, max_block_bytes)
+                carry_out(store, plan.partitions, compaction, driver, room, done.append)
+            finally:
+                buffers.close()
         if not as_json:
             compacted = sum(not _is_left(each) for each in done)
             click.echo(f"compacted {compacted:,} of {len(plan.partitions):,} partitions; archiver gc frees the space")

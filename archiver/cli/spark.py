@@ -16,6 +16,7 @@ from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.kafka_options import kafka_properties
 from blockgz_runtime.program.main import closing, ended_code
 from blockgz_runtime.program.options import DURATION, with_options
+from blockgz_runtime.program.spark_extra import spark_needed
 
 if TYPE_CHECKING:
     from archiver.spark.job import JobResult
@@ -65,16 +66,8 @@ def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) 
     losing a checkpoint costs nothing. A batch's offsets are split into tasks by partition. SIGTERM ends the job; with
     --once, the exit code is then 143 if something is left. Requires pip install 'blockgz[spark]'.
     """
-    try:
+    with spark_needed("archiver spark"):
         from archiver.spark.job import Job, run_job  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
-            raise
-        raise UsageError(
-            "pyspark is not installed",
-            why="archiver spark is a Spark job, and Spark is an optional extra",
-            remedy="pip install 'blockgz[spark]'",
-        ) from error
     chosen = {name: value for name, field in OPTIONS.items() if (value := given.pop(field)) is not None}
     sink = {"path": archive}
     sink |= {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}

@@ -26,7 +26,7 @@ class Compacted(NamedTuple):
     done: tuple[PlannedRun, ...]
     """The runs that were committed."""
     outcome: Outcome
-    """COMMITTED where all were; else how the one behind them ended."""
+    """COMMITTED where all were; else how the last of the others ended."""
     error: BlockgzError | None = None
 
 
@@ -52,10 +52,13 @@ def carry_out(
         done, outcome, failure = list[PlannedRun](), Outcome.COMMITTED, None
         try:
             for run in plan.runs:
-                outcome = _compact(store, plan.keys, run, compaction, driver, room)
-                if outcome is not Outcome.COMMITTED:
+                ended = _compact(store, plan.keys, run, compaction, driver, room)
+                if ended is Outcome.COMMITTED:
+                    done.append(run)
+                    continue
+                outcome = ended
+                if ended is not Outcome.NOTHING:
                     break
-                done.append(run)
         except BlockgzError as error:
             failure = error
         on_done(Compacted(plan, tuple(done), outcome, failure))

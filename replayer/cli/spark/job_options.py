@@ -1,7 +1,6 @@
 """Options of the Spark jobs: what becomes of values, how the work is cut, where it runs, and where it writes."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from replayer.read.request import SelectionRequest
 
 TASK_BYTES = 128 * 1024 * 1024
 _MAX_SCHEMA = 4 * 1024 * 1024
-_PACKAGES = {"pyspark", "py4j", "pandas", "fastavro", "google"}
-"""What the extra `spark` brings."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,6 @@ class WriteRequest:
     spark: SessionOptions
     dry_run: bool
     as_json: bool
-
-
-@contextmanager
-def spark_needed() -> Iterator[None]:
-    """Around imports of what needs the extra `spark`: says what to install where it is not there."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _PACKAGES:
-            raise
-        raise UsageError(
-            f"`replayer spark` needs {missing}, which is not installed",
-            why="Spark is an optional extra, which most commands do not need",
-            remedy="pip install 'blockgz[spark]', and Java 17 for it",
-        ) from error
 
 
 def _session(*, master: str | None, settings: tuple[str, ...], jars: tuple[str, ...]) -> SessionOptions:

@@ -6,10 +6,11 @@ import click
 
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.spark_extra import spark_needed
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
-from replayer.cli.spark.job_options import SessionOptions, session_options, spark_needed
+from replayer.cli.spark.job_options import SessionOptions, session_options
 from replayer.place import ArchivePlace
 
 
@@ -35,6 +36,6 @@ def command(
     number of partitions are idle. With --transactional, every record arrives exactly once, across retried tasks, lost
     executors and drivers, and --resume. Without it, a retried task sends everything after its last checkpoint again.
     """
-    with spark_needed():
+    with spark_needed("replayer spark"):
         from replayer.cli.spark.replaying_job import replay  # noqa: PLC0415
     return asyncio.run(replay(options, spark, as_json, kafka, archive))

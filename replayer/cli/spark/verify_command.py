@@ -8,6 +8,7 @@ import msgspec
 
 from blockgz_runtime.program.command import debug
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.spark_extra import spark_needed
 from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
@@ -19,7 +20,6 @@ from replayer.cli.spark.job_options import (
     cutting_options,
     dry_run_option,
     session_options,
-    spark_needed,
 )
 from replayer.cli.spark.stage_progress import stage_progress
 from replayer.place import ArchivePlace
@@ -73,7 +73,7 @@ def command(
     if digests and not records:
         raise click.UsageError("--digests requires --records")
     depth = Depth.RECORDS if records else Depth.BLOCKS
-    with spark_needed():
+    with spark_needed("replayer spark"):
         from blockgz_runtime.spark.session import session  # noqa: PLC0415
         from replayer.spark.jobs import verifying  # noqa: PLC0415
 

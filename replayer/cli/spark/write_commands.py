@@ -6,6 +6,7 @@ import click
 
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import with_options
+from blockgz_runtime.program.spark_extra import spark_needed
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.selection_options import damage_option, selection_options
@@ -16,7 +17,6 @@ from replayer.cli.spark.job_options import (
     mode_option,
     partition_by_option,
     session_options,
-    spark_needed,
     value_options,
 )
 
@@ -83,7 +83,7 @@ def export(destination: str, file_format: str, **given: Any) -> int:
     only when all of them are written (Spark's committer); --mode overwrite deletes the old files first. Exits with 3 if
     values could not be decoded or damage was skipped.
     """
-    with spark_needed():
+    with spark_needed("replayer spark"):
         from replayer.cli.spark.writing_job import run  # noqa: PLC0415
     return run(WriteRequest(**given), "export", file_format, path=destination)
 
@@ -115,6 +115,6 @@ def load(table: str, table_format: str, **given: Any) -> int:
     twice with --mode append duplicates them: select the next part with --from or --since. Exits with 3 if values could
     not be decoded or damage was skipped.
     """
-    with spark_needed():
+    with spark_needed("replayer spark"):
         from replayer.cli.spark.writing_job import run  # noqa: PLC0415
     return run(WriteRequest(**given), "load", table_format, table=table)

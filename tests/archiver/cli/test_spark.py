@@ -28,9 +28,9 @@ def test_without_pyspark_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: pyspark is not installed",
-        "why:   archiver spark is a Spark job, and Spark is an optional extra",
-        "do:    pip install 'blockgz[spark]'",
+        "error: `archiver spark` needs pyspark, which is not installed",
+        "why:   Spark is an optional extra, which most commands do not need",
+        "do:    pip install 'blockgz[spark]', and Java 17 for it",
     ]
 
 

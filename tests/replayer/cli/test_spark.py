@@ -17,13 +17,13 @@ from blockgz_runtime.errors import StoreUnavailable, UsageError
 from blockgz_runtime.errors import exit_code as exit_code_of
 from blockgz_runtime.program import progress
 from blockgz_runtime.program.main import EXIT_CODES
+from blockgz_runtime.program.spark_extra import spark_needed
 from blockgz_runtime.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main
 from replayer.cli.spark import command as group
 from replayer.cli.spark import stage_progress as progress_module
-from replayer.cli.spark.job_options import spark_needed
 from replayer.cli.spark.stage_progress import Tasks, stage_progress, tasks_now
 from tests.support.archives import ArchiveWriter, records
 
@@ -63,11 +63,11 @@ def test_nothing_but_a_job_imports_spark() -> None:
 
 @pytest.mark.parametrize("missing", ["pyspark.sql", "fastavro", "pandas"])
 def test_what_is_missing_is_named_with_the_remedy(missing: str) -> None:
-    with pytest.raises(UsageError) as caught, spark_needed():
+    with pytest.raises(UsageError) as caught, spark_needed("replayer spark"):
         raise ModuleNotFoundError(name=missing)
     assert missing.partition(".")[0] in caught.value.what
     assert "pip install 'blockgz[spark]'" in caught.value.remedy
-    with pytest.raises(ModuleNotFoundError), spark_needed():
+    with pytest.raises(ModuleNotFoundError), spark_needed("replayer spark"):
         raise ModuleNotFoundError(name="replayer.nothing")
 
 
