@@ -34,6 +34,7 @@ from replayer.verify.findings import Verdict
 from replayer.verify.partition import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
+from tests.support.sampling import mostly_long
 
 GRACE = 7 * 24 * 3600.0
 DEAD = Conflict(3, "deadbeef")
@@ -226,7 +227,7 @@ def _of_offsets(entries: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("layout", ["topic", "seed"])
+@pytest.mark.parametrize("layout", mostly_long(["topic", "seed"]))
 def test_every_orphan_goes_and_the_archive_reads_fully(site: Site, layout: str) -> None:
     archive = Orphanage(site, layout)
     before = site.keys()

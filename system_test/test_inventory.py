@@ -10,6 +10,7 @@ from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import run
 from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
+from tests.support.sampling import mostly_long
 
 PARTITIONS = 6
 
@@ -24,7 +25,7 @@ def listed(site: Site) -> dict[tuple[str, int], dict[str, object]]:
     return {(each["topic"], each["incarnation"]): each for each in inventory["incarnations"]}
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "3"), ("--single-writer",)])
+@pytest.mark.parametrize("options", mostly_long([(), ("--workers", "3"), ("--single-writer",)]))
 def test_every_partition_is_listed_and_a_lost_one_is_noticed(
     site: Site, topic_name: str, options: tuple[str, ...]
 ) -> None:

@@ -13,9 +13,10 @@ from system_test.support.archiving import Site
 from system_test.support.bulk import FIRST_MS
 from system_test.support.programs import run, start
 from system_test.support.topics import NewRecord, create_topic, delete_records, delete_topic, produce, watermarks
+from tests.support.sampling import mostly_long
 
 RECORDS = 3000
-MODES = pytest.mark.parametrize("mode", [("--transactional",), ()], ids=["transactional", "idempotent"])
+MODES = pytest.mark.parametrize("mode", mostly_long([("--transactional",), ()]), ids=["transactional", "idempotent"])
 TRANSFORMS = """
 transforms=hoist,drop
 transforms.hoist.type=HoistField$Value

@@ -31,7 +31,7 @@ CountIndexes = Callable[[], int]
 
 def test_killed_again_and_again_while_archiving(site: Site, topic_name: str, tmp_path: Path) -> None:
     home = tmp_path / "archive" / f"topic={topic_name}"
-    records, kills = (100_000, 20) if LONG else (40_000, 8)
+    records, kills = (100_000, 20) if LONG else (40_000, 6)
     kill_again_and_again(site, topic_name, records, kills, lambda: sum(1 for _ in home.glob("*/*.index.json")))
 
 

@@ -271,7 +271,7 @@ def outcomes(
         yield {mistake: typists.submit(typed, mistake) for mistake in MISTAKES if mistake in selected}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES if LONG else MISTAKES[::3], ids=lambda mistake: mistake.command)
+@pytest.mark.parametrize("mistake", MISTAKES if LONG else MISTAKES[::5], ids=lambda mistake: mistake.command)
 def test_a_mistake_is_explained(mistake: Mistake, place: Place, outcomes: dict[Mistake, Future[Completed]]) -> None:
     done = outcomes[mistake].result().expect(mistake.exit_code)
     assert "Traceback" not in done.stdout + done.stderr, done.transcript

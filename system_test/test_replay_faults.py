@@ -13,6 +13,7 @@ from system_test.replay_faults.campaign import Round
 from system_test.replay_faults.checker import judged, rule
 from system_test.replay_faults.schedule import Disruption, Kind, Mode, Plan, Routing, planned
 from system_test.support.kafka_broker import KafkaBroker
+from tests.support.sampling import mostly_long
 
 Lanes = dict[int, list[Record]]
 
@@ -95,7 +96,7 @@ SHARD = {
 }
 
 
-@pytest.mark.parametrize("name", SHARD)
+@pytest.mark.parametrize("name", mostly_long(SHARD, 2))
 def test_a_replay_is_right_or_says_why_not(name: str, broker: KafkaBroker, tmp_path: Path) -> None:
     mode, routing, *kinds = SHARD[name]
     plan = Plan(f"shard/{name}", mode, routing, 700, tuple(map(early, kinds)))

@@ -14,10 +14,10 @@ from system_test.support.bulk import FIRST_MS
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, start
 from system_test.support.topics import NewRecord, create_topic, delete_topic, produce, read, watermarks
-from tests.support.sampling import in_long_run
+from tests.support.sampling import in_long_run, mostly_long
 
 RECORDS = 3000
-MODES = pytest.mark.parametrize("mode", [("--transactional",), ()], ids=["transactional", "idempotent"])
+MODES = pytest.mark.parametrize("mode", mostly_long([("--transactional",), ()]), ids=["transactional", "idempotent"])
 
 
 @pytest.fixture

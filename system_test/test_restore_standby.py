@@ -40,7 +40,7 @@ from system_test.support.topics import (
 )
 from system_test.support.waiting import wait_until
 
-KILLS = int(os.environ.get("BLOCKGZ_RESTORE_KILLS", "2"))
+KILLS = int(os.environ.get("BLOCKGZ_RESTORE_KILLS", "1"))
 RECORDS = 300
 GZIP = ("-X", "compression.type=gzip")
 """kafka-python reads no lz4 here."""

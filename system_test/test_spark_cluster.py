@@ -27,13 +27,13 @@ from system_test.support.object_store import MotoServer
 from system_test.support.spark import spark_session
 from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
-from tests.support.sampling import LONG, in_long_run
+from tests.support.sampling import in_long_run
 
 pytestmark = pytest.mark.timeout(1200, func_only=True)
 """Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
 
 ROOT = Path(__file__).parent.parent
-RESTARTS = 20 if LONG else 3
+RESTARTS = 20
 RECORDS = 1000
 
 
@@ -193,6 +193,7 @@ class Interrupted(Exception):
     """A batch that ends half way, as where the driver dies."""
 
 
+@in_long_run
 def test_a_stream_restarted_at_random_points_neither_loses_nor_doubles(spark: SparkSession, tmp_path: Path) -> None:
     """Stopped within a batch, before or after its output is written; the output of a batch is named by its id."""
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))

@@ -143,6 +143,7 @@ def test_holes_of_compaction_are_not_gaps_where_batches_meet(site: Site, topic_n
     assert len(site.exact(topic_name).records) == len(left)
 
 
+@in_long_run
 def test_what_a_checkpoint_read_for_another_archive_stays_a_gap(site: Site, topic_name: str, tmp_path: Path) -> None:
     """The checkpoint is ahead of an older copy of the archive."""
 

@@ -154,7 +154,8 @@ def executor_dies() -> None:
     os._exit(3)
 
 
-@pytest.mark.parametrize("death", [pytest.param(worker_dies, marks=in_long_run), executor_dies])
+@in_long_run
+@pytest.mark.parametrize("death", [worker_dies, executor_dies])
 def test_a_task_that_dies_half_way(
     spark: SparkSession, site: Site, large: str, death: Callable[[], None], tmp_path: Path
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_stream_whose_checkpoint_is_lost(spark: SparkSession, site: Site, tmp_
     same(site, topic, copy)
 
 
+@in_long_run
 def test_a_stream_over_a_topic_that_was_created_again(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     """Both have the same offsets: every record of both is in the copy once, the old ones first, checkpoint or not."""
     topic = "spark-again"

@@ -33,7 +33,7 @@ from system_test.support.spark import job_command, job_environment, run_job, spa
 from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, produce
 from system_test.support.waiting import wait_until
 from tests.support.recording_proxy import RecordingProxy
-from tests.support.sampling import in_long_run
+from tests.support.sampling import in_long_run, mostly_long
 
 FIRST_MS = 1_600_000_000_000
 EXECUTORS = "local-cluster[2,1,768]"
@@ -116,6 +116,7 @@ def test_a_topic_becomes_the_archive_that_archiver_run_makes(
     assert archived.exceptAll(data).count() == data.exceptAll(archived).count() == 0
 
 
+@in_long_run
 def test_an_archive_with_a_customer_key(
     spark: SparkSession, site: Site, moto: MotoServer, topic_name: str, tmp_path: Path
 ) -> None:
@@ -225,7 +226,7 @@ def failing_once(data: DataFrame, flag: Path, how: str, row: int) -> DataFrame:
     return data.mapInArrow(passed, data.schema)
 
 
-@pytest.mark.parametrize("how", ["raise", pytest.param("exit", marks=in_long_run), "executor"])
+@pytest.mark.parametrize("how", mostly_long(["executor", "raise", "exit"]))
 def test_tasks_that_fail_while_they_write_are_repeated_and_nothing_is_doubled(
     spark: SparkSession, site: Site, topic_name: str, tmp_path: Path, how: str
 ) -> None:

@@ -22,13 +22,10 @@ from system_test.support.topics import (
     watermarks,
 )
 from system_test.support.waiting import wait_until
-from tests.support.sampling import in_long_run
+from tests.support.sampling import mostly_long
 
 RECORDS = 3000
-MODES = pytest.mark.parametrize(
-    "mode",
-    [pytest.param(("--transactional",), id="transactional"), pytest.param((), id="idempotent", marks=in_long_run)],
-)
+MODES = pytest.mark.parametrize("mode", mostly_long([("--transactional",), ()]), ids=["transactional", "idempotent"])
 
 
 class Job:

@@ -144,18 +144,12 @@ def compact(
     With --master, such as local[4] or yarn, the plan is carried out by a Spark job; --buffer-dir is then on its
     machines. Requires pip install 'blockgz[spark]'.
     """
-    if master is not None and rewrite_keys.keyring is not None:
-        raise UsageError(
-            "--master cannot be used with keys",
-            why="keys are not sent to other machines",
-            remedy="compact encrypted chunks without --master",
-        )
+    _check_master(master, rewrite_keys)
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
     driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
-    selection = TopicSelection(topics) if topics else None
-    plan = plan_compaction(store, selection, compaction, driver, buffer_bytes)
+    plan = plan_compaction(store, TopicSelection(topics) if topics else None, compaction, driver, buffer_bytes)
     if not as_json:
         _print_plan(plan)
     done: list[Compacted] = []
@@ -182,6 +176,15 @@ def compact(
     if as_json:
         click.echo(orjson.dumps(result_object(archive, plan, done, problems, dry_run=dry_run)).decode())
     return code_of_problems([each.error for each in problems])
+
+
+def _check_master(master: str | None, rewrite_keys: RewriteKeys) -> None:
+    if master is not None and rewrite_keys.keyring is not None:
+        raise UsageError(
+            "--master cannot be used with keys",
+            why="keys are not sent to other machines",
+            remedy="compact encrypted chunks without --master",
+        )
 
 
 def _is_left(each: Compacted) -> bool:

@@ -17,16 +17,17 @@ class DeadlineExceededError(AssertionError):
 
 
 def wait_until(
-    predicate: Callable[[], T | None], seconds: float, what: str, *, longest_pause: float = _LONGEST_PAUSE
+    predicate: Callable[[], T | None], seconds: float, what: str, *, longest_pause: float | None = None
 ) -> T:
     """Ask until the answer is truthy and return it.
 
-    The predicate is asked at least once, and again after pauses that grow up to `longest_pause` seconds, or are as long
-    as its last answer took: one that starts a program is not to keep a core busy. Raises DeadlineExceededError, which
-    names `what`, when `seconds` have passed; what the predicate raises goes through.
+    The predicate is asked at least once, and again after pauses that grow up to `longest_pause` seconds. Without that,
+    pauses are also as long as its last answer took: one that starts a program is not to keep a core busy. Raises
+    DeadlineExceededError, which names `what`, when `seconds` have passed; what the predicate raises goes through.
     """
     deadline = time.monotonic() + seconds
-    pause = min(_FIRST_PAUSE, longest_pause)
+    longest = _LONGEST_PAUSE if longest_pause is None else longest_pause
+    pause = min(_FIRST_PAUSE, longest)
     while True:
         asked = time.monotonic()
         answer = predicate()
@@ -36,5 +37,6 @@ def wait_until(
         left = deadline - answered
         if left <= 0:
             raise DeadlineExceededError(f"waited {seconds:g} s in vain for {what}")
-        time.sleep(min(max(pause, answered - asked), left))
-        pause = min(pause * 1.5, longest_pause)
+        least = answered - asked if longest_pause is None else 0.0
+        time.sleep(min(max(pause, least), left))
+        pause = min(pause * 1.5, longest)

@@ -2,7 +2,8 @@
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,11 @@ LONG = os.environ.get("BLOCKGZ_LONG") == "1"
 
 in_long_run = pytest.mark.skipif(not LONG, reason="not in each run: make long runs it")
 """Of a test, or of one case of it; others of its kind are in each run."""
+
+
+def mostly_long(cases: Iterable[Any], quick: int = 1) -> list[Any]:
+    """Values of one parameter, of which each run tries so many, the first ones, and the long run all."""
+    return [case if place < quick else pytest.param(case, marks=in_long_run) for place, case in enumerate(cases)]
 
 
 def some_of(cases: Sequence[float], share: int = 4) -> Sequence[float]:

@@ -27,6 +27,7 @@ from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records, record_hash
 from tests.index_format.builders import record
 from tests.support.archives import records
+from tests.support.sampling import mostly_long
 
 Builder = Callable[..., ChunkBuilder]
 
@@ -201,7 +202,7 @@ class Moody(BufferFile):
 
 
 @pytest.mark.parametrize("format_name", ["json", "arrow"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", mostly_long(range(20), 5))
 def test_a_chunk_that_is_cut_where_the_buffer_was_full(buffer: BufferFolder, format_name: str, seed: int) -> None:
     rng = random.Random(seed)
     rows = records(sorted(rng.sample(range(500), 300)))

@@ -19,6 +19,7 @@ from index_format.records import Record, batch_from_records, iter_records, recor
 from tests.archiver.ingest.test_chunk_builder import Moody
 from tests.support.archives import records
 from tests.support.encryption import sealing
+from tests.support.sampling import mostly_long
 
 LIMITS = RollLimits(chunk_bytes=10**9, chunk_interval_seconds=60.0)
 SETTINGS = ChunkSettings(record_format("json"), IsalCompressor(1), 400, LIMITS)
@@ -70,7 +71,7 @@ def test_every_chunk_has_another_key(buffer: BufferFolder) -> None:
     assert len(wrapped) == 3
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", mostly_long(range(10), 3))
 def test_the_parts_of_a_chunk_that_is_cut(buffer: BufferFolder, seed: int) -> None:
     rng = random.Random(seed)
     rows = records(range(200))

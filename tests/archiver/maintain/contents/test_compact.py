@@ -28,6 +28,7 @@ from index_format.records import Record
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
 from tests.support.encryption import key_of
 from tests.support.memory_store import MemoryStore
+from tests.support.sampling import mostly_long
 
 LARGE = 1 << 30
 
@@ -66,7 +67,7 @@ def records_in(partition: Partition, replacement: Replacement) -> list[Record]:
     return found
 
 
-@pytest.mark.parametrize("run", range(6))
+@pytest.mark.parametrize("run", mostly_long(range(6), 3))
 def test_random_runs_keep_every_record(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"run {run}, seed {seed}")

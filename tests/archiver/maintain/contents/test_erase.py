@@ -16,6 +16,7 @@ from index_format.errors import CorruptBlock
 from index_format.key_filter import hashes_of, holds_all
 from index_format.records import batch_from_records
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
+from tests.support.sampling import mostly_long
 
 
 def some_offsets(rng: random.Random, partition: Partition) -> OffsetRanges:
@@ -32,7 +33,7 @@ def some_offsets(rng: random.Random, partition: Partition) -> OffsetRanges:
             return OffsetRanges([range(offset := rng.randrange(start, end), offset + 1)])
 
 
-@pytest.mark.parametrize("run", range(8))
+@pytest.mark.parametrize("run", mostly_long(range(8), 3))
 def test_only_the_records_asked_for_are_gone(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"run {run}, seed {seed}")

@@ -48,7 +48,7 @@ from tests.support.archives import ARCHIVE_ID
 from tests.support.chunks import GROUP, POLICY, identity_of
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog
-from tests.support.sampling import some_of
+from tests.support.sampling import mostly_long, some_of
 
 GRACE = 3600.0
 DIRTY = "read_uncommitted"
@@ -272,7 +272,7 @@ def test_from_zero_where_the_log_was_emptied() -> None:
     assert len(world.read("orders~1").records) == 30
 
 
-@pytest.mark.parametrize("start", range(0, 40, 4))
+@pytest.mark.parametrize("start", mostly_long(range(0, 40, 4), 4))
 def test_folded_chunks_on_both_sides(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
     monkeypatch.setattr(markers, "FAN_OUT", 2)
     world = Cluster()
@@ -593,7 +593,7 @@ def cut() -> Cluster:
 
 
 @pytest.mark.parametrize("make", [usual, cut])
-@pytest.mark.parametrize("collects", [False, True])
+@pytest.mark.parametrize("collects", mostly_long([True, False]))
 def test_a_crash_at_any_request_leaves_a_readable_archive_and_the_repair_can_be_repeated(
     make: Callable[[], Cluster], collects: bool
 ) -> None:

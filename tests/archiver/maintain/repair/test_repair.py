@@ -34,6 +34,7 @@ from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of, two_bl
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
+from tests.support.sampling import mostly_long
 
 MARKER = "last_chunk_index.json"
 MAX = 1 << 20
@@ -335,7 +336,7 @@ def test_orphans_are_told_from_the_chain() -> None:
     assert marker_of(store).tail == chain
 
 
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", mostly_long(range(20), 6))
 def test_random_histories(number: int) -> None:
     """Claims, commits and orphans at random: the new marker extends what was committed, by one orphan at most."""
     seed = f"{random.randrange(2**32)}/{number}"

@@ -37,6 +37,7 @@ from replayer.verify.report import verification_document
 from replayer.verify.survey import survey
 from tests.support.archives import ArchiveWriter, records
 from tests.support.corruption import Case, cases, damaged, sample_archive
+from tests.support.sampling import mostly_long
 
 
 def stored(root: Path, objects: Mapping[str, bytes]) -> ArchivePlace:
@@ -82,7 +83,7 @@ def without_digests(document: Any) -> Any:
     return {**document, "partitions": [{**each, "digests": None} for each in document["partitions"]]}
 
 
-@pytest.mark.parametrize("layout", ["topic", "seed"])
+@pytest.mark.parametrize("layout", mostly_long(["topic", "seed"]))
 def test_whole_and_damaged_archives(tmp_path: Path, layout: str) -> None:
     sample = sample_archive(layout)
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))

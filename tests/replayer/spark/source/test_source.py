@@ -12,6 +12,7 @@ from replayer.read.positions import Earliest
 from replayer.spark.source.options import parse_options
 from replayer.spark.source.source import FilteredReader
 from tests.support.archives import ArchiveWriter, records
+from tests.support.sampling import mostly_long
 
 CHUNKS, CHUNK = 140, 10
 """Enough chunks for catalogs."""
@@ -61,7 +62,7 @@ def read(archive: Path, *filters: Filter, **more: str) -> list[int]:
 
 @pytest.mark.parametrize("damage", [damage_data, lose_index, lose_catalog])
 @pytest.mark.parametrize("filters", [(), (GreaterThanOrEqual(("offset",), 95),)], ids=["whole", "filtered"])
-@pytest.mark.parametrize("size", ["10000", "1000000"], ids=["many tasks", "one task"])
+@pytest.mark.parametrize("size", mostly_long(["10000", "1000000"]), ids=["many tasks", "one task"])
 def test_damage_ends_a_read_or_is_skipped(
     archive: Path,
     damage: Callable[[Path], None],
