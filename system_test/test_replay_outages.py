@@ -17,6 +17,7 @@ from system_test.support.archiving import Site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, start
 from system_test.support.topics import create_topic
+from tests.support.sampling import in_long_run
 
 RECORDS = 40_000
 KILLS = 2
@@ -64,6 +65,7 @@ def test_a_broker_killed_in_the_middle_of_transactions(site: Site, alive: KafkaB
     assert same_records(site, topic_name, target)
 
 
+@in_long_run
 @pytest.mark.timeout(200)
 def test_ended_while_the_broker_is_away(site: Site, alive: KafkaBroker, topic_name: str) -> None:
     """SIGTERM and Ctrl-C do not wait for a broker that is gone, and what was committed is gone on with."""

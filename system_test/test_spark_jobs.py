@@ -344,6 +344,7 @@ def test_the_program_by_itself(shop: ArchiveWriter, tmp_path: Path) -> None:
     assert "\tat " not in forgotten.stderr
 
 
+@in_long_run
 def test_the_program_by_spark_submit(shop: ArchiveWriter) -> None:
     """As docs/spark.md has it: master and settings are spark-submit's, output and exit code the program's."""
     submit = str(Path(sys.executable).with_name("spark-submit"))

@@ -131,6 +131,7 @@ def test_a_transactional_topic_has_no_gaps_wherever_batches_and_jobs_end(
     assert list(map(len, archived)) == list(map(len, there))
 
 
+@in_long_run
 def test_holes_of_compaction_are_not_gaps_where_batches_meet(site: Site, topic_name: str, tmp_path: Path) -> None:
     """Whole batches are compacted away, behind some that are not."""
     create_compacted_topic(site.bootstrap, topic_name)

@@ -204,6 +204,7 @@ def test_records_of_every_content(spark: SparkSession, site: Site) -> None:
     assert all_contents(site, by_key, 2) == first
 
 
+@in_long_run
 def test_a_stream_whose_checkpoint_is_lost(spark: SparkSession, site: Site, tmp_path: Path) -> None:
     topic = "spark-stream"
     create_topic(site.bootstrap, topic, 2)
