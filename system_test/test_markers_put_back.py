@@ -20,7 +20,7 @@ from system_test.support.bulk import produce_bulk
 from system_test.support.topics import create_topic
 from system_test.support.waiting import wait_until
 from tests.support.key_pair import key_pair
-from tests.support.sampling import in_long_run
+from tests.support.sampling import mostly_long
 
 RECORDS = 8_000
 CHUNK_RECORDS = 25
@@ -28,11 +28,7 @@ KILLS = 3
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [
-        pytest.param(("topic",), id="topic"),
-        pytest.param(("seed", "--record-format", "text"), id="seed", marks=in_long_run),
-    ],
+    "layout", mostly_long([("topic",), ("seed", "--record-format", "text")]), ids=lambda layout: layout[0]
 )
 def test_markers_that_were_put_back_are_told_from_writers_at_work(
     site: Site, topic_name: str, tmp_path: Path, layout: tuple[str, ...]

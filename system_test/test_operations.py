@@ -45,7 +45,7 @@ def test_readers_agree_with_a_plain_model() -> None:
             assert disagreement is None, disagreement
             counts += found
     print(dict(counts))
-    if SEQUENCES >= 500:
+    if SEQUENCES >= 1000:
         assert all(counts[what] > SEQUENCES / 100 for what in OFTEN), counts
 
 

@@ -281,5 +281,6 @@ def test_a_sample_is_proved_and_what_is_not_compared_is_said(broker: KafkaBroker
     (topic,) = sampled["topics"]
     assert (sampled["verdict"], topic["proof"], sampled["sample"]["share"]) == ("SAMPLED", "SAMPLED", 0.01)
     (note,) = (each for each in topic["notes"] if each.startswith("sampled:"))
-    assert 0 < int(note.split()[1]) < 60_000, "the first and the last piece are compared; more of them is chance"
+    compared = 60_000 - int(note.split()[1])
+    assert 0 < compared <= 30_000, "the first piece, the last and one more: 10,000 records each, fewer where a run ends"
     assert restored("none")["verdict"] == "UNPROVED"

@@ -75,6 +75,14 @@ def program(*arguments: object) -> dict[str, Any]:
     return found
 
 
+def stored(archive: ArchiveWriter, moto: MotoServer, prefix: str) -> tuple[str, ...]:
+    """The options that name the same archive in the bucket, where this puts it."""
+    for path in filter(Path.is_file, archive.root.rglob("*")):
+        key = f"{prefix}/{path.relative_to(archive.root)}"
+        moto.client.put_object(Bucket=moto.bucket, Key=key, Body=path.read_bytes())
+    return "-a", moto.url(prefix), "--endpoint-url", moto.endpoint_url
+
+
 def places(rows: DataFrame) -> list[tuple[int, int]]:
     return sorted((row["partition"], row["offset"]) for row in rows.select("partition", "offset").collect())
 
@@ -121,10 +129,7 @@ def test_an_executor_dies_while_it_exports(spark: SparkSession, archive: Archive
 
 def test_an_archive_in_s3(spark: SparkSession, archive: ArchiveWriter, moto: MotoServer, tmp_path: Path) -> None:
     """Executors read the store by themselves."""
-    for path in filter(Path.is_file, archive.root.rglob("*")):
-        key = f"spark/{path.relative_to(archive.root)}"
-        moto.client.put_object(Bucket=moto.bucket, Key=key, Body=path.read_bytes())
-    where = ("-a", moto.url("spark"), "--endpoint-url", moto.endpoint_url)
+    where = stored(archive, moto, "spark")
     exported = program("export", "orders", tmp_path / "out", "--format", "parquet", "--from", "+100", *where)
     assert exported["records"] == 2 * (RECORDS - 100)
     checked = program("verify", "--records", "--task-bytes", "10kB", *where)
@@ -141,10 +146,7 @@ def test_executors_compact_partitions(spark: SparkSession, moto: MotoServer, tmp
         partition = writer.partition("orders", number)
         for start in range(0, 700, 10):
             partition.commit(records(range(start, start + 10)))
-    for path in filter(Path.is_file, writer.root.rglob("*")):
-        key = f"compacted/{path.relative_to(writer.root)}"
-        moto.client.put_object(Bucket=moto.bucket, Key=key, Body=path.read_bytes())
-    where = ("-a", moto.url("compacted"), "--endpoint-url", moto.endpoint_url)
+    where = stored(writer, moto, "compacted")
     command = ("compact", "--master", "local", "--buffer-dir", str(tmp_path / "buffer"), "--yes", "--json", *where)
     result = CliRunner().invoke(archiver_main, command, prog_name="archiver")
     assert result.exit_code == 0, result.stderr + result.stdout

@@ -92,7 +92,7 @@ def nasty(site: Site, topic: str, partitions: int = 2) -> int:
     return len(spread) + 40
 
 
-@pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=in_long_run)])
+@pytest.mark.parametrize("kind", mostly_long(["folder", "s3"]))
 def test_a_topic_becomes_the_archive_that_archiver_run_makes(
     spark: SparkSession, site: Site, moto: MotoServer, kind: str
 ) -> None:

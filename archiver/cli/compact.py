@@ -9,9 +9,8 @@ import orjson
 
 from archiver.cli.rewrite_options import buffer_options, rewrite_keys_options
 from archiver.commit.driver import Driver, NoLog
-from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact.planning import CompactPlans, plan_compaction
-from archiver.maintain.compact.running import Compacted, Room, carry_out
+from archiver.maintain.compact.running import Compacted, carry_out, room_of
 from archiver.maintain.contents.compact import Compaction, Conversion
 from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
@@ -25,7 +24,7 @@ from blockgz_runtime.program.options import Option as Single
 from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.spark_extra import spark_needed
 from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
+from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.topic_patterns import TopicSelection
@@ -144,12 +143,16 @@ def compact(
     With --master, such as local[4] or yarn, the plan is carried out by a Spark job; --buffer-dir is then on its
     machines. Requires pip install 'blockgz[spark]'.
     """
-    _check_master(master, rewrite_keys)
+    if master is not None:
+        _check_plain(rewrite_keys)
+        with spark_needed("archiver compact --master"):
+            from archiver.spark.compacting import CompactionTask, compact_on  # noqa: PLC0415
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
     driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
-    plan = plan_compaction(store, TopicSelection(topics) if topics else None, compaction, driver, buffer_bytes)
+    selection = TopicSelection(topics) if topics else None
+    plan = plan_compaction(store, selection, compaction, driver, buffer_bytes)
     if not as_json:
         _print_plan(plan)
     done: list[Compacted] = []
@@ -157,17 +160,11 @@ def compact(
         question = f"Store {plan.moved_bytes:,} bytes again ({plan.chunks:,} chunks become {plan.chunks_after:,})?"
         confirm(question, undone="nothing was changed", is_agreed=yes)
         if master is not None:
-            with spark_needed("archiver compact --master"):
-                from archiver.spark.compacting import CompactionTask, compact_on  # noqa: PLC0415
             task = CompactionTask(store.url, s3, compaction, buffer_dir, buffer_bytes, max_block_bytes)
             done = compact_on(master, plan.partitions, task)
         else:
-            buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
-            try:
-                room = Room(buffers, buffer_bytes, max_block_bytes)
+            with room_of(archive, buffer_dir, buffer_bytes, max_block_bytes) as room:
                 carry_out(store, plan.partitions, compaction, driver, room, done.append)
-            finally:
-                buffers.close()
         if not as_json:
             compacted = sum(not _is_left(each) for each in done)
             click.echo(f"compacted {compacted:,} of {len(plan.partitions):,} partitions; archiver gc frees the space")
@@ -178,8 +175,8 @@ def compact(
     return code_of_problems([each.error for each in problems])
 
 
-def _check_master(master: str | None, rewrite_keys: RewriteKeys) -> None:
-    if master is not None and rewrite_keys.keyring is not None:
+def _check_plain(rewrite_keys: RewriteKeys) -> None:
+    if rewrite_keys.keyring is not None:
         raise UsageError(
             "--master cannot be used with keys",
             why="keys are not sent to other machines",

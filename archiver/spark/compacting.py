@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from archiver.commit.driver import Driver, NoLog
-from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact.planning import PartitionPlan
-from archiver.maintain.compact.running import Compacted, Room, carry_out
+from archiver.maintain.compact.running import Compacted, carry_out, room_of
 from archiver.maintain.contents.compact import Compaction
 from blockgz_runtime.spark.errors import TaskFailed, carry_errors, spark_errors
 from blockgz_runtime.spark.session import session
 from blockgz_runtime.spark.shipping import Shipped
-from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
+from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
+
+_opened = lru_cache(maxsize=8)(open_existing_store)
+"""Spark keeps its Python processes, and a client of S3 takes a second to make."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,10 @@ class CompactionTask(Shipped):
     def __call__(self, plan: PartitionPlan) -> Compacted:
         ended: list[Compacted] = []
         with carry_errors(TaskFailed):
-            store = open_existing_store(self.archive, self.s3)
+            store = _opened(self.archive, self.s3)
             driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
-            buffers = BufferFolder(self.buffer_dir or default_buffer_root(self.archive))
-            try:
-                room = Room(buffers, self.buffer_bytes, self.max_block_bytes)
+            with room_of(self.archive, self.buffer_dir, self.buffer_bytes, self.max_block_bytes) as room:
                 carry_out(store, [plan], self.compaction, driver, room, ended.append)
-            finally:
-                buffers.close()
         return ended[0]
 
 

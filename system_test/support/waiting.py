@@ -37,6 +37,7 @@ def wait_until(
         left = deadline - answered
         if left <= 0:
             raise DeadlineExceededError(f"waited {seconds:g} s in vain for {what}")
-        least = answered - asked if longest_pause is None else 0.0
-        time.sleep(min(max(pause, least), left))
+        if longest_pause is None:
+            pause = max(pause, answered - asked)
+        time.sleep(min(pause, left))
         pause = min(pause * 1.5, longest)

@@ -41,6 +41,7 @@ FAN_OUT = 3
 BLOCK_BYTES = {"json": 260, "arrow": 2_300, "text": 90}
 WEIGHTS = {"data": 8, "index": 3, "catalog": 2, "last_chunk_index.json": 3}
 """How often each kind of object is damaged; all others 1."""
+DAMAGES = ("flip", "flip", "flip", "cut", "swap", "double", "zero", "grow", "two")
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def _catalog(body: bytes, reference: CatalogReference, level: int) -> Catalog:
 
 
 def cases(sample: Sample, rng: random.Random, count: int) -> Iterator[Case]:
-    """All deletions and older markers, then that many cases in all: each class of damage to each kind of object."""
+    """So many cases: all deletions and older markers, each damage to each kind of object once, and others by chance."""
     made = 0
     for case in [*_deleted(sample), *_older_markers(sample)]:
         yield case
@@ -217,9 +218,15 @@ def cases(sample: Sample, rng: random.Random, count: int) -> Iterator[Case]:
     by_kind: dict[str, list[str]] = {}
     for key in sample.vital:
         by_kind.setdefault(sample.name(key), []).append(key)
+    each_once = [(kind, damage) for kind in by_kind for damage in sorted(set(DAMAGES))]
+    rng.shuffle(each_once)
     while made < count:
-        (kind,) = rng.choices([*by_kind], [WEIGHTS.get(kind, 1) for kind in by_kind])
-        case = _one(sample, rng, kind, by_kind[kind])
+        if each_once:
+            kind, damage = each_once.pop()
+        else:
+            (kind,) = rng.choices([*by_kind], [WEIGHTS.get(kind, 1) for kind in by_kind])
+            damage = rng.choice(DAMAGES)
+        case = _one(sample, rng, kind, by_kind[kind], damage)
         if case is not None:
             yield case
             made += 1
@@ -237,9 +244,8 @@ def _older_markers(sample: Sample) -> Iterator[Case]:
             yield Case("older marker", {partition.marker_key: body}, still_valid=True)
 
 
-def _one(sample: Sample, rng: random.Random, kind: str, members: Sequence[str]) -> Case | None:
+def _one(sample: Sample, rng: random.Random, kind: str, members: Sequence[str], damage: str) -> Case | None:
     key = rng.choice(members)
-    damage = rng.choice(["flip", "flip", "flip", "cut", "swap", "double", "zero", "grow", "two"])
     if damage == "swap":
         if len(members) < 2:
             return None

@@ -1,7 +1,9 @@
 """Compacting partitions as planned: one rewrite for each run of catalogs, more where the buffer has too little room."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from archiver.commit.continuation import turn_of
@@ -14,6 +16,7 @@ from archiver.maintain.contents.data import RangeStore, data_in
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import Run, find_run
+from blockgz_runtime.store.opening import default_buffer_root
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 from index_format.marker import Marker
@@ -39,6 +42,16 @@ class Room(NamedTuple):
     max_block_bytes: int
 
 
+@contextmanager
+def room_of(archive: str, buffer_dir: Path | None, buffer_bytes: int, max_block_bytes: int) -> Iterator[Room]:
+    """A room in `buffer_dir`, or where the buffer of that archive is, given back at the end; raises BufferFailed."""
+    buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
+    try:
+        yield Room(buffers, buffer_bytes, max_block_bytes)
+    finally:
+        buffers.close()
+
+
 def carry_out(
     store: RangeStore,
     plans: Sequence[PartitionPlan],
@@ -55,9 +68,9 @@ def carry_out(
                 ended = _compact(store, plan.keys, run, compaction, driver, room)
                 if ended is Outcome.COMMITTED:
                     done.append(run)
-                    continue
-                outcome = ended
-                if ended is not Outcome.NOTHING:
+                else:
+                    outcome = ended
+                if ended not in (Outcome.COMMITTED, Outcome.NOTHING):
                     break
         except BlockgzError as error:
             failure = error
