@@ -24,6 +24,8 @@ SMALL_CHUNKS = ("--once", "--chunk-records", str(CHUNK_RECORDS), "--block-bytes"
 STARTING_SECONDS = 1.0
 JITTER_SECONDS = 0.03
 POLL_SECONDS = 0.005
+S3_POLL_SECONDS = 0.05
+"""A server of Python's that is asked all the time has no time for the archiver."""
 
 CountIndexes = Callable[[], int]
 """How many chunk indexes are stored, those that no marker leads to among them."""
@@ -42,7 +44,7 @@ def test_killed_while_archiving_to_s3(broker: KafkaBroker, moto: MotoServer, top
     def count() -> int:
         return sum(key.endswith(".index.json") for key in moto.keys(prefix))
 
-    kill_again_and_again(site, topic_name, 12_000, 4, count)
+    kill_again_and_again(site, topic_name, 12_000, 4, count, S3_POLL_SECONDS)
 
 
 def test_asked_to_end_while_draining(site: Site, topic_name: str, tmp_path: Path) -> None:
@@ -66,7 +68,9 @@ def test_asked_to_end_while_draining(site: Site, topic_name: str, tmp_path: Path
     assert len(site.exact(topic_name).records) == records
 
 
-def kill_again_and_again(site: Site, topic: str, records: int, kills: int, count: CountIndexes) -> None:
+def kill_again_and_again(
+    site: Site, topic: str, records: int, kills: int, count: CountIndexes, poll_seconds: float = POLL_SECONDS
+) -> None:
     """Most kills come once a random share of the chunks is stored, a quarter of them while the archiver starts."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -80,7 +84,7 @@ def kill_again_and_again(site: Site, topic: str, records: int, kills: int, count
     for _ in range(starts):
         lives.insert(randomly.randrange(len(lives) // 2), None)
     for stored in lives:
-        live_and_die(site, topic, stored, randomly, count)
+        live_and_die(site, topic, stored, randomly, count, poll_seconds)
 
     site.run(topic, *SMALL_CHUNKS, timeout=120)
     checked = [site.exact(topic, partition) for partition in range(PARTITIONS)]
@@ -93,13 +97,15 @@ def kill_again_and_again(site: Site, topic: str, records: int, kills: int, count
     assert (report["verdict"], report["records"]) == ("OK", records)
 
 
-def live_and_die(site: Site, topic: str, stored: int | None, randomly: random.Random, count: CountIndexes) -> None:
+def live_and_die(
+    site: Site, topic: str, stored: int | None, randomly: random.Random, count: CountIndexes, poll_seconds: float
+) -> None:
     """One life of the archiver: up to `stored` indexes and at least one more, or some moment of its start for None."""
     with site.start(topic, *SMALL_CHUNKS) as archiver:
         lifetime = STARTING_SECONDS if stored is None else JITTER_SECONDS
         if stored is not None:
             goal = max(stored, count() + 1)
-            wait_until(lambda: count() >= goal or not archiver.alive, 60, "progress", longest_pause=POLL_SECONDS)
+            wait_until(lambda: count() >= goal or not archiver.alive, 60, "progress", longest_pause=poll_seconds)
         moment = time.monotonic() + randomly.uniform(0, lifetime)
         wait_until(lambda: time.monotonic() >= moment, 60, "the moment", longest_pause=POLL_SECONDS)
         done = archiver.kill()

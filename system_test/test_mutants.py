@@ -27,12 +27,12 @@ def test_every_fault_fits_the_program() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_some_of_the_faults_are_caught() -> None:
+def test_one_of_the_faults_is_caught() -> None:
     """All of them take minutes: `make mutants`."""
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
     print(f"seed {seed}")
-    chosen = random.Random(seed).sample([mutant.name for mutant in MUTANTS], 2)
-    command = [sys.executable, "-m", "system_test.mutants", *chosen]
+    chosen = random.Random(seed).choice(MUTANTS).name
+    command = [sys.executable, "-m", "system_test.mutants", chosen]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(chosen)} of {len(chosen)} faults are caught" in done.stdout
+    assert "1 of 1 faults are caught" in done.stdout

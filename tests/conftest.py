@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -11,6 +12,12 @@ from blockgz_runtime.kafka import LOGGER
 
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 """So that no command reads the configuration of whoever runs the tests."""
+
+
+def pytest_collection_finish() -> None:
+    """The tests and what is loaded stay, and few objects are in cycles: collections are rare, as in the programs."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(autouse=True)

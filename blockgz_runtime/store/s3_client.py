@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 from botocore.exceptions import (
@@ -22,6 +23,7 @@ from botocore.exceptions import (
     SSOError,
     TokenRetrievalError,
 )
+from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 from urllib3.exceptions import HTTPError
@@ -99,6 +101,7 @@ def open_session(kind: type[S], s3: S3Settings, role: Any = None) -> S:
     Raises UnresolvedReference, and ProfileNotFound.
     """
     session = kind(profile=s3.profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     if role is not None:
         session.register_component("credential_provider", role)
         return session
@@ -106,6 +109,13 @@ def open_session(kind: type[S], s3: S3Settings, role: Any = None) -> S:
     if given:
         session.set_credentials(*(_looked_up(name, reference) for name, reference in given.items()))
     return session
+
+
+@cache
+def _loader(data_path: str | None) -> Loader:
+    """What reads the SDK's descriptions of services: megabytes of JSON, parsed once for all sessions of a process."""
+    loader: Loader = create_loader(data_path)
+    return loader
 
 
 def _looked_up(name: str, reference: str) -> str:

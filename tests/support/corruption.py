@@ -210,7 +210,10 @@ def _catalog(body: bytes, reference: CatalogReference, level: int) -> Catalog:
 
 
 def cases(sample: Sample, rng: random.Random, count: int) -> Iterator[Case]:
-    """So many cases: all deletions and older markers, each damage to each kind of object once, and others by chance."""
+    """So many cases: all deletions and older markers, each damage to each kind of object once, and others by chance.
+
+    Flips count as one damage for each class of bytes.
+    """
     made = 0
     for case in [*_deleted(sample), *_older_markers(sample)]:
         yield case
@@ -218,15 +221,18 @@ def cases(sample: Sample, rng: random.Random, count: int) -> Iterator[Case]:
     by_kind: dict[str, list[str]] = {}
     for key in sample.vital:
         by_kind.setdefault(sample.name(key), []).append(key)
-    each_once = [(kind, damage) for kind in by_kind for damage in sorted(set(DAMAGES))]
+    each_once: list[tuple[str, str, str | None]] = []
+    for kind, members in by_kind.items():
+        each_once += [(kind, damage, None) for damage in sorted({*DAMAGES} - {"flip"})]
+        each_once += [(kind, "flip", where) for where in _byte_classes(sample.objects[members[0]], kind)]
     rng.shuffle(each_once)
     while made < count:
         if each_once:
-            kind, damage = each_once.pop()
+            kind, damage, where = each_once.pop()
         else:
             (kind,) = rng.choices([*by_kind], [WEIGHTS.get(kind, 1) for kind in by_kind])
-            damage = rng.choice(DAMAGES)
-        case = _one(sample, rng, kind, by_kind[kind], damage)
+            damage, where = rng.choice(DAMAGES), None
+        case = _one(sample, rng, kind, by_kind[kind], damage, where)
         if case is not None:
             yield case
             made += 1
@@ -244,7 +250,9 @@ def _older_markers(sample: Sample) -> Iterator[Case]:
             yield Case("older marker", {partition.marker_key: body}, still_valid=True)
 
 
-def _one(sample: Sample, rng: random.Random, kind: str, members: Sequence[str], damage: str) -> Case | None:
+def _one(
+    sample: Sample, rng: random.Random, kind: str, members: Sequence[str], damage: str, where: str | None
+) -> Case | None:
     key = rng.choice(members)
     if damage == "swap":
         if len(members) < 2:
@@ -260,19 +268,25 @@ def _one(sample: Sample, rng: random.Random, kind: str, members: Sequence[str], 
             changed[second] = _cut(sample.objects[second], rng)
         return Case(f"{kind} and another", changed)
     if damage == "flip":
-        where, changed_body = _flipped(body, rng, kind)
+        where, changed_body = _flipped(body, rng, kind, where)
         return Case(f"{kind} {where} flipped", {key: changed_body})
     made = {"cut": _cut, "double": _doubled, "zero": _zeroed, "grow": _grown}[damage](body, rng)
     return None if made == body else Case(f"{kind} {damage}", {key: made})
 
 
-def _flipped(body: bytes, rng: random.Random, kind: str) -> tuple[str, bytes]:
+def _flipped(body: bytes, rng: random.Random, kind: str, where: str | None = None) -> tuple[str, bytes]:
     """A bit of a byte class chosen first, so that the few bytes of a header are hit as often as the many behind it."""
-    classes = _gzip_classes(body) if kind == "data" else _json_classes(body)
-    name = rng.choice(sorted(name for name, positions in classes.items() if positions))
+    classes = _byte_classes(body, kind)
+    where = where or rng.choice(sorted(classes))
     flipped = bytearray(body)
-    flipped[rng.choice(classes[name])] ^= 1 << rng.randrange(8)
-    return name, bytes(flipped)
+    flipped[rng.choice(classes[where])] ^= 1 << rng.randrange(8)
+    return where, bytes(flipped)
+
+
+def _byte_classes(body: bytes, kind: str) -> dict[str, list[int]]:
+    """The positions of each class of bytes that there are."""
+    classes = _gzip_classes(body) if kind == "data" else _json_classes(body)
+    return {name: positions for name, positions in classes.items() if positions}
 
 
 def _gzip_classes(body: bytes) -> dict[str, list[int]]:
