@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.lifecycle.broken import BROKEN, first_violation
 from tests.support.lifecycle.campaign import BATCH, run_batch
+from tests.support.lifecycle.directed import DIRECTED
 from tests.support.sampling import in_long_run
 
 FIRST_SEED = 40_000_000
 SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "300"))
-RARE = {"prune_without_intent", "nonce_overwritten_by_maintainer", "catalog_by_next_offset", "no_revision"}
+RARE = {*DIRECTED, "catalog_by_next_offset"}
 """Rules that show in one schedule of hundreds, or in none that is drawn: see tests/support/lifecycle/directed.py."""
 
 

@@ -40,6 +40,8 @@ ROLE_SESSION = "blockgz"
 """What AWS's logs of a role call this program."""
 REQUEST_ATTEMPTS = 4
 """By the client itself, with pauses of up to some seconds between them; after that the caller decides."""
+BODY_ATTEMPTS = 4
+"""For a body that breaks off, which botocore does not repeat."""
 
 
 def _codes(names: str) -> frozenset[str]:

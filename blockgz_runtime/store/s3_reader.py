@@ -31,6 +31,7 @@ from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.customer_key import CustomerKey, load_customer_key
 from blockgz_runtime.store.reader import ObjectReader, PassingReader
 from blockgz_runtime.store.s3_client import (
+    BODY_ATTEMPTS,
     CONDITION_FAILED,
     MISSING,
     PAST_THE_END,
@@ -48,8 +49,6 @@ from index_format.errors import TooLarge
 MAX_CONNECTIONS = 64
 READ_SECONDS = 20
 """So long a server may send nothing; with all attempts a store that hangs is given up after about a minute."""
-BODY_ATTEMPTS = 4
-"""For a body that breaks off, which botocore does not repeat; of a range, without a byte more."""
 PIECE_BYTES = 1024 * 1024
 PERMISSIONS = "s3:GetObject and s3:ListBucket"
 
@@ -195,7 +194,7 @@ class S3Reader:
 
 
 async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
-    """What `attempt` returns, tried again where the body broke off."""
+    """What `attempt` returns, tried again where the body broke off; of a range, that asks for no byte twice."""
     trials = AsyncRetrying(
         retry=retry_if_exception_type(_BROKEN_BODY),
         stop=stop_after_attempt(BODY_ATTEMPTS),

@@ -18,15 +18,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 import boto3
 from botocore.config import Config
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ResponseStreamingError,
+)
 from botocore.session import Session
 from s3transfer.utils import ReadFileChunk
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreError, StoreUnavailable
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.customer_key import load_customer_key
 from blockgz_runtime.store.s3_client import (
+    BODY_ATTEMPTS,
     CONDITION_FAILED,
     CONFLICT,
     MISSING,
@@ -100,8 +108,7 @@ class S3Store:
 
     def get(self, key: str) -> StoredObject | None:
         with self._errors(key), _PassingOver(MISSING):
-            answer = self._client.get_object(**self._content_of(key))
-            return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
+            return self._read(key)
         return None
 
     def head(self, key: str) -> ObjectHead | None:
@@ -142,8 +149,19 @@ class S3Store:
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         with self._errors(key), _PassingOver(PAST_THE_END):
-            return self._client.get_object(**self._content_of(key), Range=f"bytes={start}-{end - 1}")["Body"].read()
+            return self._read(key, Range=f"bytes={start}-{end - 1}").body
         return b""
+
+    @retry(
+        retry=retry_if_exception_type((IncompleteReadError, ResponseStreamingError)),
+        stop=stop_after_attempt(BODY_ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        reraise=True,
+    )
+    def _read(self, key: str, **more: Any) -> StoredObject:
+        """An object or a part of it, asked for again where the body breaks off: botocore repeats only the request."""
+        answer = self._client.get_object(**self._content_of(key), **more)
+        return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
 
     def folders(self, prefix: str) -> Iterator[str]:
         for page in self._pages("list_objects_v2", prefix, Delimiter="/"):

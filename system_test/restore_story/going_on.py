@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Collection
 
@@ -12,6 +13,7 @@ from system_test.restore_story.traffic import stamped
 from system_test.support.topics import Record, topic_names
 from system_test.support.waiting import wait_until
 
+ASSIGNED_SECONDS = 20.0
 OURS = "blockgz-"
 """What the groups begin with that a restore leaves behind."""
 
@@ -35,17 +37,33 @@ def _note(book: NoteBook, bootstrap: str, group: str | None, topics: Collection[
 
 
 def _read(bootstrap: str, group: str | None, topics: Collection[str]) -> dict[TopicPartition, list[Stamped]]:
-    """What a consumer gets that subscribes to topics; one of a group must find a position in every partition."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest" if group is None else "none",
-        isolation_level="read_committed",
-        fetch_max_wait_ms=50,
-        max_poll_records=5000,
-        metrics_enabled=False,
-    )
+    """What a consumer gets that subscribes to topics; one of a group must find a position in every partition.
+
+    This client may join before it knows all topics, and then never asks for their partitions: it is made again.
+    """
+    while True:
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest" if group is None else "none",
+            isolation_level="read_committed",
+            fetch_max_wait_ms=50,
+            max_poll_records=5000,
+            metrics_enabled=False,
+        )
+        try:
+            read = _read_by(consumer, group, topics)
+        finally:
+            consumer.close(autocommit=False)
+        if read is not None:
+            return read
+
+
+def _read_by(
+    consumer: KafkaConsumer, group: str | None, topics: Collection[str]
+) -> dict[TopicPartition, list[Stamped]] | None:
+    """None where not all partitions were assigned in time."""
     found = defaultdict[TopicPartition, list[Stamped]](list)
 
     def is_read(ends: dict[TopicPartition, int]) -> bool:
@@ -59,12 +77,12 @@ def _read(bootstrap: str, group: str | None, topics: Collection[str]) -> dict[To
     def everything() -> set[TopicPartition]:
         return {TopicPartition(topic, each) for topic in topics for each in consumer.partitions_for_topic(topic) or ()}
 
-    try:
-        consumer.subscribe(list(topics))
-        while not consumer.assignment() or consumer.assignment() != everything():
-            is_read({})
-        ends = consumer.end_offsets(consumer.assignment())
-        wait_until(lambda: is_read(ends), 60, f"group {group} to read to the end")
-        return {place: found[place] for place in ends}
-    finally:
-        consumer.close(autocommit=False)
+    consumer.subscribe(list(topics))
+    given_up_at = time.monotonic() + ASSIGNED_SECONDS
+    while not consumer.assignment() or consumer.assignment() != everything():
+        if time.monotonic() > given_up_at:
+            return None
+        is_read({})
+    ends = consumer.end_offsets(consumer.assignment())
+    wait_until(lambda: is_read(ends), 60, f"group {group} to read to the end")
+    return {place: found[place] for place in ends}

@@ -15,6 +15,7 @@ from blockgz_runtime.errors import AccessDenied, BufferFailed, ShuttingDown, Sto
 from blockgz_runtime.store import s3_writer as s3_store
 from blockgz_runtime.store import writer as store_writer
 from blockgz_runtime.store.address import S3Address
+from blockgz_runtime.store.s3_client import BODY_ATTEMPTS
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.s3_writer import S3Store, _check_file
 from blockgz_runtime.store.writer import FileBody
@@ -123,6 +124,23 @@ def test_a_small_object_is_stored_once_under_its_plain_name(store: S3Store, prox
     assert store_at(store, b"body", []) is None
     proxy.deliver_late()
     assert [found.key for found in store.list("")] == ["x"]
+
+
+def test_a_body_that_breaks_off_is_asked_for_again(store: S3Store, proxy: FaultProxy, large: FileBody) -> None:
+    store_at(store, large, [])
+    content = large.path.read_bytes()
+    for read in (lambda: store.get_range("x", 5, PART + 5), lambda: getattr(store.get("x"), "body", b"")[5 : PART + 5]):
+        proxy.decide = once("GetObject", Fault.CUT)
+        assert read() == content[5 : PART + 5]
+    assert proxy.counts[Fault.CUT] == 2
+
+
+def test_one_that_always_breaks_off_is_an_error(store: S3Store, proxy: FaultProxy) -> None:
+    store_at(store, b"body" * 99, [])
+    proxy.decide = lambda _: Fault.CUT
+    with pytest.raises(StoreUnavailable):
+        store.get("x")
+    assert proxy.counts[Fault.CUT] == BODY_ATTEMPTS
 
 
 def test_an_answer_that_stays_lost_is_resolved_by_the_attempt(

@@ -10,19 +10,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace as with_changes
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from archiver.commit.objects import read_marker
+from archiver.commit import commit
+from archiver.commit.objects import Held, read_marker, try_swap
 from archiver.commit.operations import NewToken, Now, Protocol
 from archiver.maintain import maintained, sweep
 from archiver.maintain.rewrite import committing, intent, layout, pruning, replacing
 from archiver.maintain.rewrite.tree import read_catalogs
 from index_format import marker as markers
+from index_format import objects
+from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKind, catalog_level
-from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Marker, Rewriting
+from index_format.marker import MAX_RETIRED, CatalogReference, ChunkEntry, Maintenance, Marker, Rewriting
+from replayer.read import partition
+from tests.support.lifecycle import maintainers
 from tests.support.lifecycle.schedule import Violation, run
 from tests.support.lifecycle.world import GRACE
 
@@ -186,6 +192,93 @@ def nonce_overwritten_by_maintainer() -> AbstractContextManager[Any]:
     return all_of(patch.object(intent, "maintained", changed), patch.object(committing, "maintained", changed))
 
 
+def rebase_ignores_epoch() -> AbstractContextManager[Any]:
+    """A writer whose swap was refused puts its part into whatever marker it finds."""
+
+    def swap(key: str, held: Held, change: Callable[[Marker], Protocol[Marker]]) -> Protocol[Held]:
+        mine = held.marker
+        while True:
+            marker = yield from change(markers.rebased(mine, held.marker))
+            held = yield from try_swap(key, marker, held.etag)
+            if held.marker.nonce == marker.nonce:
+                return held
+
+    return patch.object(commit, "swap_own_marker", swap)
+
+
+def fold_not_computed_again() -> AbstractContextManager[Any]:
+    """A writer folds once for a commit, whatever maintainers put in the place of the catalogs meanwhile."""
+
+    def fold_tail(keys: Any, marker: Marker, stored: commit.StoredCatalogs) -> Protocol[Marker]:
+        known = next((folded for kept, folded in folds if kept is stored), None)
+        if known is None:
+            known = yield from real(keys, marker, stored)
+            folds.append((stored, known))
+        return replace(marker, tail=known.tail, gaps=known.gaps, catalogs=known.catalogs)
+
+    folds: list[tuple[commit.StoredCatalogs, Marker]] = []
+    real = commit.fold_tail
+    return patch.object(commit, "fold_tail", fold_tail)
+
+
+def progress_swallows_gap() -> AbstractContextManager[Any]:
+    """Progress without records raises the newest entry, even over a gap."""
+
+    def advanced(marker: Marker, next_offset: int, **rest: Any) -> Marker:
+        result = real(marker, next_offset, **rest)
+        if not marker.tail or rest.get("gaps"):
+            return result
+        return replace(result, tail=(*marker.tail[:-1], replace(marker.tail[-1], next_offset=next_offset)))
+
+    real = markers.advanced
+    return patch.object(markers, "advanced", advanced)
+
+
+class Tail(NamedTuple):
+    """The newest entries of a marker, as what a rewrite is about."""
+
+    entries: tuple[ChunkEntry, ...]
+
+    @property
+    def start(self) -> int:
+        """See Chosen."""
+        return self.entries[0].start_offset
+
+    @property
+    def end(self) -> int:
+        """See Chosen."""
+        return self.entries[-1].next_offset
+
+
+def rewrite_touches_tail() -> AbstractContextManager[Any]:
+    """A merge is about the newest entries, which the writer holds as well."""
+
+    def choose(marker: Marker) -> Protocol[Tail | None]:
+        yield Now()
+        return Tail(marker.tail) if len(marker.tail) > 1 else None
+
+    def rewrite(keys: Any, chosen: Any, what: replacing.Rewrite, *, lease_ms: int) -> Protocol[intent.Outcome]:
+        if what.kind != "merge":
+            return (yield from real(keys, chosen, what, lease_ms=lease_ms))
+        begun = yield from intent.begin(keys, what.kind, choose, lease_ms=lease_ms)
+        if isinstance(begun, intent.Outcome):
+            return begun
+        attempt, tail = begun
+        old = yield from replacing.chunks_of(keys, tail.entries)
+        new = yield from replacing._replacement(attempt, old, what)
+        items = yield from replacing._stored_chunks(attempt, old, new)
+        held = yield from attempt.held()
+        if held.marker.tail[: len(tail.entries)] != tail.entries:
+            return intent.Outcome.OVERTAKEN
+        merged = replace(held.marker, tail=(*items, *held.marker.tail[len(tail.entries) :]))
+        body = replace(intent.maintenance_of(merged), rewriting=None)
+        yield from try_swap(keys.marker, intent.maintained(merged, body), held.etag)
+        return intent.Outcome.COMMITTED
+
+    real = maintainers.rewrite
+    return patch.object(maintainers, "rewrite", rewrite)
+
+
 def writer_swaps_its_old_catalogs() -> AbstractContextManager[Any]:
     """A writer takes the maintainers' part as it was read, but not the catalogs."""
 
@@ -284,6 +377,36 @@ def catalog_by_next_offset() -> AbstractContextManager[Any]:
     return patch.object(maintained, "_is_final", is_final)
 
 
+def walk_goes_on_at_404() -> AbstractContextManager[Any]:
+    """Garbage collection takes a catalog that is gone for one that leads nowhere."""
+
+    def follow(store: Any, *rest: Any) -> Any:
+        return real(_WithoutMissing(store), *rest)
+
+    def decode(body: bytes, *rest: Any) -> Any:
+        return SimpleNamespace(gaps=(), entries=()) if body == b"gone" else real_decode(body, *rest)
+
+    real, real_decode = sweep.follow, markers.decode_catalog
+    return all_of(patch.object(sweep, "follow", follow), patch.object(markers, "decode_catalog", decode))
+
+
+class _WithoutMissing:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def get(self, key: str) -> Any:
+        return self._store.get(key) or SimpleNamespace(body=b"gone")
+
+
+def reader_trusts_names() -> AbstractContextManager[Any]:
+    """Readers do not look at the SHA-256 of what an entry names, nor at what else the entry says of it."""
+
+    def decode(body: bytes, entry: ChunkEntry, *_: Any) -> ChunkIndex:
+        return objects.decode(body, ChunkIndex, entry.name)
+
+    return patch.object(partition, "decode_index", decode)
+
+
 def repair_without_floor() -> AbstractContextManager[Any]:
     """No floor is stored before records are deleted."""
     return patch.object(sweep, "_store_floors", lambda store, floors: [])
@@ -318,11 +441,17 @@ BROKEN: dict[str, Broken] = {
     "more_references_than_before": more_references_than_before,
     "range_from_the_index": range_from_the_index,
     "nonce_overwritten_by_maintainer": nonce_overwritten_by_maintainer,
+    "rebase_ignores_epoch": rebase_ignores_epoch,
+    "fold_not_computed_again": fold_not_computed_again,
+    "progress_swallows_gap": progress_swallows_gap,
+    "rewrite_touches_tail": rewrite_touches_tail,
     "writer_swaps_its_old_catalogs": writer_swaps_its_old_catalogs,
     "gc_reads_before_listing": gc_reads_before_listing,
     "retired_not_spared": retired_not_spared,
     "all_that_a_retired_catalog_lists": all_that_a_retired_catalog_lists,
     "catalog_by_next_offset": catalog_by_next_offset,
+    "walk_goes_on_at_404": walk_goes_on_at_404,
+    "reader_trusts_names": reader_trusts_names,
     "repair_without_floor": repair_without_floor,
     "no_revision": no_revision,
 }

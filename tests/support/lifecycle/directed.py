@@ -4,11 +4,13 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from archiver.commit.operations import CompareAndSwap
+from archiver.commit.operations import CompareAndSwap, Get, PutIfAbsent
 from tests.support.lifecycle.schedule import (
     ASKER,
     COLLECTOR,
+    CONVERTER,
     FAIR_MAINTAINERS,
+    LOOK_UPS,
     PRUNER,
     Kind,
     Schedule,
@@ -16,12 +18,13 @@ from tests.support.lifecycle.schedule import (
     finish,
     writer_to,
 )
-from tests.support.lifecycle.world import GRACE, SKEW, STEP, Process, World
+from tests.support.lifecycle.world import GRACE, SKEW, STEP, Process, World, is_hole
 from tests.support.simulator import Fate, Step
 
 WIDTH, ARCHIVED, LOG_END = 2, 14, 20
-DRAWS = range(6)
-"""Seeds of what is drawn beside the schedule, such as where a prune ends."""
+DRAWS = range(1, 7)
+MERGES = 6
+"""Seeds of what is drawn beside the schedule, such as where a prune ends; not 0, whose tokens stand in the archive."""
 Directed = Callable[[Schedule], None]
 
 
@@ -71,6 +74,58 @@ def pruner_sleeps(schedule: Schedule) -> None:
     _collected(schedule)
 
 
+def append_is_answered_late(schedule: Schedule) -> None:
+    """A writer does not hear that its append came true; a merge takes its intent before the writer looks."""
+    writer = _started(schedule, writer_to(LOG_END))
+    _up_to(schedule, writer, CompareAndSwap)  # its claim
+    schedule.step(writer)
+    _up_to(schedule, writer, CompareAndSwap)
+    schedule.step(writer, Fate.ANSWER_LOST)
+    _to_end(schedule, _started(schedule, FAIR_MAINTAINERS["merge"]))
+
+
+def retention_overtakes(schedule: Schedule) -> None:
+    """The log begins at a hole, so that the next writer has progress without a record right behind a gap."""
+    (partition,) = schedule.world.partitions
+    _to_end(schedule, _started(schedule, writer_to(ARCHIVED + 1)))
+    partition.log.low = LOG_END - 1
+    assert is_hole(partition.log.low)
+    _to_end(schedule, _started(schedule, writer_to(LOG_END)))
+
+
+def collector_sleeps(schedule: Schedule) -> None:
+    """A collector has read the marker and sleeps; a catalog of level 2 is replaced, and collected a grace later."""
+    schedule.world.store.now += GRACE
+    collector = _started(schedule, COLLECTOR)
+    _up_to_read(schedule, collector, "/_catalog/")
+    _to_end(schedule, _started(schedule, CONVERTER))
+    _collected(schedule)
+    _collected(schedule)
+    _to_end(schedule, collector)
+
+
+def name_is_taken_again(schedule: Schedule) -> None:
+    """A dead writer's upload arrives once gc has freed its name, while a look-up goes on with an old marker."""
+    writer = _started(schedule, writer_to(LOG_END))
+    _up_to(schedule, writer, PutIfAbsent)
+    schedule.step(writer, Fate.DOUBLED)  # the data
+    _up_to(schedule, writer, PutIfAbsent)
+    index = writer.operation
+    assert isinstance(index, PutIfAbsent)
+    schedule.step(writer, Fate.LATE)
+    schedule.crash(writer)
+    _to_end(schedule, _started(schedule, writer_to(LOG_END)))
+    reader = _started(schedule, LOOK_UPS)
+    _up_to_read(schedule, reader, index.key)
+    for _ in range(MERGES):
+        _to_end(schedule, _started(schedule, FAIR_MAINTAINERS["merge"]))
+    _collected(schedule)
+    _collected(schedule)
+    while schedule.world.late:
+        schedule.deliver(0)
+    _to_end(schedule, reader)
+
+
 def _started(schedule: Schedule, kind: Kind) -> Process:
     schedule.start(kind._replace(at_once=99, in_all=99), schedule.world.partitions[0])
     return schedule.live[-1]
@@ -79,6 +134,13 @@ def _started(schedule: Schedule, kind: Kind) -> Process:
 def _up_to(schedule: Schedule, process: Process, kind: type[Step]) -> None:
     """Let it go on until it is about to ask for that."""
     while process.operation is not None and not isinstance(process.operation, kind):
+        schedule.world.store.now += STEP
+        schedule.step(process)
+
+
+def _up_to_read(schedule: Schedule, process: Process, key: str) -> None:
+    """Let it go on until it is about to read an object with that in its key."""
+    while process.operation is not None and not (isinstance(process.operation, Get) and key in process.operation.key):
         schedule.world.store.now += STEP
         schedule.step(process)
 
@@ -99,5 +161,12 @@ def _has_copies(schedule: Schedule) -> bool:
     return any("/_catalog/2-" in key and "~r" in key for key in schedule.world.store.objects)
 
 
-DIRECTED: dict[str, Directed] = {"no_revision": intent_comes_late, "prune_without_intent": pruner_sleeps}
+DIRECTED: dict[str, Directed] = {
+    "no_revision": intent_comes_late,
+    "prune_without_intent": pruner_sleeps,
+    "progress_swallows_gap": retention_overtakes,
+    "nonce_overwritten_by_maintainer": append_is_answered_late,
+    "walk_goes_on_at_404": collector_sleeps,
+    "reader_trusts_names": name_is_taken_again,
+}
 """By the rule that must hold in it."""

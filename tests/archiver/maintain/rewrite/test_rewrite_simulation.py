@@ -39,6 +39,9 @@ NOTICED_AT = {
     "more_references_than_before": 7,
     "range_from_the_index": 19,
     "writer_swaps_its_old_catalogs": 1,
+    "rebase_ignores_epoch": 0,
+    "fold_not_computed_again": 2,
+    "rewrite_touches_tail": 12,
     "gc_reads_before_listing": 30,
     "retired_not_spared": 0,
     "all_that_a_retired_catalog_lists": 1,
@@ -70,7 +73,7 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
 @pytest.mark.parametrize("name", DIRECTED)
 def test_a_rule_that_shows_rarely_is_noticed_by_a_schedule_of_its_own(name: str) -> None:
     play(DIRECTED[name])
-    with BROKEN[name](), pytest.raises(Harm):
+    with BROKEN[name](), pytest.raises((Harm, ValueError)):  # a ValueError, where the program itself notices
         play(DIRECTED[name], strict=False)
 
 
