@@ -8,7 +8,6 @@ import click
 import orjson
 
 from archiver.cli.rewrite_options import buffer_options, rewrite_keys_options
-from archiver.commit.driver import Driver, NoLog
 from archiver.maintain.compact.planning import CompactPlans, plan_compaction
 from archiver.maintain.compact.running import Compacted, carry_out, room_of
 from archiver.maintain.contents.compact import Compaction, Conversion
@@ -16,6 +15,7 @@ from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.sweep import Problem
+from archiver.maintain.throttle import Pace
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
@@ -25,7 +25,6 @@ from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.spark_extra import spark_needed
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.topic_patterns import TopicSelection
 
@@ -99,6 +98,7 @@ conversion_options = OptionSet(
         "archiver compact -a s3://backup/kafka --dry-run",
         "archiver compact 'clicks-*' --chunk-bytes 256MiB -a ./archive --yes",
         "archiver compact orders --codec zstd --zstd-level 9 -a ./archive",
+        "archiver compact --rate 20MiB -a s3://backup/kafka --yes",
         "archiver compact --keys file:/etc/blockgz/keys -a s3://backup/kafka",
         "archiver compact --master yarn --buffer-dir /tmp/blockgz -a s3://backup/kafka --yes",
     ),
@@ -113,6 +113,9 @@ conversion_options = OptionSet(
 @rewrite_keys_options
 @max_block_option
 @buffer_options
+@click.option(
+    "--rate", type=SIZE, metavar="SIZE", help="Read and store so many bytes a second; of each task with --master."
+)
 @click.option("--master", metavar="URL", help="Compact in the tasks of a Spark job there, one per partition.")
 @plan_options
 def compact(
@@ -127,6 +130,7 @@ def compact(
     max_block_bytes: int,
     buffer_dir: Path | None,
     buffer_bytes: int,
+    rate: int | None,
     master: str | None,
     dry_run: bool,
     yes: bool,
@@ -150,9 +154,9 @@ def compact(
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
-    driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+    pace = Pace.of(store, rate)
     selection = TopicSelection(topics) if topics else None
-    plan = plan_compaction(store, selection, compaction, driver, buffer_bytes)
+    plan = plan_compaction(store, selection, compaction, pace.driver, buffer_bytes)
     if not as_json:
         _print_plan(plan)
     done: list[Compacted] = []
@@ -160,11 +164,11 @@ def compact(
         question = f"Store {plan.moved_bytes:,} bytes again ({plan.chunks:,} chunks become {plan.chunks_after:,})?"
         confirm(question, undone="nothing was changed", is_agreed=yes)
         if master is not None:
-            task = CompactionTask(store.url, s3, compaction, buffer_dir, buffer_bytes, max_block_bytes)
+            task = CompactionTask(store.url, s3, compaction, buffer_dir, buffer_bytes, max_block_bytes, rate)
             done = compact_on(master, plan.partitions, task)
         else:
             with room_of(archive, buffer_dir, buffer_bytes, max_block_bytes) as room:
-                carry_out(store, plan.partitions, compaction, driver, room, done.append)
+                carry_out(pace.ranges, plan.partitions, compaction, pace.driver, room, done.append)
         if not as_json:
             compacted = sum(not _is_left(each) for each in done)
             click.echo(f"compacted {compacted:,} of {len(plan.partitions):,} partitions; archiver gc frees the space")

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from archiver.commit.driver import Driver, NoLog
 from archiver.maintain.compact.planning import PartitionPlan
 from archiver.maintain.compact.running import Compacted, carry_out, room_of
 from archiver.maintain.contents.compact import Compaction
+from archiver.maintain.throttle import Pace
 from blockgz_runtime.spark.errors import TaskFailed, carry_errors, spark_errors
 from blockgz_runtime.spark.session import session
 from blockgz_runtime.spark.shipping import Shipped
 from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
 
 _opened = lru_cache(maxsize=8)(open_existing_store)
@@ -31,14 +30,14 @@ class CompactionTask(Shipped):
     buffer_dir: Path | None
     buffer_bytes: int
     max_block_bytes: int
+    bytes_per_second: int | None
 
     def __call__(self, plan: PartitionPlan) -> Compacted:
         ended: list[Compacted] = []
         with carry_errors(TaskFailed):
-            store = _opened(self.archive, self.s3)
-            driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+            pace = Pace.of(_opened(self.archive, self.s3), self.bytes_per_second)
             with room_of(self.archive, self.buffer_dir, self.buffer_bytes, self.max_block_bytes) as room:
-                carry_out(store, [plan], self.compaction, driver, room, ended.append)
+                carry_out(pace.ranges, [plan], self.compaction, pace.driver, room, ended.append)
         return ended[0]
 
 

@@ -22,10 +22,10 @@ from archiver.maintain.policy.deciding import (
     rewrite_bytes,
     runs_of_a_round,
 )
-from archiver.maintain.policy.throttle import Throttle, ThrottledDriver, ThrottledRanges
 from archiver.maintain.rewrite import planning as pruning
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.rewrite.pruning import prune
+from archiver.maintain.throttle import Throttle, ThrottledDriver, ThrottledRanges
 from archiver.monitor.snapshot import MaintenanceKind, MaintenanceSnapshot
 from blockgz_runtime.errors import ShuttingDown
 from blockgz_runtime.store.retry import TRIES_OF_COMMANDS, StoreBackoff

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, NoLog
 from archiver.commit.objects import read_marker
+from archiver.maintain.throttle import Throttle
 from benchmarks.compact import ROWS, collect, figures_of, small_chunks
 from benchmarks.compact import command as run
 from blockgz_runtime.store.opening import open_existing_store
@@ -67,6 +68,19 @@ def test_hundreds_of_small_chunks_become_a_few(tmp_path: Path) -> None:
     assert after.requests < before.requests * 2 // 3
     assert archived(root) == found
     is_sound(root)
+
+
+def test_what_is_read_and_stored_is_within_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "archive"
+    small_chunks(root, 150)
+    taken: list[int] = []
+    monkeypatch.setattr(Throttle, "take", lambda _, num_bytes: taken.append(num_bytes))
+    result = run("compact", "-a", root, "--rate", "1KiB", "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    assert sum(taken) > 2 * json.loads(result.stdout)["moved_bytes"] > 0
+    is_sound(root)
+    refused = run("compact", "-a", root, "--rate", "0")
+    assert refused.exit_code == 2 and "--rate 0 moves nothing" in refused.output
 
 
 def test_an_archiver_goes_on_after_a_compaction(tmp_path: Path) -> None:

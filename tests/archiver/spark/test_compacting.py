@@ -31,7 +31,7 @@ def planned(root: Path, buffer_bytes: int = 2**30) -> PartitionPlan:
 
 def sent(root: Path, folder: Path) -> CompactionTask:
     """As it arrives at a worker."""
-    task = CompactionTask(str(root), S3Settings(), COMPACTION, folder, 2**30, 2**20)
+    task = CompactionTask(str(root), S3Settings(), COMPACTION, folder, 2**30, 2**20, None)
     again = pickle.loads(cloudpickle.dumps(task))
     assert isinstance(again, CompactionTask) and again == task
     return again

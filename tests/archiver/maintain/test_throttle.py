@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from archiver.maintain.policy.throttle import Throttle
+from archiver.maintain.throttle import Throttle
 from blockgz_runtime.errors import ShuttingDown
 
 

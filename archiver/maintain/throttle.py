@@ -1,15 +1,16 @@
-"""Bounds on what maintenance does beside archiving: bytes a second, and no step after the process is to end."""
+"""Bounds on what maintenance does: bytes a second, and no step after the process is to end."""
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.operations import Compute, GetAll, Operation, PutIfAbsent
 from archiver.maintain.contents.data import RangeStore
-from blockgz_runtime.errors import ShuttingDown
-from blockgz_runtime.store.writer import Store
+from blockgz_runtime.errors import ShuttingDown, UsageError
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.writer import Store, ToolStore
 
 
 class Throttle:
@@ -70,3 +71,21 @@ class ThrottledDriver(Driver):
             case GetAll() | Compute():
                 self._throttle.check()
         return super()._carry_out(operation)
+
+
+class Pace(NamedTuple):
+    """How a command reads the data of chunks and stores new ones."""
+
+    ranges: RangeStore
+    driver: Driver
+
+    @classmethod
+    def of(cls, store: ToolStore, bytes_per_second: int | None) -> "Pace":
+        """As fast as the store allows where no rate is given. Raises UsageError for a rate of nothing."""
+        if bytes_per_second == 0:
+            raise UsageError("--rate 0 moves nothing", remedy="give bytes a second, such as 20MiB, or no rate")
+        wait = bounded_backoff(store.url)
+        if bytes_per_second is None:
+            return cls(store, Driver(store, NoLog(), wait, lambda: True))
+        throttle = Throttle(bytes_per_second, threading.Event())
+        return cls(ThrottledRanges(store, throttle), ThrottledDriver(store, wait, throttle, time.time))
