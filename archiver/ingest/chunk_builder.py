@@ -9,7 +9,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.sealing import Sealing
@@ -351,7 +350,8 @@ def part_below(
             if opened is not None:
                 member, entry = opened(number, member, entry)  # noqa: PLW2901 - the block as it was compressed
             batch = decode_block(member, entry, encoding, sys.maxsize)
-            part.add(batch.filter(pc.less(batch.column("offset"), end)), finished.leader_epoch, 0.0)
+            below = int(np.searchsorted(batch.column("offset").to_numpy(), end))
+            part.add(batch.slice(0, below), finished.leader_epoch, 0.0)
     if not part.facts.num_records:
         part.discard()
         return None

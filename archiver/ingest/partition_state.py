@@ -7,8 +7,8 @@ alone changes position, chain and open chunk; its committer thread alone changes
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.objects import RestingMarker
@@ -384,10 +384,10 @@ def wanted(state: ArchivingState, fetched: Fetched) -> Wanted:
                 why=f"the log was truncated below offset {state.position}, which was already read",
                 remedy="run it again; if it stops again, `archiver repair diverged` lets the partition continue",
             )
-        batch = batch.filter(pc.greater_equal(offsets, state.position))
-        duplicates = fetched.batch.num_rows - batch.num_rows
+        duplicates = int(np.searchsorted(offsets.to_numpy(), state.position))
+        batch = batch.slice(duplicates)
     if state.end_offset is not None and fetched.last_offset >= state.end_offset:
-        batch = batch.filter(pc.less(batch.column("offset"), state.end_offset))
+        batch = batch.slice(0, int(np.searchsorted(batch.column("offset").to_numpy(), state.end_offset)))
     return Wanted(batch, duplicates)
 
 
