@@ -7,7 +7,7 @@ import pytest
 from tests.support.corruption import cases, run_cases, sample_archive
 from tests.support.sampling import LONG
 
-CASES = 1_250 if LONG else 400
+CASES = 1_250 if LONG else 300
 
 
 @pytest.mark.timeout(900)

@@ -33,7 +33,7 @@ CountIndexes = Callable[[], int]
 
 def test_killed_again_and_again_while_archiving(site: Site, topic_name: str, tmp_path: Path) -> None:
     home = tmp_path / "archive" / f"topic={topic_name}"
-    records, kills = (100_000, 20) if LONG else (40_000, 6)
+    records, kills = (100_000, 20) if LONG else (30_000, 4)
     kill_again_and_again(site, topic_name, records, kills, lambda: sum(1 for _ in home.glob("*/*.index.json")))
 
 
@@ -44,7 +44,7 @@ def test_killed_while_archiving_to_s3(broker: KafkaBroker, moto: MotoServer, top
     def count() -> int:
         return sum(key.endswith(".index.json") for key in moto.keys(prefix))
 
-    kill_again_and_again(site, topic_name, 12_000, 4, count, S3_POLL_SECONDS)
+    kill_again_and_again(site, topic_name, 8_000, 4, count, S3_POLL_SECONDS)
 
 
 def test_asked_to_end_while_draining(site: Site, topic_name: str, tmp_path: Path) -> None:

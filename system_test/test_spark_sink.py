@@ -281,6 +281,7 @@ def stream(spark: SparkSession, site: Site, topic: str, checkpoint: Path, **opti
     )
 
 
+@in_long_run
 def test_a_stream_that_loses_its_checkpoint_and_two_that_meet(
     spark: SparkSession, site: Site, topic_name: str, tmp_path: Path
 ) -> None:
