@@ -198,7 +198,7 @@ def checked(told: dict[str, Any], lost: Lost, standby: Standby, found: Path) -> 
     assert all(each.value is None or not each.value.startswith(b"new") for each in read(bootstrap, "again"))
     assert own_config(bootstrap, "compacted")["cleanup.policy"] == "compact"
     assert own_config(bootstrap, "stamped")["message.timestamp.type"] == "LogAppendTime"
-    for topic in ENDED:
+    for topic in topic_names(bootstrap) & set(ENDED):  # one that was deleted early was never copied
         delete_topic(bootstrap, topic)
     wait_until(lambda: not topic_names(bootstrap) & set(ENDED), 30, "the topics to be deleted")
     partitions = {topic: count for topic, count in PARTITIONS.items() if topic not in ENDED}

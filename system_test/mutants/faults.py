@@ -89,8 +89,8 @@ MUTANTS = (
     Mutant(
         "the record at the confirmed position goes into the old topic's folder",
         "archiver/ingest/chunk_builder.py",
-        'pc.less(batch.column("offset"), end)',
-        'pc.less_equal(batch.column("offset"), end)',
+        'np.searchsorted(batch.column("offset").to_numpy(), end)',
+        'np.searchsorted(batch.column("offset").to_numpy(), end, side="right")',
         (f"{OF_IDENTITY}::TestCreatedAgain",),
     ),
     Mutant(
