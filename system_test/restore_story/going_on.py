@@ -14,6 +14,7 @@ from system_test.support.topics import Record, topic_names
 from system_test.support.waiting import wait_until
 
 ASSIGNED_SECONDS = 20.0
+"""So long a consumer may take until it has all partitions."""
 OURS = "blockgz-"
 """What the groups begin with that a restore leaves behind."""
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace as with_changes
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from archiver.commit.objects import Held, read_marker, try_swap
 from archiver.commit.operations import NewToken, Now, Protocol
 from archiver.maintain import maintained, sweep
 from archiver.maintain.rewrite import committing, intent, layout, pruning, replacing
+from archiver.maintain.rewrite.tree import Run as Neighbours
 from archiver.maintain.rewrite.tree import read_catalogs
 from index_format import marker as markers
 from index_format import objects
@@ -234,28 +235,12 @@ def progress_swallows_gap() -> AbstractContextManager[Any]:
     return patch.object(markers, "advanced", advanced)
 
 
-class Tail(NamedTuple):
-    """The newest entries of a marker, as what a rewrite is about."""
-
-    entries: tuple[ChunkEntry, ...]
-
-    @property
-    def start(self) -> int:
-        """See Chosen."""
-        return self.entries[0].start_offset
-
-    @property
-    def end(self) -> int:
-        """See Chosen."""
-        return self.entries[-1].next_offset
-
-
 def rewrite_touches_tail() -> AbstractContextManager[Any]:
     """A merge is about the newest entries, which the writer holds as well."""
 
-    def choose(marker: Marker) -> Protocol[Tail | None]:
+    def choose(marker: Marker) -> Protocol[Neighbours | None]:
         yield Now()
-        return Tail(marker.tail) if len(marker.tail) > 1 else None
+        return Neighbours(marker.tail) if len(marker.tail) > 1 else None
 
     def rewrite(keys: Any, chosen: Any, what: replacing.Rewrite, *, lease_ms: int) -> Protocol[intent.Outcome]:
         if what.kind != "merge":
@@ -263,14 +248,14 @@ def rewrite_touches_tail() -> AbstractContextManager[Any]:
         begun = yield from intent.begin(keys, what.kind, choose, lease_ms=lease_ms)
         if isinstance(begun, intent.Outcome):
             return begun
-        attempt, tail = begun
-        old = yield from replacing.chunks_of(keys, tail.entries)
+        attempt, (tail,) = begun
+        old = yield from replacing.chunks_of(keys, tail)
         new = yield from replacing._replacement(attempt, old, what)
         items = yield from replacing._stored_chunks(attempt, old, new)
         held = yield from attempt.held()
-        if held.marker.tail[: len(tail.entries)] != tail.entries:
+        if held.marker.tail[: len(tail)] != tail:
             return intent.Outcome.OVERTAKEN
-        merged = replace(held.marker, tail=(*items, *held.marker.tail[len(tail.entries) :]))
+        merged = replace(held.marker, tail=(*items, *held.marker.tail[len(tail) :]))
         body = replace(intent.maintenance_of(merged), rewriting=None)
         yield from try_swap(keys.marker, intent.maintained(merged, body), held.etag)
         return intent.Outcome.COMMITTED

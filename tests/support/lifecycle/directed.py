@@ -23,8 +23,9 @@ from tests.support.simulator import Fate, Step
 
 WIDTH, ARCHIVED, LOG_END = 2, 14, 20
 DRAWS = range(1, 7)
-MERGES = 6
 """Seeds of what is drawn beside the schedule, such as where a prune ends; not 0, whose tokens stand in the archive."""
+MERGES = 6
+"""So many, each of a list by chance, replace every catalog."""
 Directed = Callable[[Schedule], None]
 
 
@@ -35,8 +36,7 @@ def play(directed: Directed, *, strict: bool = True) -> None:
         schedule.world.strictly(strict)
         with fan_out(WIDTH):
             directed(schedule)
-            while schedule.world.late:
-                schedule.deliver(0)
+            _deliver_all(schedule)
             schedule.run_to_end()
             schedule.start(writer_to(LOG_END, name="fair writer", fair=True), schedule.world.partitions[0])
             schedule.run_to_end()
@@ -105,7 +105,7 @@ def collector_sleeps(schedule: Schedule) -> None:
 
 
 def name_is_taken_again(schedule: Schedule) -> None:
-    """A dead writer's upload arrives once gc has freed its name, while a look-up goes on with an old marker."""
+    """A dead writer's upload arrives once gc has freed its name, while a look-up continues with an old marker."""
     writer = _started(schedule, writer_to(LOG_END))
     _up_to(schedule, writer, PutIfAbsent)
     schedule.step(writer, Fate.DOUBLED)  # the data
@@ -121,8 +121,7 @@ def name_is_taken_again(schedule: Schedule) -> None:
         _to_end(schedule, _started(schedule, FAIR_MAINTAINERS["merge"]))
     _collected(schedule)
     _collected(schedule)
-    while schedule.world.late:
-        schedule.deliver(0)
+    _deliver_all(schedule)
     _to_end(schedule, reader)
 
 
@@ -131,22 +130,24 @@ def _started(schedule: Schedule, kind: Kind) -> Process:
     return schedule.live[-1]
 
 
+def _deliver_all(schedule: Schedule) -> None:
+    """What is still under way arrives."""
+    while schedule.world.late:
+        schedule.deliver(0)
+
+
 def _up_to(schedule: Schedule, process: Process, kind: type[Step]) -> None:
     """Let it go on until it is about to ask for that."""
-    while process.operation is not None and not isinstance(process.operation, kind):
-        schedule.world.store.now += STEP
-        schedule.step(process)
+    _to_end(schedule, process, lambda operation: isinstance(operation, kind))
 
 
 def _up_to_read(schedule: Schedule, process: Process, key: str) -> None:
     """Let it go on until it is about to read an object with that in its key."""
-    while process.operation is not None and not (isinstance(process.operation, Get) and key in process.operation.key):
-        schedule.world.store.now += STEP
-        schedule.step(process)
+    _to_end(schedule, process, lambda operation: isinstance(operation, Get) and key in operation.key)
 
 
-def _to_end(schedule: Schedule, process: Process) -> None:
-    while process.operation is not None:
+def _to_end(schedule: Schedule, process: Process, is_reached: Callable[[Step], bool] = lambda _: False) -> None:
+    while process.operation is not None and not is_reached(process.operation):
         schedule.world.store.now += STEP
         schedule.step(process)
 
