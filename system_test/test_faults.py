@@ -13,9 +13,10 @@ import pytest
 
 from system_test.checker import CheckedPartition
 from system_test.faults.asked import Asked, Erase
-from system_test.faults.checker import Checker, Ledgers, Life, Part, Seen, Sent
+from system_test.faults.checker import Checker, Ledgers, Life, Part, Seen, Sent, load
 from system_test.faults.positions import Fate, Holding, Outages, Process, holdings
 from system_test.faults.schedule import FaultKind, schedule
+from system_test.support.topics import Record
 
 SEED = os.environ.get("BLOCKGZ_SEED", "shard")
 DISRUPTIONS = 40
@@ -80,6 +81,28 @@ def test_a_record_in_the_hand_of_an_orderly_writer_is_lost_without_excuse(tmp_pa
     assert not verdict() and not verdict(killed)
     (broken,) = verdict(killed, Holding("second", 8, 20, 30, 30, Fate.ORDERLY, None))
     assert broken.startswith("orders:3: 1 records are lost") and "first 25 last 25: second [20, 30)" in broken
+
+
+@pytest.mark.parametrize(("start", "is_broken"), [(0, True), (7, False)])
+def test_a_record_acknowledged_without_an_offset_is_archived(start: int, is_broken: bool, tmp_path: Path) -> None:
+    """As a client is told that sends again what a killed broker had written."""
+    sent = ["s", "id", 3, 1, None, "mark", "key", 5], ["s", "id", 3, 2, None, "mark", "key", 5]
+    acknowledged = ["a", "id", 3, 1, 7], ["a", "id", 3, 2, None]
+    (tmp_path / "plain.ledger").write_text("".join(json.dumps(line) + "\n" for line in (*sent, *acknowledged)))
+    life = Life("orders", "id", 4, compacted=False, deleted=False, truncated_to={})
+    marker = {"start_offset": start, "next_offset": 9}
+    part = Part(life, HOME, 3, Seen(), CheckedPartition(marker, [], [], [], [], []))
+    records = {7: Record(7, 5, 0, None, b"plain:1:", ())}
+    checker = Checker(tmp_path, "b:1", load(tmp_path), {})
+    checker._check_complete(part, records)
+    checker._check_unplaced(part, records)
+    assert checker.verdict.violations == (
+        ["orders:00003: acknowledged without an offset and not archived: ['plain:2']"] if is_broken else []
+    )
+    records[8] = Record(8, 5, 0, None, b"plain:2:", ())
+    checker.verdict.violations.clear()
+    checker._check_unplaced(part, records)
+    assert checker.verdict.violations == [] and checker.verdict.figures["acknowledged_without_offset"] == 2
 
 
 HOME = "topic=orders/partition=00003/"

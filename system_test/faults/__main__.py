@@ -22,7 +22,8 @@ from system_test.faults.campaign import Round, RoundFailedError, RoundSettings
 
 _ADDED = (
     *("disruptions", "store_faults", "seconds", "archiver_starts", "marker_samples", "group_samples", "hashed_objects"),
-    *("acknowledged_committed", "acknowledged_aborted", "acknowledged_unknown", "archived_records", "chunks"),
+    *("acknowledged_committed", "acknowledged_aborted", "acknowledged_unknown", "acknowledged_without_offset"),
+    *("archived_records", "chunks"),
     *("gaps", "gap_offsets", "lost_to_truncation", "lost_to_deletion", "compacted_before_archived"),
     *("records_of_deleted_topics", "compared_with_topic", "incarnations"),
     *("erased", "pruned", "gone_for_good", "deletions"),

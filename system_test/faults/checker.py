@@ -58,6 +58,8 @@ class Ledgers:
     offsets: dict[Where, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     """Acknowledged offset -> sequence."""
     offset_of: dict[str, int] = field(default_factory=dict)
+    unplaced: dict[Where, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Sequences acknowledged without an offset: they were sent again, and the broker had them already."""
     endings: dict[str, str] = field(default_factory=dict)
 
     def outcome(self, sequence: str) -> str:
@@ -80,6 +82,8 @@ def _take(ledgers: Ledgers, name: str, entry: list[Any]) -> None:
         case ["s", topic_id, partition, number, transaction, mark, key, timestamp]:
             whole = f"{name}:{transaction}" if transaction else None
             ledgers.sent[f"{name}:{number}"] = Sent((topic_id, partition), whole, mark, key, timestamp)
+        case ["a", topic_id, partition, number, None]:
+            ledgers.unplaced[topic_id, partition].append(f"{name}:{number}")
         case ["a", topic_id, partition, number, offset]:
             ledgers.offsets[topic_id, partition][offset] = f"{name}:{number}"
             ledgers.offset_of[f"{name}:{number}"] = offset
@@ -236,6 +240,7 @@ class Checker:
         self._check_gaps(part)
         self._check_records(part, archived)
         self._check_complete(part, archived)
+        self._check_unplaced(part, archived)
         if life.deleted:
             if checked.marker["successor"] is None:
                 self.verdict.broken(f"{name}: deleted and created again, but its marker names no successor")
@@ -288,9 +293,7 @@ class Checker:
         topic, home = part.life.topic, part.home
         seen: set[str] = set()
         for offset, record in archived.items():
-            assert record.value is not None
-            ledger, number, _ = record.value.split(b":", 2)
-            sequence = f"{ledger.decode()}:{number.decode()}"
+            sequence = _sequence(record)
             sent = self._ledgers.sent.get(sequence)
             problem = None
             if sent is None or sent.where != part.where:
@@ -313,7 +316,8 @@ class Checker:
         """Every acknowledged record is archived, unless the truth explains why not."""
         life, checked, figures = part.life, part.checked, self.verdict.figures
         acknowledged = self._ledgers.offsets.get(part.where, {})
-        newest_of_key: dict[str | None, int] = {}
+        unplaced = self._ledgers.unplaced.get(part.where, ())
+        newest_of_key: dict[str | None, float] = {self._ledgers.sent[each].key: math.inf for each in unplaced}
         for offset, sequence in acknowledged.items():
             key = self._ledgers.sent[sequence].key
             newest_of_key[key] = max(offset, newest_of_key.get(key, -1))
@@ -347,6 +351,16 @@ class Checker:
                 f"{part.name}: {len(lost)} acknowledged records are not archived, first {lost[:5]} last {lost[-1]}, "
                 f"of [{start}, {end}) above {checked.floor}"
             )
+
+    def _check_unplaced(self, part: Part, archived: dict[int, Record]) -> None:
+        """Every record acknowledged without an offset is archived, where nothing took records of its partition."""
+        due = {each for each in self._ledgers.unplaced.get(part.where, ()) if self._is_due(each)}
+        missing = due - {_sequence(record) for record in archived.values()}
+        self.verdict.figures["acknowledged_without_offset"] += len(due)
+        checked, life = part.checked, part.life
+        is_whole = not (part.gaps or checked.marker["start_offset"] or checked.floor or checked.erased)
+        if missing and is_whole and not (life.deleted or life.compacted):
+            self.verdict.broken(f"{part.name}: acknowledged without an offset and not archived: {sorted(missing)}")
 
     def _taken_out(self, part: Part, offset: int, key: str | None, timestamp: int) -> str | None:
         """By what maintainers were asked for, a record that was archived is missing; None where that explains nothing.
@@ -419,7 +433,7 @@ class Checker:
         """Nothing in the archive, led to or not, holds what was erased completely."""
         for home, part in self._parts.items():
             gone = {
-                sequence.encode()
+                sequence
                 for offset, sequence in self._ledgers.offsets.get(part.where, {}).items()
                 if self._asked.is_gone_for_good(part.life.topic, home, self._ledgers.sent[sequence].key, offset)
             }
@@ -429,12 +443,16 @@ class Checker:
                     self.verdict.broken(f"{path.name} of {part.name} holds records that are erased: {sorted(left)}")
 
 
-def _sequences(path: Path) -> Iterator[bytes]:
+def _sequences(path: Path) -> Iterator[str]:
     """Those of all records in a chunk's data."""
     content = decompressed(path.read_bytes(), "gzip" if path.suffix == ".gz" else "zstd")
-    for record in records_of_content(content, "arrow" if ".arrows." in path.name else "json"):
-        assert record.value is not None
-        yield b":".join(record.value.split(b":", 2)[:2])
+    return map(_sequence, records_of_content(content, "arrow" if ".arrows." in path.name else "json"))
+
+
+def _sequence(record: Record) -> str:
+    """`ledger:number`, as the record's value begins."""
+    assert record.value is not None
+    return b":".join(record.value.split(b":", 2)[:2]).decode()
 
 
 def _fetch(archive: Path, topic: str, folder: str) -> Fetch:

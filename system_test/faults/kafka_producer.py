@@ -8,7 +8,8 @@ It reads commands from stdin, one JSON array a line, and answers each with the c
 
 The ledger holds JSON arrays: `["s", topic id, partition, sequence, transaction, fingerprint, key hash, timestamp]`
 before sending,
-`["a", topic id, partition, sequence, offset]` when acknowledged, `["f", sequence, error]` when the client gave up,
+`["a", topic id, partition, sequence, offset]` when acknowledged (null: the broker had it already and tells no offset),
+`["f", sequence, error]` when the client gave up,
 `["e", transaction, "committed"|"aborted"|"unknown"]` at a transaction's end.
 """
 
