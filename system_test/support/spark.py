@@ -27,7 +27,8 @@ _JARS = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.0",
 )
-_JAVA_ENDS_SECONDS = 60
+_JAVA_ENDS_SECONDS = 400
+"""To keep classes takes minutes beside three processes of tests."""
 JAVA_OPTIONS = " ".join(["-Xss8m", *QUICK_JAVA, *kept_classes(SPARK_CLASSES)])
 _ROOT = Path(__file__).parents[2]
 _AVRO = ("org.apache.spark:spark-avro_2.13:4.0.1",)
