@@ -26,20 +26,14 @@ Server = TypeVar("Server", bound=AbstractContextManager[object])
 _HERE = Path(__file__).parent
 _TEST_SECONDS = 300
 _LONGEST = (
-    "test_soak.py",
-    "test_faults.py",
-    "test_mutants.py",
-    "test_operations.py",
-    "test_restore_standby.py",
-    "test_maintainers.py",
-    "test_service_simulation.py",
-    "test_kill.py",
-    "test_spark_republish.py",
-    "test_spark_sink.py",
-    "test_spark_readings.py",
-    "test_spark_cluster.py",
-    "test_spark_jobs.py",
+    *("test_faults.py", "test_restore_standby.py", "test_spark_sink.py", "test_mutants.py", "test_semantics.py"),
+    *("test_spark_republish.py", "test_sharing.py", "test_operations.py", "test_kill.py", "test_spark_jobs.py"),
+    *("test_page_jobs.py", "test_spark_source.py", "test_story.py", "test_replay_transactional.py", "test_page.py"),
+    *("test_spark_cluster.py", "test_restore.py", "test_maintainers.py", "test_job_proof.py", "test_spark_sql.py"),
+    *("test_restore_story.py", "test_records_in_hand.py", "test_service_simulation.py", "test_undo.py", "test_acls.py"),
+    *("test_reading_memory.py", "test_lost_rights.py", "test_replay_outages.py", "test_two_archives.py"),
 )
+"""In this order: what keeps the processors busy and what waits for brokers run beside each other."""
 
 
 # A shell that starts pytest in the background has SIGINT ignored, and every program under test would inherit that.
@@ -52,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A fixture may have to fetch or build its server first, and has deadlines of its own.
     """
-    items.sort(key=lambda item: item.path.name not in _LONGEST)
+    place = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
     for item in items:
         if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))

@@ -16,7 +16,7 @@ from tests.support.sampling import LONG
 
 FIRST_SEED = 84_128_367
 """Of each run but the long one, which draws its own."""
-SEQUENCES = int(os.environ.get("BLOCKGZ_OPERATIONS", "1000"))
+SEQUENCES = int(os.environ.get("BLOCKGZ_OPERATIONS", "2000"))
 SEED = int(os.environ.get("BLOCKGZ_SEED", str(random.randrange(10**9) if LONG else FIRST_SEED)))
 BATCH = 100
 OFTEN = (

@@ -24,7 +24,7 @@ from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import start
 from system_test.support.waiting import wait_until
-from tests.support.sampling import LONG
+from tests.support.sampling import LONG, in_long_run
 
 KILLS = int(os.environ.get("BLOCKGZ_RESTORE_KILLS", "2"))
 RECORDS, SECONDS = (20_000, 20.0) if LONG else (300, 2.0)
@@ -82,6 +82,7 @@ def test_consumers_go_on_where_they_stood_at_a_moment(lost: Lost, target: Site, 
     assert (verdict["lost"], verdict["above"] > 0) == (0, True)
 
 
+@in_long_run
 @pytest.mark.timeout((1200 if LONG else 120) + 10 * KILLS)
 def test_a_killed_restore_of_the_last_moment(lost: Lost, target: Site, tmp_path: Path) -> None:
     """What was written last was not archived: groups that had read it go on at the end of what was."""

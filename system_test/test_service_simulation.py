@@ -23,7 +23,7 @@ def simulate(*options: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("part", mostly_long(range(4), 2))
+@pytest.mark.parametrize("part", mostly_long(range(4)))
 def test_what_was_fetched_is_kept(part: int) -> None:
     simulate("--schedules", str(A_PART), "--seed", str(FIRST_SEED + part * A_PART))
 

@@ -363,6 +363,7 @@ def test_the_program_by_spark_submit(shop: ArchiveWriter) -> None:
     assert (report["verdict"], [each["records"] for each in report["partitions"]]) == ("WARNING", [90, 20])
 
 
+@in_long_run
 def test_the_example(
     spark: SparkSession,
     tmp_path: Path,
