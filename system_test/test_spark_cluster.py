@@ -127,6 +127,7 @@ def test_an_executor_dies_while_it_exports(spark: SparkSession, archive: Archive
     assert sorted((row["partition"], row["offset"]) for row in rows) == EVERY
 
 
+@in_long_run
 def test_an_archive_in_s3(spark: SparkSession, archive: ArchiveWriter, moto: MotoServer, tmp_path: Path) -> None:
     """Executors read the store by themselves."""
     where = stored(archive, moto, "spark")

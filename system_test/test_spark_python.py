@@ -15,7 +15,7 @@ from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import JAVA_OPTIONS, job_command
 from system_test.support.topics import NewRecord, create_topic, produce
-from tests.support.sampling import mostly_long
+from tests.support.sampling import in_long_run, mostly_long
 
 MODULES = ("pyspark", "py4j", "numpy", "pandas", "pyarrow", "dateutil", "pytz", "six.py", "tzdata", "pyarrow.libs")
 TOPIC = "spark-python"
@@ -57,7 +57,8 @@ def verification(site: Site, *options: str) -> list[str]:
     return [sys.executable, "-m", "replayer", "spark", "verify", "--json", *site.archive, *options]
 
 
-@pytest.mark.parametrize("program", mostly_long(["archiver", "replayer"]))
+@in_long_run
+@pytest.mark.parametrize("program", ["archiver", "replayer"])
 def test_workers_on_this_machine_run_the_drivers_python(site: Site, bare: Path, program: str) -> None:
     """Another python3 is first on the path."""
     if program == "archiver":

@@ -317,6 +317,7 @@ def test_a_stream_that_loses_its_checkpoint_and_two_that_meet(
     assert (found["verdict"], sum(each["records"] for each in found["partitions"])) == ("OK", 900), f"seed {seed}"
 
 
+@in_long_run
 def test_the_service_and_the_sink_continue_where_the_other_ended(
     spark: SparkSession, site: Site, topic_name: str
 ) -> None:

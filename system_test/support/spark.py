@@ -99,6 +99,9 @@ def _started(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]
         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .config("spark.executor.memory", "768m")
         .config("spark.ui.enabled", "false")
+        # Queries of some hundred rows are over before code that is made for them would be compiled.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")

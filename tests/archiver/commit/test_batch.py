@@ -24,6 +24,7 @@ from tests.support.archives import records
 from tests.support.chain import Chain, check_history, read_chain
 from tests.support.chunks import POLICY, archive_all, finished_chunk, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.sampling import LONG
 from tests.support.simulator import CRASHES, Actor, Fate, Scenario, fates_of, simulate
 
 SEED = random.randrange(2**32)
@@ -31,7 +32,7 @@ GIVES_UP = (*CRASHES, Fate.TAKEN_AWAY)
 LAYOUTS = ("topic", "seed")
 BATCHES = (range(0, 6), range(6, 12), range(12, 20))
 """Rows of the log that each batch brings, two chunks of two tasks."""
-SCHEDULES = 120
+SCHEDULES = 240 if LONG else 60
 
 
 @cache

@@ -23,6 +23,7 @@ from replayer.cli import main as replayer
 from replayer.replay.jobs.folder import JobFolder
 from tests.replayer.replay.jobs.test_log import request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
+from tests.support.sampling import mostly_long
 from tests.support.sasl_broker import SaslBroker
 
 SECRET = "hunter2-that-nobody-sees"
@@ -143,7 +144,7 @@ def test_it_may_stand_in_a_file(folder: Path, broker: SaslBroker) -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-@pytest.mark.parametrize("reference", ["${env:NO_SUCH_SECRET}", "${file:/no/such/secret}"])
+@pytest.mark.parametrize("reference", mostly_long(["${env:NO_SUCH_SECRET}", "${file:/no/such/secret}"]))
 def test_a_reference_that_leads_nowhere_is_named(path: str, reference: str, broker: SaslBroker) -> None:
     code, output = run(path, broker.bootstrap_servers, reference, "--debug")
     call = CALLS[path]
