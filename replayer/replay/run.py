@@ -377,8 +377,9 @@ class _RunningReplay:
             self._sound = False
             fresh, zeros = sendable(self._ledger.accept(source, piece))
             if fresh.num_rows:
-                self.sink.send(piece.target, fresh)
+                # First: of what cannot be sent to its end, the cluster may have taken the beginning.
                 self._outstanding.sent(piece.target, source, fresh.column("offset").to_numpy().copy())
+                self.sink.send(piece.target, fresh)
                 self._counts.add(source, piece.target, fresh, zeros)
                 records += fresh.num_rows
                 num_bytes += payload_bytes(fresh)

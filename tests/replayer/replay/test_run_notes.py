@@ -11,7 +11,7 @@ import pytest
 
 from blockgz_runtime.store.local import LocalStore
 from index_format.records import Record, iter_records
-from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
+from replayer.errors import CommitLost, DeliveryFailed, Fenced, JobTakenOver, TargetChanged
 from replayer.read.selection import Selection
 from replayer.replay.jobs.folder import JobFolder, runs_in
 from replayer.replay.jobs.log import FolderLog
@@ -219,3 +219,27 @@ def test_what_a_failure_hides_is_reported(selections: list[Selection]) -> None:
     keeping = Keeping(pin=ChangesAt(2), patience=0.0)
     with pytest.raises(TargetChanged, match="another one"):
         replay_into(Refusing(Topic()), selections, cadence=SMALL, keeping=keeping)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=["kept", "folded"])
+@pytest.mark.parametrize("sends", [1, 3])
+def test_what_the_cluster_took_of_a_batch_that_failed_is_noted(
+    selections: list[Selection], pipeline: Pipeline, sends: int, tmp_path: Path
+) -> None:
+    """A batch fails in the middle, or because of another lane's record, when some of it is acknowledged."""
+
+    class Failing(Slow):
+        left = sends
+
+        def send(self, lane: int, batch: pa.RecordBatch) -> None:
+            self.left -= 1
+            super().send(lane, batch.slice(0, 2) if self.left == 0 else batch)
+            if self.left == 0:
+                raise DeliveryFailed("not taken", why="it is too large")
+
+    folder, topic = JobFolder(LocalStore(tmp_path), "j"), Topic()
+    with pytest.raises(DeliveryFailed, match="not taken"):
+        replay_into(Failing(topic), selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), NoEnds()))
+    taken = sum(map(len, topic.records.values()))
+    noted = sum(run.records for run in counted(folder))
+    assert 0 < noted <= taken, "the rest was not acknowledged"
