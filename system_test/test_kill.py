@@ -44,7 +44,7 @@ def test_killed_while_archiving_to_s3(broker: KafkaBroker, moto: MotoServer, top
     def count() -> int:
         return sum(key.endswith(".index.json") for key in moto.keys(prefix))
 
-    kill_again_and_again(site, topic_name, 8_000, 4, count, S3_POLL_SECONDS)
+    kill_again_and_again(site, topic_name, 5_000, 3, count, S3_POLL_SECONDS)
 
 
 def test_asked_to_end_while_draining(site: Site, topic_name: str, tmp_path: Path) -> None:

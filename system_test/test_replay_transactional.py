@@ -77,7 +77,7 @@ def logged(site: Site, copy: str) -> int:
 def test_killed_again_and_again_while_replaying(site: Site, topic_name: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    records, kills = (100_000, 5) if LONG else (40_000, 3)
+    records, kills = (100_000, 5) if LONG else (25_000, 2)
     prepare(site, topic_name, records, seed)
     outcome = replay_and_kill(site, topic_name, f"{topic_name}-copy", records, kills, seed)
     print(outcome)

@@ -311,6 +311,7 @@ def test_the_command_on_executors(
     assert (report["verdict"], report["records"]) == ("OK", 601)
 
 
+@in_long_run
 def test_a_driver_that_is_killed_and_gone_on_with(site: Site, large: str, tmp_path: Path) -> None:
     """Into fewer partitions than the source has: positions go to more than one group."""
     copy = empty_copy(site, large, "folded", 1)

@@ -339,6 +339,7 @@ def test_the_service_and_the_sink_continue_where_the_other_ended(
     assert verified(site, topic_name)["verdict"] == "OK"
 
 
+@in_long_run
 def test_retention_that_overtakes_a_job_ends_it_and_the_way_on_records_the_gap(
     spark: SparkSession, site: Site, topic_name: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,9 @@ from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format.chunk_index import Gap
 from index_format.errors import MalformedObject
+from index_format.identity import TopicInfo
 from index_format.keys import Conflict
+from index_format.objects import encode
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.lookup import BeforeFirst, Found, Hole, InGap, NotYet, Outcome, look_up
@@ -193,6 +195,18 @@ class TestIncarnations:
         with pytest.raises(NotInArchive, match="partition 0 of payments") as caught:
             opened.read(lambda archive: archive.open_partition("payments", 0))
         assert "payments~1" in caught.value.remedy
+
+    def test_what_means_a_topic_whose_successor_is_not_archived_yet(
+        self, opened: Opened, writer: ArchiveWriter
+    ) -> None:
+        payments = writer.partition("payments", 0)
+        payments.commit(records([0, 1]))
+        assert opened.read(lambda archive: archive.whole_topic("payments~1")) == "payments"
+        newer = TopicInfo(topic="payments", topic_id="another", incarnation=2)
+        writer.put("topic=payments~2/_topic.json", encode(newer))
+        payments.hand_over("payments~2")
+        whole = opened.read(lambda archive: archive.whole_topic("payments~1"))
+        assert len(opened.read(lambda archive: scanned(archive, whole, 0))) == 2
 
 
 class TestAbsence:
