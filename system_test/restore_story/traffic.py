@@ -27,7 +27,7 @@ BUSY = {"compacted": 2, "stamped": 1, "one": 1, "fifty": 50, "unicode": 3, "skew
 """Topics and their partitions that plain producers write to; others write to DEALS in transactions."""
 DEALS = {"deals": 2}
 FOLLOWED = {"one": 1, "fifty": 50, "stamped": 1}
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.02
 AT_ONCE = 5
 
 
