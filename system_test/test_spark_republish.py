@@ -331,3 +331,5 @@ def test_a_driver_that_is_killed_and_gone_on_with(site: Site, large: str, tmp_pa
     (found,) = all_contents(site, copy, 1)
     by_source = [[record for record in found if int(str(record[0])) % 2 == n] for n in range(2)]
     assert by_source == all_contents(site, large, 2)
+    again = replayed(site, large, copy, *named, "--resume", env=env)
+    assert (again["records"], again["records_before"], again["tasks"]) == (0, RECORDS, 0)

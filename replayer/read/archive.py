@@ -150,11 +150,12 @@ class Archive:
         Raises as `folder_of`.
         """
         first = parse_topic_folder(folder)
-        folders = await self._folders_of(first.topic)
+        same = await self.pinned()
+        folders = await same._folders_of(first.topic)
         if folders[0] != first:
             return folder
         # A newer topic of which nothing is archived yet is what the markers of this one may name as its successor.
-        is_newest = folders[-1] == (await self.incarnations(first.topic))[-1]
+        is_newest = folders[-1] == (await same.incarnations(first.topic))[-1]
         return first.topic if is_newest or len(folders) > 1 else folder
 
     async def _folders_of(self, topic: str) -> Sequence[TopicFolder]:

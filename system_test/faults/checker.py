@@ -238,9 +238,9 @@ class Checker:
         if checked.marker["topic_id"] != life.topic_id:
             self.verdict.broken(f"{name}: the marker's topic id is {checked.marker['topic_id']}, not {life.topic_id}")
         self._check_gaps(part)
-        self._check_records(part, archived)
+        sequences = self._check_records(part, archived)
         self._check_complete(part, archived)
-        self._check_unplaced(part, archived)
+        self._check_unplaced(part, sequences)
         if life.deleted:
             if checked.marker["successor"] is None:
                 self.verdict.broken(f"{name}: deleted and created again, but its marker names no successor")
@@ -288,8 +288,11 @@ class Checker:
         if start not in (None, 0) and start not in lows and not part.life.compacted:
             self.verdict.broken(f"{part.name}: the archive starts at {start}, the log did not")
 
-    def _check_records(self, part: Part, archived: dict[int, Record]) -> None:
-        """Every archived record was sent to this partition as it stands here, stands here once, and was not erased."""
+    def _check_records(self, part: Part, archived: dict[int, Record]) -> set[str]:
+        """Every archived record was sent to this partition as it stands here, stands here once, and was not erased.
+
+        Gives the sequences of all of them.
+        """
         topic, home = part.life.topic, part.home
         seen: set[str] = set()
         for offset, record in archived.items():
@@ -311,6 +314,7 @@ class Checker:
             if problem:
                 self.verdict.broken(f"{part.name}: the archived record at {offset} {problem}")
             seen.add(sequence)
+        return seen
 
     def _check_complete(self, part: Part, archived: dict[int, Record]) -> None:
         """Every acknowledged record is archived, unless the truth explains why not."""
@@ -352,10 +356,10 @@ class Checker:
                 f"of [{start}, {end}) above {checked.floor}"
             )
 
-    def _check_unplaced(self, part: Part, archived: dict[int, Record]) -> None:
+    def _check_unplaced(self, part: Part, archived: set[str]) -> None:
         """Every record acknowledged without an offset is archived, where nothing took records of its partition."""
         due = {each for each in self._ledgers.unplaced.get(part.where, ()) if self._is_due(each)}
-        missing = due - {_sequence(record) for record in archived.values()}
+        missing = due - archived
         self.verdict.figures["acknowledged_without_offset"] += len(due)
         checked, life = part.checked, part.life
         is_whole = not (part.gaps or checked.marker["start_offset"] or checked.floor or checked.erased)

@@ -5,7 +5,8 @@
 prints figures and every fault as a JSON object. Right is, for each partition, each committed record before the first
 one of TIME_MS or later, and before the end of what was archived: once, in order, and no other. And for each group, in
 each partition where it had a position then: those of them at or after that position. Then is when the archiver asked
-it last before TIME_MS; the position must be one that it still had in the OLDEST_MS before TIME_MS.
+it last before TIME_MS, or up to a second earlier; the position must be one that it still had in the OLDEST_MS before
+TIME_MS.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def counted(folder: JobFolder) -> list[Run]:
     return [run for lane in by_lane.values() for run in lane]
 
 
-def judge(folder: JobFolder, topic: Topic) -> None:
-    """The map names each record of the target, and its place, once and rightly."""
+def records_named(folder: JobFolder, topic: Topic) -> dict[int, list[tuple[int, Record]]]:
+    """By lane, the places and records of the target that the map names, each of them rightly."""
     named: dict[int, list[tuple[int, Record]]] = {}
     for run in counted(folder):
         place = range(run.target_start, run.target_end)
@@ -67,6 +67,12 @@ def judge(folder: JobFolder, topic: Topic) -> None:
         assert {each.key for each in found} == {b"%d" % run.source}
         assert (found[0].offset, found[-1].offset + 1) == (run.start, run.end)
         named.setdefault(run.lane, []).extend(zip(place, found, strict=True))
+    return named
+
+
+def judge(folder: JobFolder, topic: Topic) -> None:
+    """The map names each record of the target, and its place, once and rightly."""
+    named = records_named(folder, topic)
     assert {lane: [at for at, _ in sorted(each)] for lane, each in named.items()} == {
         lane: list(range(len(held))) for lane, held in topic.records.items() if held
     }
@@ -241,5 +247,5 @@ def test_what_the_cluster_took_of_a_batch_that_failed_is_noted(
     with pytest.raises(DeliveryFailed, match="not taken"):
         replay_into(Failing(topic), selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), NoEnds()))
     taken = sum(map(len, topic.records.values()))
-    noted = sum(run.records for run in counted(folder))
+    noted = sum(map(len, records_named(folder, topic).values()))
     assert 0 < noted <= taken, "the rest was not acknowledged"
