@@ -72,6 +72,7 @@ class LogEvent(StrEnum):
     UNANSWERED = "unanswered"
     UNCONFIRMED = "unconfirmed"
     UNENCRYPTED = "unencrypted"
+    UNOWNED = "unowned"
     WATERMARKS_UNKNOWN = "watermarks_unknown"
     WORKER_DIED = "worker_died"
 

@@ -1,13 +1,16 @@
 """Several archivers share topics by a consumer group; members come, go, die and come back."""
 
 import json
+import logging
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from system_test.support.kafka_broker import CONSUMER_SESSION_MS, KafkaBroker
 from system_test.support.programs import Running, run, start
@@ -157,6 +160,50 @@ def test_a_static_id_of_the_new_protocol_is_asked_for_until_it_is_free(team: Tea
         team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
     assert second.terminate().exit_code == 0
     team.assert_exact(topic_name, 2)
+
+
+def test_partitions_that_a_fenced_member_gave_up_get_an_owner(team: Team, topic_name: str) -> None:
+    """It is fenced between giving them up and joining again, so that the group goes on without giving them out."""
+    create_topic(team.bootstrap, topic_name, 4)
+    fill(team.bootstrap, topic_name, 4, 400)
+    group = ("--group-id", topic_name, *SESSION)
+    has_all, gave_up, is_over = threading.Event(), threading.Event(), threading.Event()
+
+    def take(consumer: Consumer, partitions: object) -> None:
+        consumer.incremental_assign([])
+        has_all.set()
+
+    def give_up(consumer: Consumer, partitions: object) -> None:
+        gave_up.set()
+        is_over.wait(60)
+
+    former = Consumer(
+        {
+            "bootstrap.servers": team.bootstrap,
+            "group.id": topic_name,
+            "group.instance.id": "first",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": 6000,
+            "logger": logging.getLogger("kafka"),
+        }
+    )
+    former.subscribe([topic_name], on_assign=take, on_revoke=give_up)
+    poll = threading.Thread(target=lambda: [former.consume(1, 0.1) for _ in iter(is_over.is_set, True)], daemon=True)
+    poll.start()
+    try:
+        assert has_all.wait(30), "the first member has all partitions"
+        other = team.join(topic_name, *group, "--group-instance-id", "second")
+        assert gave_up.wait(30), "some are for the second member"
+        restarted = team.join(topic_name, *group, "--group-instance-id", "first")
+        for partition in range(4):
+            team.wait_for(topic_name, partition, 100, 60)
+    finally:
+        is_over.set()
+        poll.join()
+        former.close()
+    assert "unowned" in other.stderr + restarted.stderr
+    assert other.terminate().exit_code == restarted.terminate().exit_code == 0
+    team.assert_exact(topic_name, 4)
 
 
 def test_a_stopped_member_comes_back_as_a_zombie(team: Team, topic_name: str) -> None:

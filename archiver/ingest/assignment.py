@@ -13,10 +13,11 @@ from archiver.ingest.backpressure import Fetching
 from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure
-from archiver.ingest.kafka_source import Partition
+from archiver.ingest.kafka_source import Partition, name_of
 from archiver.ingest.ownership import Ownership
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
+from archiver.ingest.unowned import UnownedWatch
 from archiver.logs import LogEvent, log
 from blockgz_runtime.config.model import RunConfig
 from index_format.errors import BlockgzError
@@ -143,6 +144,7 @@ class GroupMember:
         topics: Sequence[str],
         watch: TopicWatch,
         offsets: GroupOffsets,
+        unowned: UnownedWatch,
         *,
         rest: Callable[[], None],
         wait: Callable[[float], object],
@@ -150,6 +152,7 @@ class GroupMember:
         """`rest` waits for a moment, `wait` for so many seconds or until the process stops."""
         self._config = config
         self._offsets = offsets
+        self._unowned = unowned
         self._ownership = ownership
         self._fetching = fetching
         self._topics = topics
@@ -171,12 +174,16 @@ class GroupMember:
         self._fetching.subscribe(self._topics, self)
 
     def tick(self, now: float) -> None:
-        """Tell the group how far its partitions are; subscribe to topics that came or went."""
+        """Tell the group how far its partitions are; subscribe to topics that came or went; have all given out."""
         if now - self._informed_at >= GROUP_COMMIT_SECONDS:
             self._informed_at = now
             if not self._config.takeover:
                 self._offsets.check_again(self._topics, now)
             self._inform(self._ownership.active)
+        if unowned := self._unowned.look(self._topics, now):
+            names = sorted(map(name_of, unowned))
+            log.warning(LogEvent.UNOWNED, partitions=len(names), first=names[0])
+            self._fetching.join_again(self._topics, self)
         topics = self._watch.topics(now)
         if topics is None or topics == self._topics:
             return

@@ -289,6 +289,9 @@ class Fetching:
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         self._source.subscribe(topics, listener)
 
+    def join_again(self, topics: Sequence[str], listener: GroupListener) -> None:
+        self._source.join_again(topics, listener)
+
     def consume(self, positions: Mapping[Partition, int]) -> None:
         """Consume these partitions too, each from its position; they are paused where all others are."""
         self._forget(positions)

@@ -1,8 +1,10 @@
 """What the archiver asks of the cluster: topics and partitions, their identities, and the bounds of their logs."""
 
+import struct
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -156,6 +158,24 @@ class KafkaCluster:
             consumer.close()
         return {(each.topic, each.partition): each.metadata for each in committed if each.metadata}
 
+    def unowned(self, group_id: str, topics: Sequence[str]) -> set[Partition]:
+        """These topics' partitions that no member of a group of the classic protocol has; none while it rebalances.
+
+        Asked by `list_groups`, which is deprecated: `describe_consumer_groups` of librdkafka 2.16 aborts the process
+        where the group's coordinator goes away. Raises BrokerUnreachable or AccessDenied.
+        """
+        known = self.topics()
+        try:
+            groups = self.admin.list_groups(group_id, timeout=BROKER_DEADLINE_SECONDS)
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], f"consumer group {group_id!r} cannot be described") from error
+        stable = [group for group in groups if group.state == "Stable"]
+        owned = {
+            each for group in stable for member in group.members for each in assigned_partitions(member.assignment)
+        }
+        named = {(topic, number) for topic in topics for number in range(known.get(topic, 0))}
+        return named - owned if stable else set()
+
     def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:
         """What is known of these topics; those that the cluster does not have are left out.
 
@@ -214,6 +234,24 @@ class KafkaCluster:
             with suppress(KafkaException):
                 self._has_controller = has_controller(self.admin.list_topics(timeout=FACTS_DEADLINE_SECONDS))
         return self._has_controller
+
+
+def assigned_partitions(assignment: bytes | None) -> Iterator[Partition]:
+    """What a member of a consumer group was assigned; `assignment` as in Kafka's ConsumerProtocolAssignment.json.
+
+    That is a version, 2 bytes, and an array of topics, each with an array of partitions.
+    """
+    stream = BytesIO(assignment or bytes(6))
+
+    def number(layout: str) -> int:
+        found: int = struct.unpack(layout, stream.read(struct.calcsize(layout)))[0]
+        return found
+
+    number(">h")
+    for _ in range(number(">i")):
+        topic = stream.read(number(">h")).decode()
+        for _ in range(number(">i")):
+            yield topic, number(">i")
 
 
 def _config(entries: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]:

@@ -21,6 +21,8 @@ FETCH_WAIT_MS_OF_ONCE = 20
 """A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
 default for half a second, which is for those who follow."""
 CLIENT_ID = "blockgz-archiver"
+SESSION_MS = 45_000
+"""librdkafka's default."""
 DEAD_LETTER_TIMEOUT_MS = 10_000
 DEAD_LETTER_QUEUE_KBYTES = 32 * 1024
 
@@ -100,6 +102,13 @@ def _group_settings(config: RunConfig) -> dict[str, Any]:
     if config.group_protocol == "consumer":
         return {"group.protocol": "consumer", **static}
     return {"partition.assignment.strategy": "cooperative-sticky", **static}
+
+
+def rebalance_seconds(config: RunConfig) -> float:
+    """As long as a rebalance of the classic protocol takes where a member dies: two sessions."""
+    told = config.kafka.get("session.timeout.ms")
+    session_ms = int(told) if isinstance(told, str) and told.isdecimal() else SESSION_MS  # or it is a reference
+    return 2 * session_ms / 1000
 
 
 def check_settings(config: RunConfig, named: Callable[[str], str]) -> None:

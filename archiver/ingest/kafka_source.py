@@ -235,6 +235,11 @@ class KafkaSource:
 
         self._group_member.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
+    def join_again(self, topics: Sequence[str], listener: GroupListener) -> None:
+        """Give all partitions up and join the group as a new member would, which makes it rebalance."""
+        self._group_member.unsubscribe()
+        self.subscribe(topics, listener)
+
     def consume(self, positions: Mapping[Partition, int]) -> None:
         if not self._consuming:
             # A client that knows no leaders yet may notice for a second at the latest that it is to fetch.

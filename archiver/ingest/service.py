@@ -4,6 +4,7 @@ Each duty has a module of its own: how the process gets its partitions (assignme
 how much is fetched (backpressure), what topics there are (topics). The service connects them and runs the main loop.
 """
 
+import random
 import threading
 import time
 import uuid
@@ -29,7 +30,7 @@ from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.identity import IdWatch, TopicIds
 from archiver.ingest.kafka_cluster import KafkaCluster, Watermarks
 from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
-from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
+from archiver.ingest.kafka_settings import cluster_settings, consumer_settings, rebalance_seconds
 from archiver.ingest.kafka_source import POLL_SECONDS, EndReached, Fetched, KafkaSource, Partition
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport, PartitionState
 from archiver.ingest.topics import (
@@ -41,6 +42,7 @@ from archiver.ingest.topics import (
     no_such_topic,
     selected_topics,
 )
+from archiver.ingest.unowned import UnownedWatch
 from archiver.logs import LogEvent, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
 from blockgz_runtime.config.model import RunConfig
@@ -333,6 +335,7 @@ class ArchiverService:
         )
         ask = partial(self._cluster.committed_metadata, self._config.group)
         offsets = GroupOffsets(self._config.group, self._archive_id, ask, self._asking)
+        unowned = partial(self._cluster.unowned, self._config.group)
         return GroupMember(
             self._config,
             ownership,
@@ -340,6 +343,7 @@ class ArchiverService:
             topics,
             watch,
             offsets,
+            UnownedWatch(unowned, self._asking, rebalance_seconds(self._config) * random.uniform(1, 2)),
             rest=self._pause_briefly,
             wait=self._stopping.wait,
         )

@@ -125,7 +125,7 @@ def test_a_group_of_another_archive_is_not_joined_unless_it_is_taken_over(takeov
     offsets = GroupOffsets("group", "mine", lambda _: {("orders", 0): "theirs"}, Later())
     nobody: Any = None
     member = GroupMember(
-        config, nobody, fetching, ["orders"], nobody, offsets, rest=lambda: None, wait=lambda seconds: None
+        config, nobody, fetching, ["orders"], nobody, offsets, nobody, rest=lambda: None, wait=lambda seconds: None
     )
     with nullcontext() if takeover else pytest.raises(GroupOfAnother):
         member.start()

@@ -43,6 +43,23 @@ class Group:
             self.members.remove(member)
             self.rebalance()
 
+    def unsubscribe(self, member: Member) -> None:
+        """It gives all up, and is none of the members any more."""
+        member.target.clear()
+        self.serve(member, is_answered=True)
+        self.leave(member)
+
+    def forget(self, partitions: Sequence[Partition]) -> None:
+        """Their owners give them up, and nobody gets them before the next rebalance."""
+        for member in self.members:
+            member.target.difference_update(partitions)
+        self._cluster.changed()
+
+    def unowned(self) -> set[Partition]:
+        """What nobody has, nor is to have."""
+        targets = {partition for member in self.members for partition in member.target}
+        return {partition for partition, _ in self._cluster.partitions()} - targets
+
     def expire(self, host: str) -> None:
         """The sessions of a host end: the others take over what was its members'."""
         for member in [member for member in self.members if member.host == host]:

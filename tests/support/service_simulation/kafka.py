@@ -98,6 +98,11 @@ class SimulatedConsumer:
             self._member.topics = frozenset(topics)
             self._kafka.group.rebalance()
 
+    def unsubscribe(self) -> None:
+        if self._member is not None:
+            self._kafka.group.unsubscribe(self._member)
+            self._member = None
+
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self._place(each)
@@ -311,6 +316,10 @@ class SimulatedCluster:
         self._reach(f"committed {group_id}")
         committed = self._kafka.group.committed.items()
         return {partition: metadata for partition, (_, metadata) in committed if partition[0] in topics and metadata}
+
+    def unowned(self, group_id: str, topics: Collection[str]) -> set[Partition]:
+        self._reach(f"members of {group_id}")
+        return {partition for partition in self._kafka.group.unowned() if partition[0] in topics}
 
     def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         self._reach("describe")

@@ -22,6 +22,10 @@ from tests.support.service_simulation.world import Run, World, base_config
 SETTLE_SECONDS = 75.0
 """So long after everything was healed all must be archived."""
 LOOK_SECONDS = 2.0
+FORGOTTEN_SHARE = 0.2
+"""In so many schedules the last rebalance leaves partitions to nobody."""
+MOST_FORGOTTEN_SECONDS = 2 * 2 * SESSION_SECONDS
+"""Until the archivers have them given out: at most twice as long as a rebalance may take."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +172,18 @@ class Schedule:
         for member in world.group.members:
             member.refusal = None
         world.group.rebalance()
+        if self.rng.random() < FORGOTTEN_SHARE:
+            known = [partition for partition, _ in world.cluster.partitions()]
+            forgotten = self.rng.sample(known, -(-len(known) // 4))
+            world.disturbed("forgotten", partitions=forgotten)
+            world.group.forget(forgotten)
 
     def _settle(self) -> None:
         world = self.world
         waits_long = {Trouble.DENIED.value, Trouble.FULL.value} & world.bucket.met.keys()
         deadline = world.hub.now + SETTLE_SECONDS + (LONGEST_REFUSAL_SECONDS if waits_long else 0.0)
+        if "forgotten" in world.faults:
+            deadline += MOST_FORGOTTEN_SECONDS
         while (left := self._left()) or self._endless():
             check_threads(world)
             if world.hub.now >= deadline and not left:

@@ -42,7 +42,10 @@ KEPT_LINES = 20000
 @lru_cache(maxsize=1)
 def base_config() -> RunConfig:
     """Without consumer groups: they are asked for by threads of their own, apart from archiving."""
-    return RunConfig(archive="./archive", bootstrap_servers="simulated:9092", topics=("t*",), groups=None)
+    session = {"session.timeout.ms": str(round(SESSION_SECONDS * 1000))}
+    return RunConfig(
+        archive="./archive", bootstrap_servers="simulated:9092", topics=("t*",), groups=None, kafka=session
+    )
 
 
 @dataclass

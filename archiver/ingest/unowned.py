@@ -1,0 +1,50 @@
+"""Partitions that the consumer group gave to nobody, and no rebalance comes that would give them out.
+
+In the cooperative protocol a member gives partitions up, and joins again for them to be given out. A member that dies
+in between, and whose place another process takes under its static id at once, never joins again; nobody else knows.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+
+from archiver.ingest.kafka_source import Partition
+from index_format.errors import BlockgzError
+
+LOOKS = 4
+"""So often the group is looked at before a partition counts as one that is forgotten."""
+
+AskUnowned = Callable[[Sequence[str]], set[Partition]]
+"""The partitions of these topics that no member of the group has now, while it does not rebalance."""
+
+
+class UnownedWatch:
+    """Looks for them now and then, in a thread; one look at a time."""
+
+    def __init__(self, ask: AskUnowned, executor: Executor, patience_seconds: float) -> None:
+        """`patience_seconds`: so long a rebalance may take. `ask` raises a BlockgzError where nobody answers."""
+        self._ask = ask
+        self._executor = executor
+        self._patience_seconds = patience_seconds
+        self._looked_at: float | None = None
+        self._look: Future[set[Partition]] | None = None
+        self._since: dict[Partition, float] = {}
+
+    def look(self, topics: Sequence[str], now: float) -> set[Partition]:
+        """Those that nobody has had for longer than a rebalance takes; each is told once in that time."""
+        if self._look is None:
+            if self._looked_at is None or now - self._looked_at >= self._patience_seconds / LOOKS:
+                self._looked_at = now
+                self._look = self._executor.submit(self._ask, topics)
+            return set()
+        if not self._look.done():
+            return set()
+        look, self._look = self._look, None
+        try:
+            unowned = look.result()
+        except BlockgzError:  # of which the watch on topics tells
+            return set()
+        self._since = {partition: self._since.get(partition, now) for partition in unowned}
+        forgotten = {partition for partition, since in self._since.items() if now - since >= self._patience_seconds}
+        for partition in forgotten:
+            self._since[partition] = now
+        return forgotten
