@@ -5,13 +5,13 @@ import random
 import pytest
 
 from tests.support.corruption import cases, run_cases, sample_archive
-from tests.support.sampling import LONG
+from tests.support.sampling import LONG, mostly_long
 
 CASES = 1_250 if LONG else 300
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("layout", ["topic", "seed"])
+@pytest.mark.parametrize("layout", mostly_long(["topic", "seed"]))
 def test_every_damage_is_detected_and_costs_what_it_must(layout: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

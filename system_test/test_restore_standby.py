@@ -39,6 +39,7 @@ from system_test.support.topics import (
     topic_names,
 )
 from system_test.support.waiting import wait_until
+from tests.support.sampling import in_long_run
 
 KILLS = int(os.environ.get("BLOCKGZ_RESTORE_KILLS", "1"))
 RECORDS = 300
@@ -149,6 +150,7 @@ def change(cluster: Cluster, standby: Standby, follower: Callable[[], Running]) 
     wait_until(lambda: set(committed(new, "behind", "unicode", [3, 4]).values()) == {7}, 60, "where a group stands")
 
 
+@in_long_run
 @pytest.mark.timeout(400)
 def test_a_standby_takes_over(old_broker: KafkaBroker, new_broker: KafkaBroker, tmp_path: Path) -> None:
     notes = tmp_path / "notes"

@@ -90,6 +90,7 @@ def places(rows: DataFrame) -> list[tuple[int, int]]:
 EVERY = [(partition, offset) for partition in range(2) for offset in range(RECORDS)]
 
 
+@in_long_run
 def test_an_executor_dies_while_it_reads(spark: SparkSession, archive: ArchiveWriter) -> None:
     rows = spark.read.format("blockgz").options(path=str(archive.root), subscribe="orders", taskBytes=str(2**40)).load()
     before = set(executors())
@@ -140,6 +141,7 @@ def test_an_archive_in_s3(spark: SparkSession, archive: ArchiveWriter, moto: Mot
     assert places(spark.read.format("blockgz").options(**options).load()) == EVERY
 
 
+@in_long_run
 def test_executors_compact_partitions(spark: SparkSession, moto: MotoServer, tmp_path: Path) -> None:
     """Those of the session of the module, which the command finds."""
     writer = ArchiveWriter(tmp_path / "archive")

@@ -57,7 +57,7 @@ def everything_is_large() -> Iterator[None]:
 @example(rows=[ESCAPES])
 @example(rows=[BYTES, HEADERS])
 @example(rows=[ESCAPES, BYTES, HEADERS])
-@settings(max_examples=15)  # of each of three codecs, which matter less than the rows
+@settings(max_examples=10)  # of each of three codecs, which matter less than the rows
 @example(rows=[record(0, b"x" * 63), record(1, b"y" * 64), record(2, b'"' * 65)])
 def test_json_blocks_come_back(codec: str, compressor: Compressor, rows: list[Record]) -> None:
     assert normal(decoded(rows, "json", codec, compressor)) == normal(rows)
