@@ -61,7 +61,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return root, names
 
 
-@pytest.mark.parametrize("command", mostly_long(COMMANDS, 4))
+@pytest.mark.parametrize("command", mostly_long(COMMANDS, 2))
 def test_a_block_takes_twice_its_bound_at_most(topics: tuple[Path, list[str]], command: str) -> None:
     root, names = topics
     idle = peak_bytes(root, COMMANDS[command], "idle")
