@@ -104,6 +104,7 @@ def test_an_error_says_what_to_do(spark: SparkSession, site: Site) -> None:
     assert "Traceback" not in str(caught.value)
 
 
+@in_long_run
 def test_a_stream_through_restarts_neither_loses_nor_doubles(
     spark: SparkSession, site: Site, topic_name: str, tmp_path: Path
 ) -> None:
