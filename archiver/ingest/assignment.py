@@ -181,8 +181,7 @@ class GroupMember:
                 self._offsets.check_again(self._topics, now)
             self._inform(self._ownership.active)
         if unowned := self._unowned.look(self._topics, now):
-            names = sorted(map(name_of, unowned))
-            log.warning(LogEvent.UNOWNED, partitions=len(names), first=names[0])
+            log.warning(LogEvent.UNOWNED, partitions=len(unowned), first=name_of(min(unowned)))
             self._fetching.join_again(self._topics, self)
         topics = self._watch.topics(now)
         if topics is None or topics == self._topics:

@@ -164,17 +164,16 @@ class KafkaCluster:
         Asked by `list_groups`, which is deprecated: `describe_consumer_groups` of librdkafka 2.16 aborts the process
         where the group's coordinator goes away. Raises BrokerUnreachable or AccessDenied.
         """
-        known = self.topics()
         try:
             groups = self.admin.list_groups(group_id, timeout=BROKER_DEADLINE_SECONDS)
         except KafkaException as error:
             raise kafka_failure(error.args[0], f"consumer group {group_id!r} cannot be described") from error
-        stable = [group for group in groups if group.state == "Stable"]
-        owned = {
-            each for group in stable for member in group.members for each in assigned_partitions(member.assignment)
-        }
-        named = {(topic, number) for topic in topics for number in range(known.get(topic, 0))}
-        return named - owned if stable else set()
+        stable = next((group for group in groups if group.state == "Stable"), None)
+        if stable is None:
+            return set()
+        owned = {each for member in stable.members for each in assigned_partitions(member.assignment)}
+        known = self.topics()
+        return {(topic, number) for topic in topics for number in range(known.get(topic, 0))} - owned
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:
         """What is known of these topics; those that the cluster does not have are left out.

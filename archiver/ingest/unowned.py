@@ -30,7 +30,7 @@ class UnownedWatch:
         self._since: dict[Partition, float] = {}
 
     def look(self, topics: Sequence[str], now: float) -> set[Partition]:
-        """Those that nobody has had for longer than a rebalance takes; each is told once in that time."""
+        """Those that nobody has had for longer than a rebalance takes; each is returned once in that time."""
         if self._look is None:
             if self._looked_at is None or now - self._looked_at >= self._patience_seconds / LOOKS:
                 self._looked_at = now
@@ -41,10 +41,9 @@ class UnownedWatch:
         look, self._look = self._look, None
         try:
             unowned = look.result()
-        except BlockgzError:  # of which the watch on topics tells
+        except BlockgzError:  # the watch on topics logs that the cluster does not answer
             return set()
         self._since = {partition: self._since.get(partition, now) for partition in unowned}
         forgotten = {partition for partition, since in self._since.items() if now - since >= self._patience_seconds}
-        for partition in forgotten:
-            self._since[partition] = now
+        self._since |= dict.fromkeys(forgotten, now)
         return forgotten
