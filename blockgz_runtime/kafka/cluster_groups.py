@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from blockgz_runtime.errors import BrokerUnreachable
@@ -34,6 +34,24 @@ class GroupAnswer(NamedTuple):
     positions: Positions
 
 
+def listed_groups(admin: AdminClient, seconds: float = BROKER_DEADLINE_SECONDS) -> dict[str, ConsumerGroupState]:
+    """The groups that all brokers of a cluster list, and whether their consumers are at work.
+
+    Raises AccessDenied or BrokerUnreachable where one of the brokers does not answer.
+    """
+    what = "the consumer groups of the cluster cannot be listed"
+    asked = admin.list_consumer_groups(request_timeout=seconds)
+    try:
+        answer = asked.result(timeout=2 * seconds)
+    except KafkaException as error:
+        raise kafka_failure(error.args[0], what) from error
+    except TimeoutError as error:
+        raise BrokerUnreachable(what, why="the client gave no answer") from error
+    for failure in answer.errors:
+        raise kafka_failure(failure if isinstance(failure, KafkaError) else failure.args[0], what)
+    return {group.group_id: group.state for group in answer.valid if group.group_id}
+
+
 class ClusterGroups:
     """Asks with clients of its own; every answer is waited for so long at most, and safely given up at any time."""
 
@@ -43,17 +61,7 @@ class ClusterGroups:
 
     def ids(self, seconds: float = BROKER_DEADLINE_SECONDS) -> list[str]:
         """The groups that the cluster lists; raises AccessDenied or BrokerUnreachable where it lists not all."""
-        what = "the consumer groups of the cluster cannot be listed"
-        asked = self._admin.list_consumer_groups(request_timeout=seconds)
-        try:
-            answer = asked.result(timeout=2 * seconds)
-        except KafkaException as error:
-            raise kafka_failure(error.args[0], what) from error
-        except TimeoutError as error:
-            raise BrokerUnreachable(what, why="the client gave no answer") from error
-        for failure in answer.errors:
-            raise kafka_failure(failure if isinstance(failure, KafkaError) else failure.args[0], what)
-        return [group.group_id for group in answer.valid if group.group_id]
+        return list(listed_groups(self._admin, seconds))
 
     def positions(self, group_ids: Iterable[str], topics: Mapping[str, int], seconds: float) -> "Asked":
         """Where each group stands on the topics, which are given with their numbers of partitions; a few at a time.

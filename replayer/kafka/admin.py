@@ -27,6 +27,7 @@ from blockgz_runtime.kafka.admin import (
     topic_id,
     topic_ids,
 )
+from blockgz_runtime.kafka.cluster_groups import listed_groups
 from blockgz_runtime.kafka.connection import (
     BROKER_DEADLINE_SECONDS,
     ConnectionErrors,
@@ -232,11 +233,7 @@ class KafkaAdmin:
 
     def groups(self) -> frozenset[str]:
         """The consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""
-        try:
-            answer = self._admin.list_consumer_groups(request_timeout=BROKER_DEADLINE_SECONDS).result()
-        except KafkaException as error:
-            raise kafka_failure(error.args[0], "the groups of the cluster cannot be listed") from error
-        return frozenset(group.group_id for group in answer.valid)
+        return frozenset(listed_groups(self._admin))
 
     def _config(self, topic: str) -> TopicConfig | None:
         try:

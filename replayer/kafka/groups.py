@@ -2,18 +2,18 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from blockgz_runtime.kafka.cluster_groups import ClusterGroups
+from blockgz_runtime.kafka.cluster_groups import ClusterGroups, listed_groups
 from blockgz_runtime.kafka.committed import CommittedOffset, GroupOffsets
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 
-GONE = {KafkaError.GROUP_ID_NOT_FOUND}
+IDLE = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 ASK_SECONDS = 30.0
 """So long groups are asked, however many there are."""
 
@@ -52,18 +52,23 @@ class KafkaGroups:
         self._admin: AdminClient = make_client(AdminClient, self._settings)
 
     def members(self, groups: Collection[str]) -> dict[str, GroupMembers]:
-        """Who is at work in each group; a group that does not exist is not active."""
-        found = {}
-        answers = self._admin.describe_consumer_groups(list(groups), request_timeout=BROKER_DEADLINE_SECONDS)
-        for group, answer in answers.items():
-            described = _result(answer, f"consumer group {group!r} cannot be described", unless=GONE)
-            if described is None:
-                found[group] = GroupMembers(active=False, state="DEAD")
-                continue
-            idle = described.state in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
-            clients = tuple(sorted({member.client_id for member in described.members}))
-            found[group] = GroupMembers(not idle, described.state.name, clients)
-        return found
+        """Who is at work in each group; a group that does not exist is not active.
+
+        Asked by lists of groups: `describe_consumer_groups` of librdkafka 2.16 aborts the process where the broker of
+        a group's coordinator goes away meanwhile.
+        """
+        listed = listed_groups(self._admin)
+        return {group: self._members(group, listed.get(group, ConsumerGroupState.DEAD)) for group in groups}
+
+    def _members(self, group: str, state: ConsumerGroupState) -> GroupMembers:
+        if state in IDLE:
+            return GroupMembers(active=False, state=state.name)
+        try:
+            described = self._admin.list_groups(group, timeout=BROKER_DEADLINE_SECONDS)
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], f"consumer group {group!r} cannot be described") from error
+        clients = {str(member.client_id) for each in described for member in each.members}
+        return GroupMembers(active=True, state=state.name, clients=tuple(sorted(clients)))
 
     def positions(self, group: str, topic: str, partitions: Collection[int]) -> dict[int, GroupOffset]:
         """Where a group stands on these partitions of a topic; those where it has no position are left out."""
@@ -106,7 +111,12 @@ class KafkaGroups:
     def delete(self, group: str) -> None:
         """Deletes a group with all its positions; it may be gone already."""
         (answer,) = self._admin.delete_consumer_groups([group], request_timeout=BROKER_DEADLINE_SECONDS).values()
-        _result(answer, f"consumer group {group!r} cannot be deleted", unless=GONE)
+        try:
+            answer.result()
+        except KafkaException as error:
+            failure: KafkaError = error.args[0]
+            if failure.code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise kafka_failure(failure, f"consumer group {group!r} cannot be deleted") from error
 
     @contextmanager
     def _offsets(self, group: str, what: str) -> Iterator[GroupOffsets]:
@@ -117,13 +127,3 @@ class KafkaGroups:
             raise kafka_failure(error.args[0], what) from error
         finally:
             offsets.close()
-
-
-def _result(answer: Any, what: str, unless: Collection[int] = ()) -> Any:
-    try:
-        return answer.result()
-    except KafkaException as error:
-        failure: KafkaError = error.args[0]
-        if failure.code() in unless:
-            return None
-        raise kafka_failure(failure, what) from error
