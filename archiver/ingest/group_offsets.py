@@ -1,11 +1,12 @@
 """Whose a consumer group is: the metadata of its committed offsets names the archive."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 from archiver.errors import GroupOfAnother
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
+from blockgz_runtime.regular_question import RegularQuestion
 from index_format.errors import BlockgzError
 
 ASK_SECONDS = 30.0
@@ -25,9 +26,7 @@ class GroupOffsets:
         self._group_id = group_id
         self._archive_id = archive_id
         self._ask = ask
-        self._executor = executor
-        self._asked_at: float | None = None
-        self._asking: Future[Mapping[Partition, str]] | None = None
+        self._question = RegularQuestion[Mapping[Partition, str]](executor, ASK_SECONDS)
 
     def check(self, topics: Sequence[str]) -> None:
         """Ask and wait for the answer; raises GroupOfAnother. Without an answer `check_again` asks soon."""
@@ -35,12 +34,9 @@ class GroupOffsets:
 
     def check_again(self, topics: Sequence[str], now: float) -> None:
         """Ask now and then, and wait for nothing; raises GroupOfAnother once the answer is there."""
-        if self._asking is not None and self._asking.done():
-            asked, self._asking = self._asking, None
-            self._take(asked.result)
-        if self._asking is None and (self._asked_at is None or now - self._asked_at >= ASK_SECONDS):
-            self._asked_at = now
-            self._asking = self._executor.submit(self._ask, topics)
+        answer = self._question.answer(now, lambda: self._ask(topics))
+        if answer is not None:
+            self._take(answer.result)
 
     def _take(self, owners: Callable[[], Mapping[Partition, str]]) -> None:
         try:

@@ -16,6 +16,7 @@ from archiver.ingest.identity import TopicIds
 from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.logs import LogEvent, log
 from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable
+from blockgz_runtime.regular_question import RegularQuestion
 from blockgz_runtime.store.writer import Store
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import objects
@@ -63,7 +64,7 @@ class MissingTopics:
 
 
 class TopicWatch:
-    """Looks for topics that came or went, in a thread; one look at a time."""
+    """Looks for topics that came or went now and then, in a thread."""
 
     def __init__(
         self,
@@ -77,26 +78,18 @@ class TopicWatch:
         """`ask` gives the cluster's topics; `now` is when they were looked up last."""
         self._selection = selection
         self._ask = ask
-        self._executor = executor
-        self._every_seconds = every_seconds
-        self._looked_at = now
-        self._look: Future[list[str]] | None = None
+        self._question = RegularQuestion[list[str]](executor, every_seconds, answered_at=now)
 
     def topics(self, now: float) -> list[str] | None:
         """The selected topics, each answer once; None while there is no new one."""
-        if self._look is None:
-            if now - self._looked_at >= self._every_seconds:
-                self._look = self._executor.submit(lambda: self._selection(self._ask()))
+        answer = self._question.answer(now, lambda: self._selection(self._ask()))
+        if answer is None:
             return None
-        if not self._look.done():
-            return None
-        self._looked_at = now
-        look, self._look = self._look, None
-        failure = look.exception()
+        failure = answer.exception()
         if failure is not None:
             log.warning(LogEvent.TOPICS_UNKNOWN, cause=str(failure))
             return None
-        return look.result()
+        return answer.result()
 
 
 CONFIG_SECONDS = 300.0

@@ -5,9 +5,10 @@ in between, and whose place another process takes under its static id at once, n
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.regular_question import RegularQuestion
 from index_format.errors import BlockgzError
 
 LOOKS = 4
@@ -18,29 +19,22 @@ AskUnowned = Callable[[Sequence[str]], set[Partition]]
 
 
 class UnownedWatch:
-    """Looks for them now and then, in a thread; one look at a time."""
+    """Looks for them now and then, in a thread."""
 
     def __init__(self, ask: AskUnowned, executor: Executor, patience_seconds: float) -> None:
         """`patience_seconds`: so long a rebalance may take. `ask` raises a BlockgzError where nobody answers."""
         self._ask = ask
-        self._executor = executor
+        self._question = RegularQuestion[set[Partition]](executor, patience_seconds / LOOKS)
         self._patience_seconds = patience_seconds
-        self._looked_at: float | None = None
-        self._look: Future[set[Partition]] | None = None
         self._since: dict[Partition, float] = {}
 
     def look(self, topics: Sequence[str], now: float) -> set[Partition]:
         """Those that nobody has had for longer than a rebalance takes; each is returned once in that time."""
-        if self._look is None:
-            if self._looked_at is None or now - self._looked_at >= self._patience_seconds / LOOKS:
-                self._looked_at = now
-                self._look = self._executor.submit(self._ask, topics)
+        answer = self._question.answer(now, lambda: self._ask(topics))
+        if answer is None:
             return set()
-        if not self._look.done():
-            return set()
-        look, self._look = self._look, None
         try:
-            unowned = look.result()
+            unowned = answer.result()
         except BlockgzError:  # the watch on topics logs that the cluster does not answer
             return set()
         self._since = {partition: self._since.get(partition, now) for partition in unowned}

@@ -50,16 +50,17 @@ def test_with_commits_and_without_waiting() -> None:
     offsets.check_again(["orders"], 1000 + ASK_SECONDS)
     assert not asked.topics, "one question at a time, and nobody waits for it"
     later.carry_out()
-    offsets.check_again(["orders"], 1000 + ASK_SECONDS - 1)
+    offsets.check_again(["orders"], 1001)
+    offsets.check_again(["orders"], 1000 + ASK_SECONDS)
     assert not later.submitted, "not with every commit"
-    offsets.check_again(["orders", "payments"], 1000 + ASK_SECONDS)
+    offsets.check_again(["orders", "payments"], 1001 + ASK_SECONDS)
     later.carry_out()
     offsets.check_again(["orders"], 1001 + ASK_SECONDS)
-    offsets.check_again(["orders"], 1000 + 2 * ASK_SECONDS)
+    offsets.check_again(["orders"], 1001 + 2 * ASK_SECONDS)
     later.carry_out()
     assert asked.topics == [["orders"], ["orders", "payments"], ["orders"]]
     with pytest.raises(GroupOfAnother):
-        offsets.check_again(["orders"], 1001 + 2 * ASK_SECONDS)
+        offsets.check_again(["orders"], 1002 + 2 * ASK_SECONDS)
 
 
 def test_what_a_cluster_tells() -> None:

@@ -59,7 +59,7 @@ def test_it_is_asked_now_and_then_and_nobody_waits() -> None:
     assert group.watch.look(["orders"], 1000 + EVERY) == set() and len(group.later.submitted) == 1
     group.later.carry_out()
     assert group.watch.look(["orders"], 1000 + EVERY) == set() and not group.later.submitted
-    assert group.watch.look(["payments"], 1000 + EVERY) == set()
+    assert group.watch.look(["payments"], 1000 + 2 * EVERY) == set()
     group.later.carry_out()
     assert group.asked == [["orders"], ["payments"]]
 
