@@ -37,8 +37,8 @@ def probe(store: Store, *, multipart: bool) -> None:
             _ask(store, question, f"{folder}%d-{name}", keys)
     finally:
         # Left-overs do no harm, and what went wrong before must not hide behind a refused DELETE.
-        with suppress(BlockgzError):
-            for key in keys:
+        for key in keys:
+            with suppress(BlockgzError):
                 store.delete(key)
 
 

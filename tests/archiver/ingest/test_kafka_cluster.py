@@ -91,11 +91,10 @@ def test_a_configuration_that_may_not_be_read_is_reported_once(caplog: pytest.Lo
         for _ in range(2):
             described = cluster.describe(["orders", "users"])
     assert described == {"orders": TopicDescription(1, 1, None, None), "users": TopicDescription(1, 1, {}, {})}
-    (line,) = caplog.records
-    assert isinstance(line.msg, dict)
-    assert line.msg["event"] is LogEvent.DESCRIBE_DENIED
-    assert (line.msg["topic"], line.msg["asked"]) == ("orders", "configuration")
-    assert line.msg["why"] == KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
+    told = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    (line,) = [each for each in told if each["event"] is LogEvent.DESCRIBE_DENIED]  # beside those of a real client
+    assert (line["topic"], line["asked"]) == ("orders", "configuration")
+    assert line["why"] == KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
 
 
 def binding(name: str, principal: str, pattern: ResourcePatternType = ResourcePatternType.LITERAL) -> AclBinding:
