@@ -87,7 +87,7 @@ long: $(VENV)/.dev
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
-	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_MAINTAINERS=20000 BLOCKGZ_OPERATIONS=100000 \
+	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_MAINTAINERS=20000 BLOCKGZ_OPERATIONS=20000 \
 		BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(MAKE) unit system
 	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
