@@ -13,8 +13,8 @@ from archiver.maintain.compact.running import Compacted, carry_out, room_of
 from archiver.maintain.contents.compact import Compaction, Conversion
 from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
+from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrite.intent import Outcome, not_done
-from archiver.maintain.sweep import Problem
 from archiver.maintain.throttle import Pace
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
@@ -232,7 +232,7 @@ def result_object(
         "untouched": plan.untouched,
         "encrypted_chunks": plan.encrypted,
         "partitions": partitions,
-        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+        "problems": [each.as_json for each in problems],
     }
 
 

@@ -10,7 +10,7 @@ from archiver.errors import DropRefused
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.dropping import DropPlan, drop, plan_drop
-from archiver.maintain.sweep import Problem
+from archiver.maintain.partitions import Problem
 from blockgz_runtime.kafka.settings import client_settings
 from blockgz_runtime.program.archive_options import store_options, writing_s3_options
 from blockgz_runtime.program.kafka_options import kafka_options
@@ -115,5 +115,5 @@ def result_object(archive: str, plan: DropPlan, problems: Sequence[Problem], *, 
             for each in plan.folders
         ],
         "dropped": is_dropped,
-        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+        "problems": [each.as_json for each in problems],
     }

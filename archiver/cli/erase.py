@@ -1,6 +1,7 @@
 """`archiver erase`."""
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,14 +11,16 @@ import msgspec
 from archiver.cli.rewrite_options import buffer_options, rewrite_keys_options
 from archiver.commit.archive import archive_info, layout_of
 from archiver.commit.driver import Driver, NoLog
+from archiver.errors import RewriteRefused
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.places import parse_offsets, places_of
-from archiver.maintain.erase.report import ErasedPartition, EraseReport, Remains, read_report, remains_of
+from archiver.maintain.erase.report import ErasedPartition, EraseReport, NotSearched, Remains, read_report, remains_of
 from archiver.maintain.erase.running import erase_in
 from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
-from archiver.maintain.sweep import Problem, read_chain
+from archiver.maintain.partitions import Problem, check_claimed
+from archiver.maintain.sweep import read_chain
 from blockgz_runtime.atomic_file import replace_file, write_private
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
@@ -51,7 +54,7 @@ def _wanted(
     """Which records; None where nothing says so. Raises UsageError where both offsets and something else do."""
     chosen = {os.fsencode(key) for key in keys}
     if keys_file is not None:
-        chosen |= {line for line in keys_file.read_bytes().splitlines() if line}
+        chosen |= {line for line in keys_file.read_bytes().removeprefix(BOM_UTF8).splitlines() if line}
         if not chosen:
             raise UsageError(f"{keys_file} holds no key", remedy="write one key a line")
     conditions = [*([KeyIn(sorted(chosen))] if chosen else []), *headers]
@@ -156,14 +159,14 @@ def erase(
         raise _unclear("nothing says so")
     _check_report(report, sign_key)
     partitions = _partitions(store, places, by_offset=isinstance(wanted, AtOffsets))
-    found, problems = _find(store, partitions, wanted, max_block_bytes, rewrite_keys)
+    found, failed = _find(store, partitions, wanted, max_block_bytes, rewrite_keys)
+    problems = [Problem(f"{keys.folder}:{keys.partition}", error) for keys, error in failed]
     if not as_json:
         _print_plan(found)
-    meant = [each for each in found if each.num_records]
-    book = _Book(store, archive, report, sign_key, meant, dry_run=dry_run)
-    if meant and not dry_run:
-        records = sum(each.num_records for each in meant)
-        question = f"Erase {records:,} records of {len(meant):,} partitions for good?"
+    book = _Book(store, archive, report, sign_key, found, failed, dry_run=dry_run)
+    if book.errors and not dry_run:
+        records = sum(each.num_records for each in found)
+        question = f"Erase {records:,} records of {len(book.errors):,} partitions for good?"
         confirm(question, undone="nothing was erased", is_agreed=yes)
         book.write()
         buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
@@ -173,7 +176,7 @@ def erase(
         finally:
             buffers.close()
             book.write()
-    elif dry_run or not problems:
+    else:
         book.write()
     return _finish(book.report(), problems, report, as_json=as_json)
 
@@ -188,14 +191,17 @@ class _Book:
         path: Path | None,
         sign_key: Path | None,
         found: Sequence[FoundRecords],
+        failed: Sequence[tuple[PartitionKeys, BlockgzError]],
         *,
         dry_run: bool,
     ) -> None:
+        """`found` is what there is to erase in each partition that was searched, `failed` why others were not."""
         self._store, self._archive, self._path, self._dry_run = store, archive, path, dry_run
         self._sign_key = sign_key
         self._archive_id = archive_info(store, layout_of(store)).archive_id
         self.found = found
-        self.errors = {str(each): NOT_YET for each in found}
+        self._not_searched = tuple(NotSearched.of(keys, error) for keys, error in failed)
+        self.errors = {str(each): NOT_YET for each in found if each.num_records}
         """Why not all records of a partition are erased, by its name."""
 
     def report(self) -> EraseReport:
@@ -206,6 +212,7 @@ class _Book:
             at=round(self._store.clock() * 1000),
             dry_run=self._dry_run,
             partitions=tuple(ErasedPartition.of(each, self.errors.get(str(each))) for each in self.found),
+            not_searched=self._not_searched,
         )
 
     def write(self) -> None:
@@ -231,12 +238,19 @@ def _check_report(report: Path | None, sign_key: Path | None) -> None:
         if report is None:
             raise UsageError("--sign-key has nothing to sign", remedy="add --report FILE")
         signed(b"", sign_key)
-    if report is not None and report.exists():
+    if report is not None and report.exists() and not _is_of_dry_run(report):
         raise UsageError(
             f"{report} exists already",
             why="it may be the report of another erase, which --status needs",
             remedy="name another file",
         )
+
+
+def _is_of_dry_run(report: Path) -> bool:
+    try:
+        return read_report(report).dry_run
+    except UsageError:
+        return False
 
 
 def _partitions(store: ToolStore, places: Sequence[str], *, by_offset: bool) -> list[PartitionKeys]:
@@ -252,17 +266,19 @@ def _find(
     wanted: Wanted,
     max_block_bytes: int,
     rewrite_keys: RewriteKeys,
-) -> tuple[list[FoundRecords], list[Problem]]:
-    """What there is to erase in each; a partition that cannot be read is a problem."""
-    found, problems = list[FoundRecords](), list[Problem]()
+) -> tuple[list[FoundRecords], list[tuple[PartitionKeys, BlockgzError]]]:
+    """What there is to erase in each, and why the others could not be searched."""
+    found, failed = list[FoundRecords](), list[tuple[PartitionKeys, BlockgzError]]()
     for keys in partitions:
         try:
             chain = read_chain(store, keys.layout, keys.folder, keys.partition)
-            if chain is not None:
+            if chain is None:
+                check_claimed(store, keys)
+            else:
                 found.append(find_records(store, chain, wanted, max_block_bytes, rewrite_keys.keyring))
         except BlockgzError as error:
-            problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
-    return found, problems
+            failed.append((keys, error))
+    return found, failed
 
 
 def _erase(
@@ -272,6 +288,8 @@ def _erase(
     problems = list[Problem]()
     driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
     for each in book.found:
+        if not each.num_records:
+            continue
         try:
             erase_in(store, each.keys, each.offsets, driver, buffers, rewrite_keys=rewrite_keys, **limits)
         except BlockgzError as error:
@@ -286,14 +304,16 @@ def _finish(value: EraseReport, problems: Sequence[Problem], report: Path | None
     """Prints the result; gives the exit code."""
     print_problems(problems)
     if as_json:
-        click.echo(msgspec.json.encode(value).decode())
-    elif value.partitions and not value.dry_run:
-        erased = sum(each.records for each in value.partitions if each.error is None)
-        click.echo(f"erased {erased:,} records")
+        shown = msgspec.to_builtins(value) | {"problems": [each.as_json for each in problems]}
+        click.echo(msgspec.json.encode(shown).decode())
+    elif not value.dry_run:
+        if any(each.records for each in value.partitions):
+            erased = sum(each.records for each in value.partitions if each.error is None)
+            click.echo(f"erased {erased:,} records")
         click.echo(
-            "replaced chunks stay for readers until archiver gc deletes them after its grace; "
+            "chunks that were replaced or pruned are there until archiver gc deletes them after its grace; "
             + (
-                f"archiver erase --status {report} tells when nothing holds the records"
+                f"archiver erase --status {report} tells when nothing holds such records"
                 if report
                 else "archiver gc --dry-run lists what is left"
             )
@@ -344,6 +364,7 @@ def _tell_status(store: ToolStore, path: Path, *, as_json: bool) -> int:
         )
     uploads = list(store.leftovers())
     seen, problems = list[tuple[ErasedPartition, Remains]](), list[Problem]()
+    problems += [Problem(str(each), _not_searched(each)) for each in report.not_searched]
     for each in report.partitions:
         try:
             seen.append((each, remains_of(store, each, uploads)))
@@ -355,10 +376,19 @@ def _tell_status(store: ToolStore, path: Path, *, as_json: bool) -> int:
     if as_json:
         partitions = [status_object(*each) for each in seen]
         value = {"archive": store.url, "complete": is_complete, "at": at, "partitions": partitions}
+        value["problems"] = [each.as_json for each in problems]
         click.echo(msgspec.json.encode(value).decode())
     else:
         _print_status(seen, is_complete=is_complete, at=at)
     return 0 if is_complete else PARTLY_FAILED
+
+
+def _not_searched(each: NotSearched) -> RewriteRefused:
+    return RewriteRefused(
+        "the erase did not search this partition",
+        why=each.error,
+        remedy="mend that, and run the same erase again with another --report",
+    )
 
 
 def status_object(erased: ErasedPartition, remains: Remains) -> dict[str, object]:
@@ -375,9 +405,6 @@ def status_object(erased: ErasedPartition, remains: Remains) -> dict[str, object
 
 
 def _print_status(seen: Sequence[tuple[ErasedPartition, Remains]], *, is_complete: bool, at: int) -> None:
-    if is_complete and not seen:
-        click.echo("complete: no record was found to erase")
-        return
     rows = [
         (
             erased.topic,
@@ -389,12 +416,15 @@ def _print_status(seen: Sequence[tuple[ErasedPartition, Remains]], *, is_complet
             "complete" if remains.is_complete else "not yet",
         )
         for erased, remains in seen
+        if erased.records or not remains.is_complete
     ]
     columns = ("topic", "partition", "records", "not erased", "retired catalogs", "objects left", "state")
-    print_table(columns, rows, droppable=("retired catalogs",))
+    if rows:
+        print_table(columns, rows, droppable=("retired catalogs",))
     if is_complete:
         click.echo(f"complete at {timestamp_text(at)}: nothing in the archive holds the records any more")
         return
     if any(len(remains.not_erased) for _, remains in seen):
         click.echo("some records are not erased: run the same archiver erase again, with another --report")
-    click.echo("not complete yet: run archiver gc, now and once the grace of what is retired is over")
+    if any(remains.retired or remains.is_rewriting or remains.unreached for _, remains in seen):
+        click.echo("not complete yet: run archiver gc, now and once the grace of what is retired is over")

@@ -8,7 +8,8 @@ import click
 import orjson
 
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
-from archiver.maintain.sweep import Problem, SweepPlan, SweepResult, plan_sweep, sweep
+from archiver.maintain.partitions import Problem
+from archiver.maintain.sweep import SweepPlan, SweepResult, plan_sweep, sweep
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
@@ -121,7 +122,7 @@ def result_object(
         "floors": floors,
         "leftovers": leftovers,
         "spared": spared,
-        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+        "problems": [each.as_json for each in problems],
     }
 
 

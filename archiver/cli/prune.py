@@ -6,10 +6,10 @@ from typing import Any
 import click
 import orjson
 
+from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, plan_pruning, since
 from archiver.maintain.rewrite.pruning import Keep
-from archiver.maintain.sweep import Problem
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.archive_options import store_options, writing_s3_options
 from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
@@ -122,7 +122,7 @@ def result_object(
         "bytes": plan.num_bytes,
         "untouched": plan.untouched,
         "partitions": partitions,
-        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+        "problems": [each.as_json for each in problems],
     }
 
 

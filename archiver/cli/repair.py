@@ -7,6 +7,7 @@ import click
 import orjson
 
 from archiver.commit.archive import archive_info, layout_of
+from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import plan_diverged
 from archiver.maintain.repair.inventory import plan_inventory
@@ -16,7 +17,6 @@ from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_mark
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.planning import PlanOld, PlanOne, not_for_old, plan_repair
 from archiver.maintain.repair.salvage import plan_salvage
-from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz_runtime.program.archive_options import (
@@ -207,10 +207,7 @@ def result_object(archive: str, plan: RepairPlan, failed: Mapping[int, Problem],
             for number, step in enumerate(plan.steps)
         ],
         "notes": plan.notes,
-        "problems": [
-            {"where": where, "error": error.what, "why": error.why}
-            for where, error in (*plan.problems, *failed.values())
-        ],
+        "problems": [each.as_json for each in (*plan.problems, *failed.values())],
     }
 
 

@@ -7,10 +7,10 @@ import click
 import orjson
 
 from archiver.commit.driver import Driver, NoLog
+from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrap.planning import RewrapPlans, plan_rewrapping
 from archiver.maintain.rewrap.running import Rewrapped, carry_out
 from archiver.maintain.rewrite.intent import Outcome, not_done
-from archiver.maintain.sweep import Problem
 from blockgz_runtime.encryption.keyring import FORMS, load_keyring
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.archive_options import keys_option, store_options, writing_s3_options
@@ -122,7 +122,7 @@ def result_object(
             }
             for each in plan.partitions
         ],
-        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+        "problems": [each.as_json for each in problems],
     }
 
 

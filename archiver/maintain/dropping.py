@@ -8,7 +8,7 @@ from archiver.commit.archive import layout_of
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.inventory import change_inventory
 from archiver.errors import DropRefused
-from archiver.maintain.sweep import REQUESTS_AT_ONCE, Problem
+from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.store.writer import ListedObject, ToolStore
 from index_format.errors import BlockgzError

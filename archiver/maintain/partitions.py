@@ -1,17 +1,74 @@
 """The partitions of an archive, for tools that work on some or all of them."""
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
 from archiver.commit.archive import layout_of
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
+from index_format.errors import BlockgzError, FormatError, MalformedObject
+from index_format.inventory import parse
 from index_format.keys import (
     ARCHIVE_OBJECT,
     PartitionKeys,
+    TopicFolder,
     archive_key,
+    inventory_key,
     partition_folders,
     topic_folders,
     topic_home,
 )
+
+REQUESTS_AT_ONCE = 8
+
+
+class Problem(NamedTuple):
+    """Something that could not be read or deleted; the rest is done without it."""
+
+    where: str
+    error: BlockgzError
+
+    @property
+    def as_json(self) -> dict[str, str]:
+        """As commands print it with --json."""
+        return {"where": self.where, "error": self.error.what, "why": self.error.why, "do": self.error.remedy}
+
+
+def claimed_partitions(store: ToolStore, layout: str) -> dict[TopicFolder, tuple[int, ...]]:
+    """What the inventory names; nothing where there is none, or one that `replayer verify` calls damaged."""
+    key = inventory_key(layout)
+    found = store.get(key)
+    try:
+        return {each.folder: each.partitions for each in parse(found.body, key).incarnations} if found else {}
+    except FormatError:
+        return {}
+
+
+def check_claimed(store: ToolStore, keys: PartitionKeys) -> None:
+    """Raises MalformedObject for a partition without a marker that was archived once, by the inventory."""
+    if keys.partition in claimed_partitions(store, keys.layout).get(keys.folder, ()):
+        raise MalformedObject(
+            f"{keys.marker} is missing",
+            why="the partition was archived; without its marker, nothing tells which records it holds",
+            remedy=f"rebuild the marker: archiver repair marker {keys.folder}:{keys.partition}",
+        )
+
+
+def without_marker(store: ToolStore, partitions: Iterable[PartitionKeys]) -> list[Problem]:
+    """Those of the partitions whose marker is missing, or of which that cannot be told."""
+
+    def problem_of(keys: PartitionKeys) -> Problem | None:
+        try:
+            if store.head(keys.marker) is None:
+                check_claimed(store, keys)
+        except BlockgzError as error:
+            return Problem(f"{keys.folder}:{keys.partition}", error)
+        return None
+
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="marker") as pool:
+        return [problem for problem in pool.map(problem_of, partitions) if problem is not None]
 
 
 def archived_partitions(store: ToolStore, selection: TopicSelection | None) -> list[PartitionKeys]:

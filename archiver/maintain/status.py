@@ -9,18 +9,16 @@ from msgspec.structs import replace
 from archiver.commit.archive import archive_info, layout_of
 from archiver.ingest.kafka_cluster import LogEnds
 from archiver.ingest.kafka_source import Partition
-from archiver.maintain.partitions import check_names
+from archiver.maintain.partitions import check_names, claimed_partitions
 from blockgz_runtime.store.writer import StoredObject, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import marker as markers
-from index_format.errors import BlockgzError, FormatError
-from index_format.inventory import parse
+from index_format.errors import BlockgzError
 from index_format.keys import (
     ARCHIVE_OBJECT,
     PartitionKeys,
     TopicFolder,
     archive_key,
-    inventory_key,
     partition_folders,
     topic_folders,
     topic_home,
@@ -95,7 +93,7 @@ def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveSt
     """
     layout = layout_of(store)
     info = archive_info(store, layout)
-    claimed = _claimed(store, layout)
+    claimed = claimed_partitions(store, layout)
     folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
     if selection is not None:
         topics = {folder.topic for folder in (*folders, *claimed)}
@@ -125,16 +123,6 @@ def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveSt
         layout=layout,
         partitions=tuple(sorted(partitions, key=lambda each: (each.folder, each.partition))),
     )
-
-
-def _claimed(store: ToolStore, layout: str) -> dict[TopicFolder, tuple[int, ...]]:
-    """What the inventory has; nothing where there is none, or one that `replayer verify` calls damaged."""
-    key = inventory_key(layout)
-    found = store.get(key)
-    try:
-        return {each.folder: each.partitions for each in parse(found.body, key).incarnations} if found else {}
-    except FormatError:
-        return {}
 
 
 def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> PartitionStatus:

@@ -34,6 +34,7 @@ from archiver.maintain.old_tables import (
     oldest_record,
 )
 from archiver.maintain.orphans import held_offsets
+from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem, check_claimed
 from blockgz_runtime.errors import NoSuchTopic
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
@@ -61,15 +62,6 @@ from index_format.keys import (
     topic_of,
 )
 from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry, Floor, Marker, ReferenceCatalog
-
-REQUESTS_AT_ONCE = 8
-
-
-class Problem(NamedTuple):
-    """Something that could not be read or deleted; the rest is done without it."""
-
-    where: str
-    error: BlockgzError
 
 
 class FloorObject(NamedTuple):
@@ -342,9 +334,14 @@ class _Collector:
     def garbage_of(
         self, folders: Sequence[TopicFolder], partition: int, found: list[Found], floors: Sequence[FloorObject]
     ) -> Garbage:
-        """What there is to do for a partition: its marker is read now, after the listing."""
+        """What there is to do for a partition: its marker is read now, after the listing.
+
+        Raises MalformedObject where the marker is missing, and what keeps the chain from being followed.
+        """
         read = [self._noted(LAYOUTS[self._layout](folder, partition)) for folder in folders]
         chains = [chain for chain in read if chain is not None]
+        if not chains:
+            check_claimed(self._store, LAYOUTS[self._layout](folders[0], partition))
         if len(chains) < len(read):
             # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
             return Garbage([])

@@ -17,6 +17,7 @@ from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.store.writer import Leftover, ToolStore
 from index_format import marker as markers
 from index_format.chunk_index import ERASED
+from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, parse_key, parse_topic_folder
 from index_format.marker import Marker
 from index_format.objects import Count, Offset, Sha256, Timestamp
@@ -68,6 +69,21 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.topic}:{self.partition}"
 
 
+class NotSearched(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of which nobody knows whether it holds such records."""
+
+    topic: str
+    partition: Count
+    error: str
+
+    @classmethod
+    def of(cls, keys: PartitionKeys, error: BlockgzError) -> "NotSearched":
+        return cls(topic=str(keys.folder), partition=keys.partition, error=error.reason)
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}"
+
+
 class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON contract of `archiver erase --json` and `--report`."""
 
@@ -79,6 +95,8 @@ class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
     """When it was written, by the clock of the archive's store, in ms."""
     dry_run: bool
     partitions: tuple[ErasedPartition, ...]
+    """All that were searched, also where nothing was found: what was replaced or pruned before may hold records."""
+    not_searched: tuple[NotSearched, ...] = ()
 
 
 def read_report(path: Path) -> EraseReport:

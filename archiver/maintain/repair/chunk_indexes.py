@@ -18,8 +18,9 @@ from typing import TypeVar
 from archiver.commit.archive import archive_info, archived_topic_id
 from archiver.maintain.garbage import Chain
 from archiver.maintain.orphans import pieces, scan
+from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
-from archiver.maintain.sweep import Problem, read_chain
+from archiver.maintain.sweep import read_chain
 from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index

@@ -15,9 +15,10 @@ from archiver.commit.objects import Held
 from archiver.commit.recovery import archived_level, why_diverged
 from archiver.errors import Diverged, UnreadableRecord
 from archiver.maintain.garbage import Chain
+from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
-from archiver.maintain.sweep import Problem, read_chain
+from archiver.maintain.sweep import read_chain
 from blockgz_runtime.encryption.keyring import keyring_of
 from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.errors import BrokerUnreachable, ObjectMissing

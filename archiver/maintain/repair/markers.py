@@ -12,6 +12,7 @@ from archiver.commit.commit import fold_tail, store_catalogs
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
+from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.chunk_indexes import (
     ListedPartition,
     MarkerState,
@@ -20,7 +21,7 @@ from archiver.maintain.repair.chunk_indexes import (
     stored_indexes,
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from archiver.maintain.sweep import Problem, read_chain
+from archiver.maintain.sweep import read_chain
 from blockgz_runtime.encryption.keyring import Keyring, keyring_of
 from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.store.writer import ContentTag, StoredObject, ToolStore

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.plan import RepairPlan, parse_place, storing
-from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import NotInArchive
 from index_format.ancestor.files import indexed_file, scan_file

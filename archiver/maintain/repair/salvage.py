@@ -23,9 +23,10 @@ from archiver.commit.sealing import ChunkSeal, Sealing
 from archiver.errors import SalvageRefused
 from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
 from archiver.maintain.orphans import held_offsets, offsets_of
+from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from archiver.maintain.sweep import Problem, read_chain
+from archiver.maintain.sweep import read_chain
 from blockgz_runtime.encryption.keyring import keyring_of
 from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.store.writer import FileBody, ToolStore

@@ -9,10 +9,9 @@ from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
 from archiver.maintain.contents.chunks import OldChunk
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.partitions import rewritable_partitions
+from archiver.maintain.partitions import Problem, rewritable_partitions, without_marker
 from archiver.maintain.rewrite.replacing import chunks_of, old_catalogs
 from archiver.maintain.rewrite.tree import Run, RunLimits, first_run, level_1_lists
-from archiver.maintain.sweep import Problem
 from blockgz_runtime.encryption.keyring import Keyring
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
@@ -69,7 +68,7 @@ def plan_rewrapping(
     Reads all indexes. Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and what keeps the archive from
     being listed.
     """
-    plans, problems = list[PartitionPlan](), list[Problem]()
+    plans, problems, untouched = list[PartitionPlan](), list[Problem](), list[PartitionKeys]()
     partitions = rewritable_partitions(store, selection, "rewrapped", "leave it as it is: nothing in it is encrypted")
     for keys in partitions:
         try:
@@ -77,7 +76,11 @@ def plan_rewrapping(
         except BlockgzError as error:
             problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
             continue
-        plans += [plan] if plan.ids else []
+        if plan.ids:
+            plans.append(plan)
+        else:
+            untouched.append(keys)
+    problems += without_marker(store, untouched)
     return RewrapPlans(tuple(plans), len(partitions) - len(plans) - len(problems), tuple(problems))
 
 

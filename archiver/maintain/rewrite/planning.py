@@ -8,11 +8,10 @@ from typing import NamedTuple
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
-from archiver.maintain.partitions import rewritable_partitions
+from archiver.maintain.partitions import Problem, rewritable_partitions, without_marker
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
 from archiver.maintain.rewrite.tree import level_1_lists
-from archiver.maintain.sweep import Problem
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError
@@ -71,6 +70,7 @@ def plan_pruning(store: ToolStore, selection: TopicSelection | None, keep: Keep,
     """
     plans: list[PartitionPlan] = []
     problems: list[Problem] = []
+    untouched: list[PartitionKeys] = []
     partitions = rewritable_partitions(store, selection, "pruned", "let a rule of the store delete what is old")
     driver = Driver(store, NoLog(), wait, lambda: True)
     for keys in partitions:
@@ -79,7 +79,11 @@ def plan_pruning(store: ToolStore, selection: TopicSelection | None, keep: Keep,
         except BlockgzError as error:
             problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
             continue
-        plans += [plan] if plan is not None else []
+        if plan is None:
+            untouched.append(keys)
+        else:
+            plans.append(plan)
+    problems += without_marker(store, untouched)
     return PrunePlans(tuple(plans), len(partitions) - len(plans) - len(problems), tuple(problems))
 
 

@@ -107,7 +107,8 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     assert again.exit_code == 2 and "exists already" in again.output
     nothing = tmp_path / "nothing.json"
     assert "no record to erase" in run("erase", "orders", "--keys-file", keys, "-a", root, "--report", nothing).stdout
-    assert "no record was found" in run("erase", "--status", nothing, "-a", root).stdout
+    told = run("erase", "--status", nothing, "-a", root)
+    assert (told.exit_code, "not complete yet" in told.stdout) == (3, True), "what was replaced still holds them"
 
     _is_sound(root)
     early = run("erase", "--status", report, "-a", root)
@@ -119,7 +120,8 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     assert late.exit_code == 0, late.output
     assert json.loads(late.stdout)["complete"]
     assert not _holds(root)
-    assert "complete at" in run("erase", "--status", report, "-a", root).stdout
+    for each in (report, nothing):
+        assert "complete at" in run("erase", "--status", each, "-a", root).stdout
     for writer in writers:
         kept = {record.offset for record in writer.records if record.key != PERSON}
         assert set(archived(root, writer.keys.partition)) == kept
@@ -168,6 +170,44 @@ def _holds(root: Path) -> bool:
     """Whether any object still holds one of the person's records."""
 
     return any(PERSON in gzip.decompress(path.read_bytes()) for path in root.rglob("*.gz"))
+
+
+def test_what_was_not_searched_is_never_complete(tmp_path: Path) -> None:
+    root, report = tmp_path / "archive", tmp_path / "report.json"
+    first, second = archive_of(root, chunks=3)
+    (root / first.keys.chunks / "00000000000000000000.gz").unlink()
+    (root / second.keys.marker).unlink()
+    asked = ("erase", "orders", "--key", PERSON.decode(), "-a", root)
+    done = run(*asked, "--report", report, "--json", "--dry-run")
+    assert done.exit_code == 3
+    assert [each["where"] for each in json.loads(done.stdout)["problems"]] == ["orders:0", "orders:1"]
+    assert "archiver repair marker orders:1" in done.stderr
+    assert run(*asked, "--report", report, "--yes").exit_code == 3, "the report of a dry run is replaced"
+    written = json.loads(report.read_text())
+    assert not written["dry_run"] and not written["partitions"]
+    assert [each["partition"] for each in written["not_searched"]] == [0, 1]
+    status = run("erase", "--status", report, "-a", root, "--json")
+    assert (status.exit_code, json.loads(status.stdout)["complete"]) == (3, False)
+    assert "did not search" in json.loads(status.stdout)["problems"][0]["error"]
+    assert "complete" not in run("erase", "--status", report, "-a", root).stdout
+
+
+def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
+    root, keys = tmp_path / "archive", tmp_path / "keys"
+    archive_of(root, partitions=1, chunks=3)
+    keys.write_bytes(b"\xef\xbb\xbf" + PERSON + b"\r\n")
+    assert "3,13" in run("erase", "orders", "--keys-file", keys, "-a", root, "--dry-run").stdout
+
+
+@pytest.mark.parametrize("command", [["gc"], ["compact"], ["prune", "--keep", "1d"]])
+def test_a_partition_that_lost_its_marker_is_a_problem(command: list[str], tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    _, second = archive_of(root, chunks=3)
+    (root / second.keys.marker).unlink()
+    done = run(*command, "-a", root, "--yes")
+    assert done.exit_code == 3, done.output
+    assert "orders:1: topic=orders/partition=00001/last_chunk_index.json is missing" in done.stderr
+    assert "do:    rebuild the marker: archiver repair marker orders:1" in done.stderr
 
 
 def test_an_archiver_goes_on_after_an_erase(tmp_path: Path) -> None:
