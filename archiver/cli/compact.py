@@ -39,6 +39,15 @@ def _conversion(
     zstd_level: int | None,
 ) -> Conversion | None:
     """What the options ask for; None without any. Raises UsageError for a level of which nothing is encoded."""
+    if block_bytes == 0:
+        raise _empty("--block-bytes")
+    for level, unused in ((gzip_level, "zstd"), (zstd_level, "gzip")):
+        if level is not None and codec == unused:
+            raise UsageError(
+                f"a level of another codec than {codec} has no effect",
+                why=f"--codec {codec} converts all chunks to {codec}",
+                remedy=f"give --{codec}-level",
+            )
     levels = [level for level in (gzip_level, zstd_level) if level is not None]
     if record_format is None and codec is None and block_bytes is None:
         if levels:
@@ -151,6 +160,9 @@ def compact(
         _check_plain(rewrite_keys)
         with spark_needed("archiver compact --master"):
             from archiver.spark.compacting import CompactionTask, compact_on  # noqa: PLC0415
+    for option, size in (("--chunk-bytes", chunk_bytes), ("--buffer-bytes", buffer_bytes)):
+        if size == 0:
+            raise _empty(option)
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
@@ -177,6 +189,10 @@ def compact(
     if as_json:
         click.echo(orjson.dumps(result_object(archive, plan, done, problems, dry_run=dry_run)).decode())
     return code_of_problems([each.error for each in problems])
+
+
+def _empty(option: str) -> UsageError:
+    return UsageError(f"{option} must be more than 0", remedy="give a size such as 1MiB")
 
 
 def _check_plain(rewrite_keys: RewriteKeys) -> None:

@@ -117,6 +117,7 @@ wanted_options = OptionSet(
 @click.option("--report", type=click.Path(path_type=Path), help="Write what was erased to this new file, as JSON.")
 @click.option(
     "--status",
+    "finished",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Tell whether the erase of that report is complete, and change nothing.",
 )
@@ -132,7 +133,7 @@ def erase(
     s3: S3Settings,
     wanted: Wanted | None,
     report: Path | None,
-    status: Path | None,
+    finished: Path | None,
     sign_key: Path | None,
     rewrite_keys: RewriteKeys,
     max_block_bytes: int,
@@ -151,10 +152,10 @@ def erase(
     content, and asks first.
     """
     store = open_existing_store(archive, s3)
-    if status is not None:
+    if finished is not None:
         if places or wanted is not None:
             raise UsageError("--status takes no topics and no keys", remedy="the report names what was erased")
-        return _tell_status(store, status, as_json=as_json)
+        return _tell_status(store, finished, as_json=as_json)
     if wanted is None:
         raise _unclear("nothing says so")
     _check_report(report, sign_key)

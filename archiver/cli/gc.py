@@ -48,10 +48,10 @@ def gc(
 ) -> int:
     """Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.
 
-    Also what `archiver prune` replaced, once the grace is over: it counts from the first gc that saw it. Thins tables
-    of consumer groups: one an hour stays after a day, one a day after 30 days. Tables and configurations of a time
-    before the oldest record follow a prune. Safe at any time, even while archivers run. TOPIC is a name, a glob or
-    ~regex; the default is the whole archive. Prints the plan and asks first.
+    Also what a prune, compaction, erase or rewrap replaced, once the grace is over: it counts from the first gc that
+    saw it. Thins tables of consumer groups: one an hour stays after a day, one a day after 30 days. Tables and
+    configurations of a time before the oldest record follow a prune. Safe at any time, even while archivers run. TOPIC
+    is a name, a glob or ~regex; the default is the whole archive. Prints the plan and asks first.
     """
     if grace < SHORTEST_GRACE_SECONDS:
         raise UsageError(

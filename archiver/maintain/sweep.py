@@ -428,7 +428,9 @@ def follow(store: ToolStore, keys: PartitionKeys, marker: Marker, retired: Seque
         found = store.get(keys.home + reference.name)
         if found is None:
             raise MalformedObject(
-                f"catalog {keys.home}{reference.name} is missing", why="without it, the chain cannot be followed"
+                f"catalog {keys.home}{reference.name} is missing",
+                why="without it, the chain cannot be followed",
+                remedy=f"archiver repair marker {keys.folder}:{keys.partition} tells what to do",
             )
         return markers.decode_catalog(found.body, reference, level)
 

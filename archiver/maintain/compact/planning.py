@@ -128,7 +128,7 @@ def plan_compaction(
 def _key_missing(plan: PartitionPlan) -> KeyMissing:
     return KeyMissing(
         f"{plan.encrypted:,} chunks of {plan.name} stay as they are",
-        why="they are encrypted, and their keys were not given",
+        why="they are encrypted, and not all of their keys were given",
         remedy=REMEDY,
     )
 

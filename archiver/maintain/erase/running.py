@@ -146,6 +146,6 @@ def _refused(keys: PartitionKeys, outcome: Outcome) -> RewriteRefused | RewriteO
         )
     return RewriteOvertaken(
         f"not all records of {where} could be erased yet",
-        why="another maintainer is at work on the partition",
-        remedy="run the same erase again when that one has ended",
+        why="another maintainer is at work on the partition, or was stopped less than an hour ago",
+        remedy="run the same erase again when that one has ended, or an hour later",
     )

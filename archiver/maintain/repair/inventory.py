@@ -57,6 +57,12 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
     inventory, plan = parse(found.body, key), RepairPlan()
     for place in places:
         missing = _missing(inventory, listed, place)
+        if not missing and not _names(inventory, place):
+            raise NotInArchive(
+                f"{place} is not in the inventory",
+                why="nothing of that name was ever archived here",
+                remedy="check the name and -a; replayer ls shows what is archived",
+            )
         if not missing:
             raise NotInArchive(
                 f"nothing of {place} is missing",
@@ -75,6 +81,17 @@ def _forget(store: ToolStore, layout: str, wait: Wait, folder: TopicFolder, numb
 
 def _with(listed: Inventory, inventory: Inventory) -> Inventory:
     return united(inventory, listed.incarnations)
+
+
+def _names(inventory: Inventory, place: str) -> bool:
+    """Whether the inventory holds that topic, incarnation or partition."""
+    topic, partition = parse_place(place)
+    folder = parse_topic_folder(topic)
+    meant = [each for each in inventory.incarnations if each.topic == folder.topic]
+    return any(
+        ("~" not in topic or each.folder == folder) and (partition is None or partition in each.partitions)
+        for each in meant
+    )
 
 
 def _missing(inventory: Inventory, listed: Inventory, place: str) -> dict[TopicFolder, list[int]]:

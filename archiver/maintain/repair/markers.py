@@ -129,11 +129,13 @@ def plan_marker(
     stored = store.get(keys.marker)
     state = marker_state(stored, keys)
     if state is MarkerState.READABLE:
-        return RepairPlan(notes=(f"{target}: its marker can be read; nothing to repair",))
+        return _of_readable(store, target)
     claimed = markers.decode_marker(stored.body, keys.marker) if stored and state is MarkerState.WITHOUT_CHUNK else None
     place = list_partition(store, target, max_block_bytes)
     indexes = stored_indexes(place)
     found = [StoredIndex(name, each.body, index) for name, (each, index) in indexes.items() if index is not None]
+    if claimed and not indexes and not list(place.of_kind(ObjectKind.DATA)):
+        return RepairPlan(notes=(f"{target}: nothing was committed yet; nothing to repair",))
     rewritten = _rewritten(store, keys, found)
     chain = rebuilt_chain(found) if rewritten is None else rebuilt_rewritten(found, rewritten)
     floor = None if rewritten is None else rewritten.floor
@@ -158,6 +160,22 @@ def plan_marker(
         (_step(store, target, chain, facts, stored, state, wait),),
         (*_notes(place, chain, found), *damaged, *begun),
     )
+
+
+def _of_readable(store: ToolStore, target: RepairTarget) -> RepairPlan:
+    """Nothing, unless the chain cannot be followed: a marker in force is replaced only if its owner takes it away."""
+    keys = target.keys
+    try:
+        read_chain(store, keys.layout, keys.folder, keys.partition)
+    except FormatError as error:
+        lost = MalformedObject(
+            error.what,
+            why=error.why,
+            remedy="put the object back if a copy or an older version of it exists; if not, stop what writes to the "
+            f"topic, move {keys.marker} away, and run this again: the chain is rebuilt from the indexes",
+        )
+        return RepairPlan(problems=(Problem(str(target), lost),))
+    return RepairPlan(notes=(f"{target}: its marker can be read; nothing to repair",))
 
 
 def _step(

@@ -40,7 +40,10 @@ class Outcome(StrEnum):
 def not_done(where: str, what: str, outcome: Outcome) -> RewriteRefused:
     """Why a rewrite did not come true, as an error; `what` was to be done with the partition, such as `pruned`."""
     why, remedy = {
-        Outcome.BUSY: ("another maintainer is at work on it", "run the command again when that is done"),
+        Outcome.BUSY: (
+            "another maintainer is at work on it, or was stopped less than an hour ago",
+            "run the command again when that is done, or an hour later",
+        ),
         Outcome.OVERTAKEN: ("another maintainer took over", "run the command again"),
         Outcome.FULL: ("its marker lists as many retired references as it may", "run archiver gc first"),
     }.get(outcome, ("its chunks were rewritten since the plan was made", "run the command again to make a new plan"))

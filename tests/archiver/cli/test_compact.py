@@ -193,6 +193,11 @@ def test_who_cannot_be_compacted_is_reported_and_the_rest_is_done(tmp_path: Path
     ("arguments", "said"),
     [
         (["--zstd-level", "9"], "a level alone converts nothing"),
+        (["--codec", "zstd", "--gzip-level", "9"], "give --zstd-level"),
+        (["--codec", "gzip", "--zstd-level", "9"], "give --gzip-level"),
+        (["--block-bytes", "0"], "--block-bytes must be more than 0"),
+        (["--chunk-bytes", "0"], "--chunk-bytes must be more than 0"),
+        (["--buffer-bytes", "0"], "--buffer-bytes must be more than 0"),
         (["unknown"], "is not in the archive"),
         (["--codec", "lz4"], "lz4"),
     ],

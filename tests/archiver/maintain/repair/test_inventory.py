@@ -91,6 +91,9 @@ def test_only_what_is_gone_is_forgotten(tmp_path: Path) -> None:
     archive(tmp_path)
     refused = run("forget", "orders", "-a", str(tmp_path), "--yes")
     assert refused.exit_code != 0 and "nothing of orders is missing" in refused.output
+    for unknown in ("nowhere", "orders:77", "orders~9"):
+        refused = run("forget", unknown, "-a", str(tmp_path), "--yes")
+        assert refused.exit_code == 4 and f"{unknown} is not in the inventory" in refused.output
     shutil.rmtree(tmp_path / "topic=orders" / "partition=00001")
     shutil.rmtree(tmp_path / "topic=orders~2")
     shutil.rmtree(tmp_path / "topic=users")

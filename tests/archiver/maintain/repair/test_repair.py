@@ -394,6 +394,25 @@ def test_a_chain_whose_catalog_is_lost_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / partition.keys.chunks / partition.marker.tail[-1].name).unlink()
     done = repair("index", tmp_path, "orders", "--yes")
     assert done.exit_code == 3 and "catalog" in done.stderr
+    told = repair("marker", tmp_path, "orders:3", "--yes")
+    assert told.exit_code == 3 and "move topic=orders/partition=00003/last_chunk_index.json away" in told.stderr
+
+
+def test_a_catalog_that_is_lost_is_made_again_with_the_marker(tmp_path: Path) -> None:
+    partition = ArchiveWriter(tmp_path).partition("orders", 3)
+    for start in range(65):
+        partition.commit(records([start]))
+    shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
+    (tmp_path / partition.keys.marker).rename(tmp_path / "away")
+    assert repaired("marker", tmp_path, "orders:3")["steps"][0]["done"]
+    verified = CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(tmp_path)])
+    assert verified.exit_code == 0, verified.output
+
+
+def test_a_partition_without_a_commit_needs_no_repair(tmp_path: Path) -> None:
+    ArchiveWriter(tmp_path).partition("orders", 3)
+    done = repaired("marker", tmp_path, "orders:3")
+    assert not done["steps"] and "nothing was committed yet" in done["notes"][0]
 
 
 def test_an_archive_that_lost_its_identity_is_not_an_old_one(tmp_path: Path) -> None:
