@@ -22,7 +22,7 @@ from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import format_option, jobs_option, json_option, rename_rule
 from replayer.cli.replay_output import duration_text
 from replayer.groups.applying import GroupChanges, Rollback
-from replayer.groups.planning import GroupMap, GroupPlan, group_plan_document, plan_groups_of_job
+from replayer.groups.planning import GroupPlan, group_plan_document, plan_groups_of_job
 from replayer.groups.positions import (
     MAX_FILE_BYTES,
     archived_groups,
@@ -30,6 +30,7 @@ from replayer.groups.positions import (
     positions_in_csv,
     positions_of,
 )
+from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import KafkaGroups
 from replayer.place import ArchivePlace

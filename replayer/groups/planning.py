@@ -1,13 +1,13 @@
 """Where consumer groups of an archived topic go on in a copy of it: the plan for all groups of one replay job."""
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from blockgz_runtime.errors import UsageError
 from replayer.errors import ReplayRefused
+from replayer.groups.renaming import GroupMap
 from replayer.groups.translation import ArchivedRuns, LaneTranslation, mapped_lane, translate
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import GroupOffset
@@ -20,19 +20,6 @@ from replayer.replay.recorded_job import RecordedJob, recorded_job, source_selec
 GroupPositions = Mapping[str, Mapping[int, GroupOffset]]
 """By group and partition of one topic."""
 MOST_NAMED = 5
-
-
-@dataclass(frozen=True)
-class GroupMap:
-    """New names of groups: the first pattern that matches a whole name replaces it, as `re.sub` does."""
-
-    rules: tuple[tuple[re.Pattern[str], str], ...] = ()
-
-    def __call__(self, group: str) -> str:
-        for pattern, name in self.rules:
-            if pattern.fullmatch(group):
-                return pattern.sub(name, group, count=1)
-        return group
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NoSuchTopic
 from blockgz_runtime.kafka.admin import (
     OF_THE_TOPIC,
     TopicIdAnswers,
@@ -199,8 +199,13 @@ class KafkaAdmin:
         )
 
     def replication_factor(self, name: str) -> int:
-        """How many replicas the partitions of a topic have that exists, at the least."""
-        return min(len(each.replicas) for each in self._metadata.topics[name].partitions.values())
+        """How many replicas the partitions of a topic have, at the least; raises NoSuchTopic."""
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            raise NoSuchTopic(
+                f"the cluster has no topic {name!r}", why="it is gone", remedy="check -b, and who deletes"
+            )
+        return min(len(each.replicas) for each in topic.partitions.values())
 
     def topic_ids(self, names: Collection[str]) -> TopicIdAnswers:
         """What the cluster says of these topics now."""

@@ -112,10 +112,15 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
     return Compared(inventory, True, None, missing_partitions(inventory, held, wanted), held)
 
 
-async def _is_declared(archive: Archive) -> bool:
+async def archive_info(archive: Archive) -> ArchiveInfo | None:
+    """What the archive says of itself; None where that is missing or damaged, which `replayer verify` reports."""
     key = archive_key(archive.layout)
     try:
-        info = objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), ArchiveInfo, key)
+        return objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), ArchiveInfo, key)
     except Damaged:
-        return False  # which is damage by itself
-    return info.inventory is True
+        return None
+
+
+async def _is_declared(archive: Archive) -> bool:
+    info = await archive_info(archive)
+    return info is not None and info.inventory is True

@@ -9,6 +9,7 @@ import msgspec
 from blockgz_runtime.errors import UsageError
 from index_format.acls import Acl
 from index_format.keys import check_topic, parse_topic_folder
+from replayer.groups.renaming import GroupMap, compiled_rule
 from replayer.replay.proof.sampling import Sample
 
 Number = int
@@ -164,6 +165,13 @@ def parse_plan(body: bytes, file: str) -> RestorePlan:
             raise ValueError(f"it is {plan.format[:80]!r} of version {plan.version}")
         if not 0 < plan.prove_share <= 1:
             raise ValueError(f"prove_share is {plan.prove_share}, and not above 0 and at most 1")
+        if plan.at <= 0:
+            raise ValueError(f"at is {plan.at}, and no time")
+        if not plan.topics and plan.follow is None:
+            raise ValueError("it names no topic")
+        for rename in (plan.groups.rename if plan.groups else (), plan.follow.rename if plan.follow else ()):
+            for rule in rename:
+                compiled_rule(*rule)
         for each in plan.topics:
             check_topic(each.target)
             parse_topic_folder(each.source)
@@ -177,6 +185,23 @@ def parse_plan(body: bytes, file: str) -> RestorePlan:
         ) from error
     refuse_twins(plan.topics)
     return plan
+
+
+def refuse_group_twins(plan: RestorePlan) -> None:
+    """Raises UsageError where two groups of one topic would get one name."""
+    if plan.groups is None:
+        return
+    rename = GroupMap(tuple(compiled_rule(*rule) for rule in plan.groups.rename))
+    for topic in plan.restorable:
+        names: dict[str, str] = {}
+        for group in topic.groups:
+            other = names.setdefault(rename(group), group)
+            if other != group:
+                raise UsageError(
+                    f"groups {other} and {group} would both be {rename(group)}",
+                    why=f"both have positions in {topic.source}, and --group-map gives them one name",
+                    remedy="use other patterns",
+                )
 
 
 def refuse_twins(topics: Sequence[TopicToRestore]) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from blockgz_runtime.errors import NotInArchive
 from index_format.errors import BlockgzError
-from replayer.groups.planning import GroupMap
+from replayer.groups.renaming import GroupMap
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.stages import wall_clock
@@ -100,8 +100,10 @@ def drill_document(
     proved = all(each.state == "restored" for each in outcomes)
     lacks = [f"{each.source}: {text}" for each in whole.topics for text in (each.lacks or (each.refused,)) if text]
     skipped = [f"{each.topic.source}: {lost}" for each in outcomes for lost in each.skipped]
+    gaps = [f"{each.source}: {gap}" for each in part.topics for gap in each.gaps]
+    failed = not proved or left or lacks or skipped
     return {
-        "verdict": "OK" if proved and not (left or lacks or skipped) else "FAILURE",
+        "verdict": "FAILURE" if failed else "WARNING" if gaps else "OK",
         "drill": drill.name,
         "at": drill.at,
         "seed": drill.seed,
@@ -128,6 +130,8 @@ def drill_document(
             }
             for each in outcomes
         ],
+        "gaps": gaps,
+        "warnings": list(whole.warnings),
         "lacks": lacks,
         "skipped": skipped,
         "not_removed": list(left),

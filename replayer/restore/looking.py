@@ -7,8 +7,8 @@ import msgspec
 
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
-from replayer.groups.planning import GroupMap
 from replayer.groups.positions import group_choice, positions_of
+from replayer.groups.renaming import GroupMap
 from replayer.read.archive import Archive, SurveyedTopic
 from replayer.read.damage import Damaged
 from replayer.read.group_tables import config_at, groups_at

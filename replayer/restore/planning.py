@@ -7,17 +7,25 @@ from typing import TypeVar
 
 import msgspec
 
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NotInArchive
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
 from blockgz_runtime.program.tables import time_text
 from index_format.errors import BlockgzError
 from replayer.kafka.admin import KafkaAdmin
-from replayer.read.inventory import Compared, compare
+from replayer.read.archive import Archive
+from replayer.read.inventory import Compared, archive_info, compare
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.plan import SourcePartition
 from replayer.replay.preflight import pruned_text
 from replayer.replay.replaying import PlannedReplay, planned_replay
 from replayer.restore.choosing import ChosenIncarnation, incarnation_at, restore_name, topic_job, wanted_topics
-from replayer.restore.document import Followed, RestorePlan, TopicLeftOut, TopicToRestore, refuse_twins
+from replayer.restore.document import (
+    Followed,
+    RestorePlan,
+    TopicLeftOut,
+    TopicToRestore,
+    refuse_group_twins,
+    refuse_twins,
+)
 from replayer.restore.folder import RestoreFolder
 from replayer.restore.looking import Looking
 from replayer.restore.request import RestoreRequest, Surroundings, replay_of, rules_of
@@ -82,10 +90,22 @@ def name_of(plan: RestorePlan, cluster: str) -> str:
     return restore_name(plan.archive_id, plan.at, [(each.source, each.target) for each in plan.topics], cluster)
 
 
+async def refuse_other_archive(plan: RestorePlan, archive: Archive) -> None:
+    """Raises UsageError where the plan was made for another archive, whose topics may have the same names."""
+    info = await archive_info(archive)
+    if info is not None and plan.archive_id and info.archive_id != plan.archive_id:
+        raise UsageError(
+            "the plan of this restore is of another archive",
+            why=f"that has id {plan.archive_id}, the one that is named has {info.archive_id}",
+            remedy="check -a/--archive",
+        )
+
+
 async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin: KafkaAdmin) -> RestorePlan:
     """The plan with what archive and cluster say of each topic now: its size, and why it cannot be restored.
 
-    Raises ReplayRefused where a restore of that name has begun already.
+    Raises ReplayRefused where a restore of that name has begun already, UsageError where two groups of a topic would
+    get one name.
     """
     await asyncio.to_thread(RestoreFolder(around.jobs, name).refuse_begun)
     around = replace(around, archive=await around.archive.pinned())
@@ -100,6 +120,7 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin:
         return await _planned(plan, topic, name, around, admin)
 
     whole = msgspec.structs.replace(plan, topics=tuple(await gathered(plan.topics, planned)))
+    refuse_group_twins(whole)
     warnings = dict.fromkeys([*plan.warnings, *_late(whole)])
     return msgspec.structs.replace(whole, warnings=tuple(warnings))
 

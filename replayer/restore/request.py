@@ -1,13 +1,12 @@
 """What is asked of a restore, and the replay of each of its topics."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from blockgz_runtime.store.writer import Store
-from replayer.groups.planning import GroupMap
+from replayer.groups.renaming import GroupMap, compiled_rule
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
 from replayer.read.archive import Archive
@@ -82,7 +81,7 @@ def rules_of(rename: GroupMap) -> tuple[tuple[str, str], ...]:
 
 def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
     """The reverse."""
-    return GroupMap(tuple((re.compile(pattern), name) for pattern, name in rules))
+    return GroupMap(tuple(compiled_rule(*rule) for rule in rules))
 
 
 def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:

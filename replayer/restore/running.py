@@ -103,8 +103,9 @@ class RestoreRun:
             await asyncio.to_thread(self.folder.add_topic, outcome.job, done)
         else:
             self.progress(round(topic.records * self.plan.passes), topic.bytes)
-        outcome.records, outcome.verdict, outcome.notes = done.records, done.verdict, list(done.warnings)
-        outcome.notes += await asyncio.to_thread(set_last, topic, self.around)
+        outcome.verdict = None
+        notes = await asyncio.to_thread(set_last, topic, self.around)
+        outcome.records, outcome.verdict, outcome.notes = done.records, done.verdict, [*done.warnings, *notes]
         outcome.state = "restored"
         outcome.seconds = asyncio.get_running_loop().time() - began
 

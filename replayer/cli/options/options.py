@@ -7,6 +7,7 @@ import click
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import Option, OptionSet, Parsed
 from blockgz_runtime.units import MILLISECONDS
+from replayer.groups.renaming import compiled_rule
 
 FORMS = ("table", "json", "jsonl", "csv")
 
@@ -61,13 +62,10 @@ def rename_rule(option: str, text: str) -> tuple[re.Pattern[str], str]:
     try:
         if not separator or not pattern or not name:
             raise ValueError("it is not REGEX=NAME")
-        compiled = re.compile(pattern)
-        compiled.sub(name, "")
-        re.compile(pattern + "|").sub(name, "")
-    except (ValueError, re.error, IndexError) as error:
+        return compiled_rule(pattern, name)
+    except ValueError as error:
         raise UsageError(
             f"{option} {text[:80]!r} renames nothing",
             why=str(error),
             remedy=r"write a regular expression and a name, such as '(.*)=restored-\1'",
         ) from error
-    return compiled, name

@@ -14,8 +14,9 @@ from blockgz_runtime.program.report_options import sign_key_option
 from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
-from replayer.groups.planning import GroupMap
+from replayer.groups.renaming import GroupMap
 from replayer.read.positions import parse_time
+from replayer.read.request import STOPS
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof.sampling import Sample
 from replayer.replay.stages import wall_clock
@@ -181,6 +182,12 @@ def _restore(
         raise click.UsageError("--resume continues what was agreed to: remove --from-plan")
     if from_plan is not None and (at is not None or topics or topic_map.rules):
         raise click.UsageError("--from-plan says what is restored: remove the topics, --at and --map")
+    how = (groups, no_transactional, prove, share, replication_factor, on_damage, partial)
+    if from_plan is not None and how != (RestoreGroups(), False, None, None, None, STOPS, False):
+        raise click.UsageError(
+            "--from-plan says how topics are restored: remove the options of groups, --prove, --sample, --partial, "
+            "--replication-factor, --on-damage and --no-transactional, or edit the plan"
+        )
     if doing == "follow" and (at is not None or plan or from_plan or no_transactional):
         raise click.UsageError("--follow has no end and needs transactions: remove --at, plans, --no-transactional")
     if doing == "restore" and at is None and from_plan is None and not resume:

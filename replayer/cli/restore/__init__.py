@@ -23,7 +23,7 @@ from replayer.replay.jobs.lock import held
 from replayer.replay.target_topic import state_folder
 from replayer.restore.document import RestorePlan, parse_plan, plan_text
 from replayer.restore.folder import RestoreFolder
-from replayer.restore.planning import found_topics, looked_over, name_of
+from replayer.restore.planning import found_topics, looked_over, name_of, refuse_other_archive
 from replayer.restore.report import plan_document
 from replayer.restore.request import Surroundings
 
@@ -78,6 +78,8 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
         if options.dry_run or options.plan is not None:
             if as_json:
                 click.echo(msgspec.json.encode({"dry_run": True, **plan_document(*named, seconds)}))
+            if options.plan is None:
+                _refuse_refused(named.plan)
             return 0
         _refuse_refused(named.plan)
         question = f"Create {len(named.plan.restorable)} topics and write {named.plan.records} records?"
@@ -91,9 +93,10 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
 async def _planned(options: RestoreOptions, around: Surroundings) -> Named:
     """What was agreed to before, with --resume; else what is planned now."""
     if options.resume and options.name is not None:
-        return Named(options.name, _resumed(options.name, options, around))
+        return Named(options.name, await _resumed(options.name, options, around))
     if options.from_plan is not None:
         plan = with_acls(parse_plan(options.from_plan.read_bytes(), str(options.from_plan)), options)
+        await refuse_other_archive(plan, around.archive)
     elif options.asked is not None:
         plan = await found_topics(options.asked, around)
     else:
@@ -105,19 +108,27 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> Named:
     admin = await asyncio.to_thread(lambda: around.admin)
     name = options.name or name_of(plan, admin.cluster_id or around.properties["bootstrap.servers"])
     if options.resume:
-        return Named(name, _resumed(name, options, around))
+        return Named(name, await _resumed(name, options, around))
     return Named(name, await looked_over(plan, name, around, admin))
 
 
-def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
+async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
     """The plan that was agreed to, with what may be said otherwise when it is resumed: its groups and ACLs."""
-    plan = with_acls(RestoreFolder(around.jobs, name).begun().plan, options)
+    plan = with_acls((await asyncio.to_thread(RestoreFolder(around.jobs, name).begun)).plan, options)
+    await refuse_other_archive(plan, around.archive)
     if options.doing == "follow" and plan.follow is None:
         raise UsageError(
             f"restore {name} follows nothing", why="it restores one moment", remedy="remove --follow, or check --name"
         )
     if plan.groups is None or options.groups is None:
         return msgspec.structs.replace(plan, groups=None)
+    asked = (options.groups.globs, options.groups.rename)
+    if asked not in (((), ()), (plan.groups.globs, plan.groups.rename)):
+        raise UsageError(
+            f"restore {name} was begun with other groups",
+            why="--groups and --group-map are part of what was agreed to",
+            remedy="remove them, or restore with --no-groups and set the groups with replayer groups apply --job",
+        )
     groups = msgspec.structs.replace(plan.groups, approximate=plan.groups.approximate or options.groups.approximate)
     return msgspec.structs.replace(plan, groups=groups)
 

@@ -22,7 +22,7 @@ from replayer.restore.consumers import FollowedGroups, plan_groups
 from replayer.restore.document import RestorePlan
 from replayer.restore.folder import RestoreFolder, StandbyReport, SwitchOver, TopicStand
 from replayer.restore.following import StandbyRun
-from replayer.restore.planning import gathered
+from replayer.restore.planning import gathered, refuse_other_archive
 from replayer.restore.request import Surroundings
 from replayer.restore.standby import follows_elsewhere, lag_of, standby_document, switched_plan
 from replayer.restore.topic_replay import TopicReplays
@@ -86,6 +86,7 @@ async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> i
     """Prints how far a standby is behind; 3 where a topic is not followed, or nobody follows."""
     folder = RestoreFolder(around.jobs, name)
     plan = await asyncio.to_thread(_plan_of, folder)
+    await refuse_other_archive(plan, around.archive)
     topics = await asyncio.to_thread(folder.followed)
     found = await survey(plan, topics, around, wall_clock())
     lags = await gathered(found.due, lambda turn: lag_of(turn.topic, name, around))
@@ -146,6 +147,7 @@ async def switched_over(options: RestoreOptions, around: Surroundings, *, as_jso
     assert options.name is not None
     folder = RestoreFolder(around.jobs, options.name)
     plan = await asyncio.to_thread(_plan_of, folder)
+    await refuse_other_archive(plan, around.archive)
     await asyncio.to_thread(begin, folder, plan, around, resume=True)
     question = f"End following, and switch over to standby {folder.name}?"
     confirm(question, undone="it is still followed", is_agreed=options.yes)

@@ -2,8 +2,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from replayer.cli import main
+from replayer.cli.options.job_options import open_jobs
+from replayer.place import ArchivePlace
+from replayer.restore.document import Followed, RestorePlan, TopicToRestore, plan_text
+from replayer.restore.folder import RestoreFolder, RestoreRecord
+from tests.support.archives import ArchiveWriter, records
 
 CLUSTER = ("-b", "127.0.0.1:1", "-a", "./archive")
 
@@ -35,6 +41,11 @@ def restore(*arguments: str) -> Result:
         (("--from-plan", "plan.json", "--at", "-1h"), "--from-plan says what is restored"),
         (("--from-plan", "plan.json", "orders"), "--from-plan says what is restored"),
         (("--from-plan", "plan.json", "--resume"), "remove --from-plan"),
+        (("--from-plan", "plan.json", "--group-map", "a=b"), "--from-plan says how topics are restored"),
+        (("--from-plan", "plan.json", "--no-groups"), "--from-plan says how topics are restored"),
+        (("--from-plan", "plan.json", "--prove", "none"), "--from-plan says how topics are restored"),
+        (("--from-plan", "plan.json", "--partial"), "--from-plan says how topics are restored"),
+        (("--from-plan", "plan.json", "--replication-factor", "1"), "--from-plan says how topics are restored"),
     ],
 )
 def test_contradictions_are_usage_errors(
@@ -45,6 +56,29 @@ def test_contradictions_are_usage_errors(
     result = restore(*arguments)
     assert result.exit_code == 2, result.output
     assert told in " ".join(result.stderr.split())
+
+
+def test_the_plan_of_another_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ArchiveWriter(Path("archive")).partition("orders", 0).commit(records(range(3)))
+    topic = TopicToRestore(source="orders~1", target="copy", partitions=1, numbers=(0,), settings={})
+    other = RestorePlan(archive_id="another", at=1_760_000_000_000, topics=(topic,))
+    Path("plan.json").write_bytes(plan_text(other))
+    refused = restore("--from-plan", "plan.json", "--yes")
+    assert (refused.exit_code, "is of another archive" in refused.stderr) == (2, True), refused.output
+    begun = {"cluster_id": None, "host": "h", "begun_at": 1}
+    for name, plan in (("night", other), ("standby", replace(other, follow=Followed()))):
+        folder = RestoreFolder(open_jobs(None, ArchivePlace("./archive")), name)
+        folder.begin(RestoreRecord(name=name, plan=plan, **begun))
+    for arguments in (
+        ("--resume", "--name", "night"),
+        ("--resume", "--follow", "--name", "standby"),
+        ("--status", "--name", "standby"),
+        ("--switch-over", "--name", "standby", "--yes"),
+    ):
+        refused = restore(*arguments)
+        assert (refused.exit_code, "is of another archive" in refused.stderr) == (2, True), refused.output
 
 
 def test_what_is_no_plan_or_was_not_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from replayer.restore.document import (
     TopicToRestore,
     parse_plan,
     plan_text,
+    refuse_group_twins,
     refuse_twins,
 )
 
@@ -62,11 +63,26 @@ def edited(**changes: Any) -> bytes:
         edited(topics=[{"source": "a~1"}]),
         edited(topics=[msgspec.to_builtins(topic("a~1", "no/name"))]),
         edited(topics=[msgspec.to_builtins(topic("a~1", partitions=0))]),
+        edited(topics=[]),
+        edited(at=0),
+        edited(groups={"rename": [["(", "x"]]}),
+        edited(groups={"rename": [["(.*)", r"x\7"]]}),
+        edited(follow={"rename": [["(", "x"]]}),
     ],
 )
 def test_what_is_no_plan_is_refused(body: bytes) -> None:
     with pytest.raises(UsageError, match=r"plan.json is not the plan of a restore"):
         parse_plan(body, "plan.json")
+
+
+def test_two_groups_of_one_topic_that_get_one_name_are_refused() -> None:
+    rename = RestoreGroups(rename=(("(.*)-.*", r"\1"),))
+    apart = (topic("a~1", groups=("billing-1", "search-1")), topic("b~1", groups=("billing-2",)))
+    refuse_group_twins(msgspec.structs.replace(PLAN, groups=rename, topics=apart))
+    twins = msgspec.structs.replace(PLAN, topics=(topic("a~1", groups=("billing-1", "billing-2")),))
+    refuse_group_twins(msgspec.structs.replace(twins, groups=None))
+    with pytest.raises(UsageError, match="groups billing-1 and billing-2 would both be billing"):
+        refuse_group_twins(msgspec.structs.replace(twins, groups=rename))
 
 
 def test_two_topics_of_one_name_are_refused() -> None:

@@ -79,6 +79,12 @@ def test_ok_is_only_what_was_proved_and_removed(
     assert drill_document(DRILL, whole, plan(topic("a")), [found], left, 2.0)["verdict"] == verdict
 
 
+def test_recorded_gaps_are_a_warning() -> None:
+    part = plan(topic("a", gaps=("partition 0 [3..5) (retention)",)))
+    told = drill_document(DRILL, part, part, [outcome("restored")], [], 2.0)
+    assert (told["verdict"], told["gaps"]) == ("WARNING", ["a: partition 0 [3..5) (retention)"])
+
+
 def test_the_time_of_a_whole_restore_is_told_by_bytes() -> None:
     told = drill_document(DRILL, plan(topic("a"), topic("b", records=300)), plan(topic("a")), [], [], 2.0)
     assert told["whole"] == {"topics": 2, "records": 400, "bytes": 4000, "seconds": 8.0}

@@ -17,7 +17,7 @@ from index_format.groups import encode as encode_groups
 from index_format.identity import TopicConfig
 from index_format.inventory import Incarnation, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
-from replayer.groups.planning import GroupMap
+from replayer.groups.renaming import GroupMap
 from replayer.read.archive import Archive
 from replayer.restore.document import RestorePlan
 from replayer.restore.planning import found_topics

@@ -1,7 +1,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from replayer.groups.planning import GroupMap
+from replayer.groups.renaming import GroupMap
 from replayer.restore.document import Followed, RestorePlan, TopicLeftOut, TopicToRestore
 from replayer.restore.planning import TRUNCATED
 from replayer.restore.request import map_of, rules_of
