@@ -9,6 +9,7 @@
         └── Fenced      1   the cluster lets this run's producer write no more
     ExportFailed        1   a file could not be written, or a record not as it was asked for
     TargetChanged       1   the target is another topic than before, or has lost records
+    TargetInUse        11   another job writes to the same topic now
     JobTakenOver       11   another run of the same job writes now
 """
 
@@ -50,6 +51,12 @@ class TargetChanged(BlockgzError):
     """The target topic is gone, was created again, or lacks records that were written to it."""
 
     exit_code = 1
+
+
+class TargetInUse(BlockgzError):
+    """Another job writes to the same topic now."""
+
+    exit_code = 11
 
 
 class JobTakenOver(BlockgzError):

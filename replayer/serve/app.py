@@ -39,7 +39,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         403: "from another site",
         404: "not in the archive, or no such job",
         405: "no such method",
-        409: "another writer or run owns it",
+        409: "another writer, run or job owns it",
         410: "damage: it cannot be read any more",
         413: "the body is too large",
         415: "the body is not JSON",

@@ -11,8 +11,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -30,7 +30,7 @@ from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.writer import ToolStore
 from index_format.errors import BlockgzError, FormatError
 from index_format.objects import Sealed, Timestamp, decode, encode, stored
-from replayer.errors import ReplayRefused
+from replayer.errors import ReplayRefused, TargetInUse
 from replayer.replay.job import Job, is_job_name
 from replayer.replay.jobs.control import JobProgress, change_control, read_control, read_progress
 from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place
@@ -92,6 +92,8 @@ class Replays:
         """By name the newest look for those who watch, and when it began."""
         self._plans = 0
         """Processes that plan."""
+        self._starting: dict[str, str] = {}
+        """Of jobs that have not reported yet, their targets."""
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
         """By name what was found last, and when."""
 
@@ -130,7 +132,8 @@ class Replays:
     async def begin(self, form: ReplayForm, confirmed: str, user: str) -> str:
         """Begins a job, and waits until it reports; its name. `confirmed` is the target's name, typed by a person.
 
-        Raises UsageError, and CommandFailed where the command refuses.
+        Raises UsageError, TargetInUse where another job writes to the same topic, and CommandFailed where the command
+        refuses.
         """
         self._refuse_read_only()
         self._refuse_without_brokers()
@@ -143,10 +146,26 @@ class Replays:
         name = Job(form.job or new_name(form), "", "").name
         named = form.model_copy(update={"job": name})
         launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=now_ms())
-        if not await self._in_thread(self._add, name, launch):
-            raise UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
-        await self._run(name, named)
+        async with self._alone(name, named.named_target):
+            if not await self._in_thread(self._add, name, launch):
+                raise UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
+            await self._run(name, named)
         return name
+
+    @asynccontextmanager
+    async def _alone(self, name: str, target: str) -> AsyncIterator[None]:
+        """While a job starts, no other one does that writes to the same topic; raises TargetInUse where one writes."""
+        starting = next((other for other, topic in self._starting.items() if topic == target), None)
+        if starting is not None:
+            raise _target_in_use(starting, target)
+        self._starting[name] = target
+        try:
+            for each in await self.all():
+                if each["target"] == target and each["id"] != name and each["state"] not in OVER:
+                    raise _target_in_use(each["id"], target)
+            yield
+        finally:
+            del self._starting[name]
 
     async def resume(self, name: str) -> None:
         """Lets a paused job go on, or runs one that ended before it was complete again with --resume."""
@@ -164,7 +183,9 @@ class Replays:
                 why="it was not begun by this page",
                 remedy="repeat its command with --resume",
             )
-        await self._run(name, form_of(launch.form), "--resume")
+        form = form_of(launch.form)
+        async with self._alone(name, form.named_target):
+            await self._run(name, form, "--resume")
 
     def _wanted(self, job: dict[str, Any]) -> str | None:
         """What a job that goes on was told last, and may not have reported yet; None where nothing tells."""
@@ -300,7 +321,7 @@ class Replays:
             "kind": "replay",
             "title": _title(request, launch, name),
             "source": request.folder if request else None,
-            "target": request.target if request else None,
+            "target": request.target if request else _named_target(launch),
             "transactional": request.transactional if request else None,
             "user": launch.user if launch else None,
             "created_at_ms": launch.begun_at if launch else request.begun_at if request else None,
@@ -415,6 +436,21 @@ def environment_of(settings: ServeSettings) -> dict[str, str]:
     }
     variables = {f"BLOCKGZ_{name.upper()}": str(value) for name, value in given.items() if value is not None}
     return variables | {"BLOCKGZ_KAFKA_PROPERTIES": shlex.join(f"{name}={value}" for name, value in harmless.items())}
+
+
+def _target_in_use(name: str, target: str) -> TargetInUse:
+    return TargetInUse(
+        f"job {name} writes to topic {target}",
+        why="records of two jobs would be mixed there",
+        remedy="wait until it is complete, or cancel it; or choose another topic",
+    )
+
+
+def _named_target(launch: JobLaunch | None) -> str | None:
+    """Of a job that wrote nothing yet, where it is to write."""
+    with suppress(BlockgzError, ValueError):
+        return form_of(launch.form).named_target if launch is not None else None
+    return None
 
 
 def _title(request: JobRequest | None, launch: JobLaunch | None, name: str) -> str:

@@ -1,5 +1,6 @@
 """The API of what takes long; system_test/test_page.py has replays with a broker."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from replayer.errors import TargetInUse
+from replayer.serve.errors import status_of
+from replayer.serve.replay_form import ReplayForm
+from replayer.serve.replays import Replays
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_client, settings_of
 
@@ -137,6 +142,42 @@ def test_a_form_that_is_sent_twice_begins_one_job(tmp_path: Path, monkeypatch: p
         again = asking.post(f"{JOBS}/once/resume").json()
         assert again["state"] == "failed"
         assert asking.post(f"{JOBS}/once/pause").status_code == 400
+
+
+def test_two_jobs_do_not_write_to_one_topic_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    settings = settings_of(
+        tmp_path / "a", kafka={"bootstrap.servers": "h:1"}, jobs=str(tmp_path / "jobs"), allow_replay=True
+    )
+
+    async def begun_together() -> None:
+        replays, go_on = Replays(settings), asyncio.Event()
+
+        async def run(*_: object) -> None:
+            await go_on.wait()
+
+        monkeypatch.setattr(replays, "_run", run)
+        forms = [ReplayForm(topic="orders", to_topic=target, job=job) for job, target in (("a", "c"), ("b", "c"))]
+        first = asyncio.create_task(replays.begin(forms[0], "c", "me"))
+        await asyncio.sleep(0)
+        with pytest.raises(TargetInUse, match="job a writes to topic c") as caught:
+            await replays.begin(forms[1], "c", "me")
+        assert status_of(caught.value) == 409
+        other = asyncio.create_task(replays.begin(ReplayForm(topic="orders", to_topic="d", job="d"), "d", "me"))
+        go_on.set()
+        assert [await first, await other] == ["a", "d"]
+        running = {"id": "e", "target": "c", "state": "running", "created_at_ms": 1}
+
+        async def all_jobs() -> list[dict[str, Any]]:
+            return [running]
+
+        monkeypatch.setattr(replays, "all", all_jobs)
+        with pytest.raises(TargetInUse, match="job e writes to topic c"):
+            await replays.begin(forms[1], "c", "me")
+        running["state"] = "complete"
+        assert await replays.begin(forms[1], "c", "me") == "b"
+
+    asyncio.run(begun_together())
 
 
 def test_archivers_and_reports_are_empty_lists(asking: TestClient) -> None:
