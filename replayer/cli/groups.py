@@ -27,6 +27,7 @@ from replayer.groups.positions import (
     MAX_FILE_BYTES,
     archived_groups,
     group_choice,
+    meant_groups,
     positions_in_csv,
     positions_of,
 )
@@ -130,7 +131,7 @@ async def _show(topic: str, at: int | None, globs: Sequence[str], form: str, pla
         folder = parse_topic_folder(topic) if "~" in topic else await archive.folder_of(topic)
         table = await archived_groups(archive, folder, at)
         ends = {each.partition: each.next_offset for each in await archive.open_topic(str(folder))}
-    chosen = positions_of(table, group_choice(globs))
+    chosen = meant_groups(positions_of(table, group_choice(())), globs, str(folder))
     rows: list[dict[str, Any]] = [
         {
             "group": group,
@@ -247,15 +248,22 @@ def rollback(
 
 async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) -> GroupPlan:
     kept, folder = kept_job(asked.job, open_jobs(asked.jobs, place))
-    source, chosen = parse_topic_folder(kept.folder), group_choice(asked.globs)
+    source, every = parse_topic_folder(kept.folder), group_choice(())
     async with open_archive(place) as archive:
         if asked.positions is None:
             table = await archived_groups(await archive.pinned(), source, asked.at)
             click.echo(f"positions as of {time_text(table.slot)}", err=True)
-            positions = positions_of(table, chosen)
+            positions = positions_of(table, every)
         else:
-            positions = positions_in_csv(_text(asked.positions), source.topic, chosen)
-        return await plan_groups_of_job(kept, folder, archive, kafka, positions, asked.rename)
+            positions = positions_in_csv(_text(asked.positions), source.topic, every)
+            if not positions:
+                raise UsageError(
+                    f"{asked.positions} holds no position of topic {source.topic}",
+                    why=f"job {kept.job} copied that topic",
+                    remedy="check the file and --job",
+                )
+        meant = meant_groups(positions, asked.globs, asked.positions or str(source))
+        return await plan_groups_of_job(kept, folder, archive, kafka, meant, asked.rename)
 
 
 def _text(file: str) -> str:

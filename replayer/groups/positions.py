@@ -13,6 +13,7 @@ from replayer.read.group_tables import GroupTable, groups_at
 
 CSV_FORM = "group,topic,partition,offset"
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MOST_NAMED = 8
 
 
 async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | None) -> GroupTable:
@@ -64,3 +65,17 @@ def positions_in_csv(text: str, topic: str, chosen: Callable[[str], bool]) -> Gr
 def group_choice(globs: Collection[str]) -> Callable[[str], bool]:
     """Whether a group is meant by any of the globs; all are where there are none."""
     return lambda group: not globs or any(fnmatchcase(group, glob) for glob in globs)
+
+
+def meant_groups(positions: GroupPositions, globs: Collection[str], where: str) -> GroupPositions:
+    """Those that any of the globs means, all without any; raises NotInArchive for a glob that means none."""
+    for glob in globs:
+        if not any(fnmatchcase(group, glob) for group in positions):
+            known = ", ".join(sorted(positions)[:MOST_NAMED]) + (" …" if len(positions) > MOST_NAMED else "")
+            raise NotInArchive(
+                f"no consumer group is {glob!r} in {where}",
+                why=f"groups there are {known}" if known else "no group has a position there",
+                remedy="check the name; replayer groups show lists all groups of a topic",
+            )
+    chosen = group_choice(globs)
+    return {group: found for group, found in positions.items() if chosen(group)}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import msgspec
@@ -28,7 +29,7 @@ from replayer.restore.document import (
 )
 from replayer.restore.folder import RestoreFolder
 from replayer.restore.looking import Looking
-from replayer.restore.request import RestoreRequest, Surroundings, replay_of, rules_of
+from replayer.restore.request import RestoreRequest, Surroundings, map_of, replay_of, rules_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -81,7 +82,7 @@ async def surveyed_topics(asked: RestoreRequest, around: Surroundings) -> Restor
         follow=Followed(asked.topics, rules_of(asked.rename)) if asked.follows else None,
         topics=tuple(topics),
         left_out=tuple(left_out),
-        warnings=(*_of_inventory(compared), *_of_schemas(asked, topics)),
+        warnings=(*_of_inventory(compared), *_of_schemas(asked, topics), *_of_names(asked, topics)),
     )
 
 
@@ -208,6 +209,21 @@ def _of_schemas(asked: RestoreRequest, topics: Iterable[TopicToRestore]) -> Iter
             f"{SCHEMAS} is restored with transactions: some schema registries wait for ever for the marker at its end; "
             "restore it with --no-transactional, as docs/schemas.md says"
         )
+
+
+def _of_names(asked: RestoreRequest, topics: Sequence[TopicToRestore]) -> Iterator[str]:
+    """What was typed that concerns nothing."""
+    if asked.rename.rules and all(each.target == each.topic for each in topics):
+        yield "--map renames no topic"
+    if asked.groups is None:
+        return
+    groups = {group for each in topics for group in each.groups}
+    for glob in asked.groups.globs:
+        if not any(fnmatchcase(group, glob) for group in groups):
+            yield f"--groups {glob}: no consumer group of these topics has such a name"
+    rename = map_of(asked.groups.rename)
+    if asked.groups.rename and all(rename(group) == group for group in groups):
+        yield "--group-map renames no group"
 
 
 async def gathered(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:

@@ -10,7 +10,7 @@ from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
 from index_format.keys import TopicFolder, dated_key, groups_home
-from replayer.groups.positions import archived_groups, group_choice, positions_in_csv, positions_of
+from replayer.groups.positions import archived_groups, group_choice, meant_groups, positions_in_csv, positions_of
 from replayer.kafka.groups import GroupOffset
 from replayer.read.archive import Archive
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
@@ -35,6 +35,16 @@ def test_the_table_of_a_time(tmp_path: Path) -> None:
     assert offsets(119_999) == {"team-a": {0: GroupOffset(1, "m")}}
     with pytest.raises(NotInArchive, match="the archive does not say where consumer groups stood on orders"):
         offsets(59_999)
+
+
+def test_a_name_that_is_no_group_is_refused() -> None:
+    positions = {"billing": {0: GroupOffset(1)}, "search": {0: GroupOffset(2)}}
+    assert meant_groups(positions, (), "orders") == positions
+    assert set(meant_groups(positions, ("bil*",), "orders")) == {"billing"}
+    with pytest.raises(NotInArchive, match="no consumer group is 'bilings' in orders") as caught:
+        meant_groups(positions, ("search", "bilings"), "orders")
+    assert caught.value.why == "groups there are billing, search"
+    assert meant_groups({}, (), "orders") == {}
 
 
 def test_csv_of_several_groups() -> None:

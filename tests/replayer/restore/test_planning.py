@@ -17,9 +17,9 @@ from index_format.groups import encode as encode_groups
 from index_format.identity import TopicConfig
 from index_format.inventory import Incarnation, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
-from replayer.groups.renaming import GroupMap
+from replayer.groups.renaming import GroupMap, compiled_rule
 from replayer.read.archive import Archive
-from replayer.restore.document import RestorePlan
+from replayer.restore.document import RestoreGroups, RestorePlan
 from replayer.restore.planning import found_topics
 from replayer.restore.request import RestoreRequest, Surroundings
 from tests.index_format.builders import group, groups_of
@@ -221,3 +221,18 @@ def test_the_groups_of_the_time(writer: ArchiveWriter) -> None:
     assert (orders.groups, orders.positions, orders.groups_at) == (("billing", "search"), 2, AT - 5)
     assert any("does not say where consumer groups stood" in note for note in bills.notes)
     assert planned(writer, groups=None).topics[1].groups == ()
+
+
+def test_names_that_concern_nothing_are_warned_of(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    writer.partition("orders", 0).commit(records(range(3)))
+    idle = planned(
+        writer,
+        rename=GroupMap((compiled_rule("oders", "x"),)),
+        groups=RestoreGroups(("bilings",), (("nobody", "x"),)),
+    )
+    told = "; ".join(idle.warnings)
+    for text in ("--map renames no topic", "--groups bilings: no consumer group", "--group-map renames no group"):
+        assert text in told
+    busy = planned(writer, rename=GroupMap((compiled_rule("orders", "x"),)))
+    assert "renames" not in "; ".join(busy.warnings)
