@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from blockgz_runtime.open_files import allow_open_files
 from blockgz_runtime.store.writer import Store
-from index_format.keys import parse_topic_folder
+from index_format.keys import check_topic, parse_topic_folder
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
 from replayer.read.request import DamagePolicies
@@ -72,10 +72,12 @@ async def groundwork(
 ) -> Groundwork:
     """Asks archive and cluster, through `admin` if there is one already; `missing` where that is known already.
 
-    Raises ReplayRefused where the archive lacks a part, or the routing does not fit. What the archive alone can refuse
-    comes before a client of the cluster is made: that asks for tokens at once.
+    Raises BadName for a target that no topic can have, and ReplayRefused where the archive lacks a part, or the routing
+    does not fit. What the archive alone can refuse comes before a client of the cluster is made: that asks for tokens
+    at once.
     """
     topic = request.topic.topic
+    check_topic(request.target)
     refuse_source(TargetRequest(parse_topic_folder(topic).topic, request.target, request.into_source))
     if missing is None:
         await archive.partitions(topic)

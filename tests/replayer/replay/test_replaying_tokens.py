@@ -68,6 +68,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (replayer, ["replay", "orders", "--to-topic", "orders", "--dry-run"], "is the topic that was archived"),
         (replayer, ["replay", "payments", "--to-topic", "copy", "--dry-run"], "is not in the archive"),
+        (replayer, ["replay", "orders", "--to-topic", "ü", "--create-topic", "--dry-run"], "is not a topic name"),
         (archiver, ["repair", "diverged", "payments", "--dry-run"], "payments"),
     ],
 )
