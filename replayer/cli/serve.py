@@ -21,6 +21,7 @@ from blockgz_runtime.process import ended_soon_after_signals, share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import Option, OptionSet
+from blockgz_runtime.signing import is_signed_by, signed
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import jobs_option
 from replayer.place import ArchivePlace
@@ -131,6 +132,9 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
     A replay is a process of its own, which goes on when the page ends.
     """
     _check_archivers(given["archivers"])
+    _check_reports(given["reports"], given["report_key"], given["sign_key"])
+    if given["allow_replay"] and not kafka.get("bootstrap.servers"):
+        raise UsageError("--allow-replay has no cluster to replay to", remedy="add -b HOST:PORT")
     if kafka.get("bootstrap.servers"):
         look_up_secrets(
             client_settings(kafka, "page"), os.environ
@@ -145,6 +149,21 @@ def _check_archivers(urls: tuple[str, ...]) -> None:
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"--archiver {url[:80]} is not a URL", remedy="write http://HOST:9464")
+
+
+def _check_reports(reports: Path | None, report_key: Path | None, sign_key: Path | None) -> None:
+    """Makes the folder; raises UsageError for what a verification would stumble over when it has read the archive."""
+    if reports is not None:
+        try:
+            reports.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--reports {reports} cannot be made", why=error.strerror or str(error), remedy="name another folder"
+            ) from error
+    if sign_key is not None:
+        signed(b"", sign_key)
+    if report_key is not None:
+        is_signed_by(b"", b"", report_key)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -154,7 +154,8 @@ class Guard:
         access = self._access
         if access.user_header is not None and asked.client and access.is_trusted_proxy(asked.client.host):
             named = asked.headers.getlist(access.user_header)
-            return named[0] or None if len(named) == 1 else None
+            if named or access.token is None:
+                return named[0] or None if len(named) == 1 else None
         if access.token is not None:
             kind, _, offered = asked.headers.get("authorization", "").partition(" ")
             if kind.lower() == "bearer":

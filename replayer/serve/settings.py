@@ -1,5 +1,6 @@
 """What the page is started with."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -10,6 +11,9 @@ from blockgz_runtime.own_host import is_loopback
 from replayer.place import ArchivePlace
 
 Network = IPv4Network | IPv6Network
+HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+OTHERS_HEADERS = frozenset({"host", "origin", "authorization", "cookie", "content-length", "content-type", "accept"})
+"""Headers that browsers send, and mean something else by."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,21 @@ class Access:
                 f"--user-header {self.user_header} cannot be believed from everybody",
                 why="anybody can send that header",
                 remedy="add --trusted-proxy with the address of the proxy",
+            )
+
+        if self.user_header is not None and (
+            not HEADER.fullmatch(self.user_header) or self.user_header.lower() in OTHERS_HEADERS
+        ):
+            raise UsageError(
+                f"--user-header {self.user_header[:80]!r} cannot name users",
+                why="it is no name of a header of its own",
+                remedy="use the one that the proxy sets, such as X-Forwarded-User",
+            )
+        if self.trusted_proxies and self.user_header is None:
+            raise UsageError(
+                "--trusted-proxy is believed in nothing",
+                why="no --user-header says in which header the proxy names the user",
+                remedy="add --user-header NAME",
             )
 
     def is_trusted_proxy(self, address: str) -> bool:

@@ -185,3 +185,21 @@ def test_a_port_that_is_taken_is_told(archived: Path) -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(main, ["serve", "-a", str(archived), "--http", f"127.0.0.1:{port}"])
         assert (result.exit_code, "cannot be opened" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--allow-replay"], "--allow-replay has no cluster to replay to"),
+        (["--sign-key", "none.pem"], "none.pem is not a usable Ed25519 key"),
+        (["--key", "text"], "text is not a usable Ed25519 key"),
+        (["--reports", "text/reports"], "--reports text/reports cannot be made"),
+    ],
+)
+def test_what_would_fail_later_is_told_at_the_start(
+    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("no key")
+    refused = CliRunner().invoke(main, ["serve", "-a", str(tmp_path), "--http", "127.0.0.1:0", *options])
+    assert refused.exit_code == 2 and told in refused.stderr, refused.output

@@ -187,7 +187,23 @@ def test_a_user_is_believed_from_a_trusted_proxy_only(archived: Path) -> None:
         assert asking.get("/api/v1/topics", headers=named).status_code == 401
 
 
+def test_a_token_is_taken_from_a_trusted_proxy_that_names_nobody(archived: Path) -> None:
+    access = Access("0.0.0.0", TOKEN, "X-User", (parse_network("10.0.0.0/8"),))
+    with page_client(settings_of(archived, access), "10.1.2.3") as asking:
+        assert asking.get("/api/v1/topics", headers=BEARER).status_code == 200
+        assert asking.get("/api/v1/topics", headers={"x-user": ""}).status_code == 401
+        assert asking.get("/api/v1/topics").status_code == 401
+
+
+@pytest.mark.parametrize("header", ["X User", "Host", "authorization", "", "x" * 200])
+def test_a_header_that_names_no_user_is_refused(header: str) -> None:
+    with pytest.raises(UsageError, match="cannot name users"):
+        Access("127.0.0.1", None, header, (parse_network("10.0.0.0/8"),))
+
+
 def test_a_page_for_everybody_is_refused() -> None:
+    with pytest.raises(UsageError, match="is believed in nothing"):
+        Access("127.0.0.1", None, None, (parse_network("10.0.0.0/8"),))
     with pytest.raises(UsageError, match="for everybody"):
         Access("0.0.0.0")
     with pytest.raises(UsageError, match="cannot be believed"):
