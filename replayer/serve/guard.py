@@ -125,6 +125,8 @@ class Guard:
             return _refused(413, "the request is too large", f"it has more than {MAX_BODY_BYTES} bytes")
         if scope["method"] not in SAFE_METHODS and not is_same_origin(headers):
             return _refused(403, "the request comes from another site", "its Origin is not this server")
+        if path.startswith("/api/") and has_body(headers) and media_type(headers) != "application/json":
+            return _refused(415, "the body is not JSON", remedy="send the header Content-Type: application/json")
         if path in OPEN_PATHS or path.startswith("/static/"):
             return None
         return self._refused_user(asked, scope)
@@ -173,6 +175,16 @@ class Guard:
         refusal = _refused(401, "it is not known who asks", "the request brings no valid token or user", remedy)
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
+
+
+def has_body(headers: Headers) -> bool:
+    """Whether a request sends anything."""
+    return int_or_zero(headers.get("content-length")) > 0 or "transfer-encoding" in headers
+
+
+def media_type(headers: Headers) -> str:
+    """What a request says its body is."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_same_origin(headers: Headers) -> bool:

@@ -223,3 +223,15 @@ def test_tokens_that_are_easily_guessed_are_refused(tmp_path: Path) -> None:
         read_token(tmp_path / "none")
     with pytest.raises(UsageError, match="not an address"):
         parse_network("proxy.example")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/xml", "", "multipart/form-data; boundary=x"])
+def test_a_body_that_is_no_json_is_not_read(archived: Path, kind: str) -> None:
+    with page_client(settings_of(archived)) as asking:
+        refused = asking.post("/api/v1/jobs", content=b'{"kind": "verify"}', headers={"content-type": kind})
+        assert (refused.status_code, refused.json()["error"]) == (415, "the body is not JSON")
+        taken = asking.post(
+            "/api/v1/jobs", content=b'{"kind": "verify"}', headers={"content-type": "Application/JSON; charset=utf-8"}
+        )
+        assert taken.status_code != 415
+        assert asking.post("/api/v1/jobs/none/pause").status_code == 404, "without a body"
