@@ -153,6 +153,8 @@ def _print(document: dict[str, Any]) -> None:
     for each in document["topics"]:
         if each["error"] is not None:
             click.echo(f"FAILURE {each['source']}: {each['error']}")
+    for text in document["notes"]:
+        click.echo(f"note: {text}")
     for text in document["warnings"]:
         click.echo(f"WARNING {text}")
     for text in document["gaps"]:

@@ -131,6 +131,11 @@ def drill_document(
             for each in outcomes
         ],
         "gaps": gaps,
+        "notes": [
+            f"{each.topic.target}: {note}"
+            for each in outcomes
+            for note in dict.fromkeys((*each.topic.notes, *each.notes))
+        ],
         "warnings": list(whole.warnings),
         "lacks": lacks,
         "skipped": skipped,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blockgz_runtime.open_files import allow_open_files
 from index_format.errors import BlockgzError
@@ -17,7 +17,7 @@ from replayer.restore.choosing import topic_job
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.folder import RestoreFolder, TopicDone
 from replayer.restore.request import Surroundings
-from replayer.restore.target import create_empty, set_last
+from replayer.restore.target import create_empty, refuse_lost, set_last
 from replayer.restore.topic_replay import TopicOutcome, TopicReplays
 
 
@@ -46,7 +46,7 @@ class RestoreRun:
 
     async def topics(self) -> list[TopicOutcome]:
         """Restores every topic, biggest first; a failure of one does not stop the others."""
-        self.around = replace(self.around, archive=await self.around.archive.pinned())
+        self.around = self.around.reading(await self.around.archive.pinned())
         admin = await asyncio.to_thread(lambda: self.around.admin)
         allow_open_files(self.workers * (FILES + PRODUCERS * (FILES_OF_A_PRODUCER + admin.num_brokers)))
         limit = asyncio.Semaphore(self.workers)
@@ -102,6 +102,7 @@ class RestoreRun:
             )
             await asyncio.to_thread(self.folder.add_topic, outcome.job, done)
         else:
+            await asyncio.to_thread(refuse_lost, topic, outcome.job, self.around)
             self.progress(round(topic.records * self.plan.passes), topic.bytes)
         outcome.verdict = None
         notes = await asyncio.to_thread(set_last, topic, self.around)

@@ -1,6 +1,6 @@
 """The topics that a restore makes: none that it did not create is touched, and the settings that come last."""
 
-from replayer.errors import ReplayRefused
+from replayer.errors import ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.prepare import refuse_changed_target
 from replayer.replay.stages import wall_clock
@@ -49,6 +49,26 @@ def create_empty(plan: RestorePlan, topic: TopicToRestore, job: str, around: Sur
     refuse_foreign(plan, topic, job, around)
     if around.admin.again().topic(topic.target) is None:
         around.changes.create(new_topic(plan, topic))
+
+
+def refuse_lost(topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Raises TargetChanged where a topic that was restored is gone, or another one has its name now."""
+    kept = JobFolder(around.jobs, job).request()
+    facts = around.admin.again().topic(topic.target)
+    remedy = f"restore {topic.topic} again in another restore, with --name NAME"
+    if facts is None:
+        raise TargetChanged(
+            f"topic {topic.target} no longer exists in the target",
+            why="it was restored, and deleted since",
+            remedy=remedy,
+        )
+    known = None if kept is None else kept.target_topic_id
+    if None not in (known, facts.topic_id) and known != facts.topic_id:
+        raise TargetChanged(
+            f"topic {topic.target} is not the one that was restored",
+            why=f"that had id {known}, the topic with that name has id {facts.topic_id}",
+            remedy=f"delete it, and {remedy}",
+        )
 
 
 def set_last(topic: TopicToRestore, around: Surroundings) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm
@@ -78,9 +78,7 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
         if options.dry_run or options.plan is not None:
             if as_json:
                 click.echo(msgspec.json.encode({"dry_run": True, **plan_document(*named, seconds)}))
-            if options.plan is None:
-                _refuse_refused(named.plan)
-            return 0
+            return 0 if options.plan is not None else _code_of(named.plan)
         _refuse_refused(named.plan)
         question = f"Create {len(named.plan.restorable)} topics and write {named.plan.records} records?"
         confirm(question, undone="nothing was restored", is_agreed=options.yes)
@@ -142,6 +140,13 @@ def _refuse_refused(plan: RestorePlan) -> None:
             why=first.refused or "",
             remedy="change the plan (--map, --from-plan), or restore the others with --partial",
         )
+
+
+def _code_of(plan: RestorePlan) -> int:
+    """The code that carrying it out would exit with, if nothing fails; raises as `_refuse_refused` does."""
+    _refuse_refused(plan)
+    lacks = plan.refused or any(each.lacks for each in plan.topics)
+    return PARTLY_FAILED if lacks and plan.follow is None else 0
 
 
 def _write(path: Path, plan: RestorePlan) -> None:

@@ -88,3 +88,9 @@ def test_recorded_gaps_are_a_warning() -> None:
 def test_the_time_of_a_whole_restore_is_told_by_bytes() -> None:
     told = drill_document(DRILL, plan(topic("a"), topic("b", records=300)), plan(topic("a")), [], [], 2.0)
     assert told["whole"] == {"topics": 2, "records": 400, "bytes": 4000, "seconds": 8.0}
+
+
+def test_notes_are_told() -> None:
+    found = TopicOutcome(topic("a", notes=("pruned",)), "drill.a-1", "restored", 100, verdict="OK", notes=["retention"])
+    told = drill_document(DRILL, plan(topic("a")), plan(topic("a")), [found], [], 2.0)
+    assert (told["verdict"], told["notes"]) == ("OK", ["drill.a: pruned", "drill.a: retention"])
