@@ -23,6 +23,6 @@ def compiled_rule(pattern: str, name: str) -> tuple[re.Pattern[str], str]:
         compiled = re.compile(pattern)
         compiled.sub(name, "")
         re.compile(pattern + "|").sub(name, "")
-    except (re.error, IndexError) as error:
+    except (re.error, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(str(error)) from error
     return compiled, name

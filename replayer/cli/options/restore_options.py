@@ -3,6 +3,7 @@
 import os
 import random
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,6 +12,7 @@ import click
 from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed
 from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.report_options import sign_key_option
+from blockgz_runtime.topic_patterns import matcher
 from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
@@ -20,13 +22,22 @@ from replayer.read.request import STOPS
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof.sampling import Sample
 from replayer.replay.stages import wall_clock
-from replayer.restore.document import SAMPLE, RestoreGroups
-from replayer.restore.request import RestoreRequest
+from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan
+from replayer.restore.request import RestoreRequest, rules_of
 from replayer.verify.report_files import ReportFiles
 
 MOST_WORKERS = 8
 ENDS = 1e-9
 """A share so small is the first and the last piece of each partition, and one in between."""
+
+OPTIONS_OF_PLAN: Mapping[str, str] = {
+    "transactional": "--no-transactional",
+    "prove": "--prove",
+    "prove_share": "--sample",
+    "replication_factor": "--replication-factor",
+    "on_damage": "--on-damage",
+    "partial": "--partial",
+}
 
 Doing = Literal["restore", "follow", "status", "switch-over"]
 
@@ -62,6 +73,59 @@ def _proof(prove: Literal["all", "sample", "none"] | None, share: float | None, 
     return Proof(prove or "all", Sample(SAMPLE.share if share is None else share, random.randrange(2**32)))
 
 
+class Begun(NamedTuple):
+    """What was given that a restore which is resumed must have been begun with; `how` by field of its plan."""
+
+    topics: tuple[str, ...]
+    at: int | None
+    rename: GroupMap
+    how: Mapping[str, object]
+
+    def differing(self, plan: RestorePlan) -> list[str]:
+        """The options that say something else than the plan that was agreed to."""
+        found = [OPTIONS_OF_PLAN[name] for name, value in self.how.items() if getattr(plan, name) != value]
+        if self.at not in (None, plan.at):
+            found.append("--at")
+        if self.rename.rules and self._renames_otherwise(plan):
+            found.append("--map")
+        if self.topics and self._names_others(plan):
+            found.append("TOPIC")
+        return found
+
+    def _renames_otherwise(self, plan: RestorePlan) -> bool:
+        if plan.follow is not None:
+            return rules_of(self.rename) != plan.follow.rename
+        return any(self.rename(each.topic) != each.target for each in plan.topics)
+
+    def _names_others(self, plan: RestorePlan) -> bool:
+        if plan.follow is not None:
+            return self.topics != plan.follow.topics
+        planned = {each.topic for each in plan.topics}
+        known = planned | {each.topic for each in plan.left_out}
+        meant = [set(filter(matcher(each), known)) for each in self.topics]
+        return not all(meant) or not planned <= set().union(*meant)
+
+
+def _how(
+    no_transactional: bool,
+    prove: str | None,
+    share: float | None,
+    replication_factor: int | None,
+    on_damage: str,
+    partial: bool,
+) -> dict[str, object]:
+    """By field of a plan what is not as it is by default."""
+    given: dict[str, object] = {
+        "transactional": False if no_transactional else None,
+        "prove": prove,
+        "prove_share": share,
+        "replication_factor": replication_factor,
+        "on_damage": None if on_damage == STOPS else on_damage,
+        "partial": partial or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
 class RestoreOptions(NamedTuple):
     """What is asked for; without `asked` the plan is that of `from_plan`, or with `resume` of an earlier run."""
 
@@ -71,6 +135,7 @@ class RestoreOptions(NamedTuple):
     create_acls: bool | None
     """None: as was agreed to; not, where nothing was."""
     proof: Proof
+    begun: Begun
     every: float
     name: str | None
     resume: bool
@@ -182,8 +247,8 @@ def _restore(
         raise click.UsageError("--resume continues what was agreed to: remove --from-plan")
     if from_plan is not None and (at is not None or topics or topic_map.rules):
         raise click.UsageError("--from-plan says what is restored: remove the topics, --at and --map")
-    how = (groups, no_transactional, prove, share, replication_factor, on_damage, partial)
-    if from_plan is not None and how != (RestoreGroups(), False, None, None, None, STOPS, False):
+    how = _how(no_transactional, prove, share, replication_factor, on_damage, partial)
+    if from_plan is not None and (how or groups != RestoreGroups()):
         raise click.UsageError(
             "--from-plan says how topics are restored: remove the options of groups, --prove, --sample, --partial, "
             "--replication-factor, --on-damage and --no-transactional, or edit the plan"
@@ -209,7 +274,8 @@ def _restore(
             doing == "follow",
         )
     told = {"doing": doing, "asked": asked, "groups": groups, "create_acls": create_acls, "proof": proof, "name": name}
-    return RestoreOptions(**told, plan=plan, from_plan=from_plan, resume=resume, **rest)  # type: ignore[arg-type]
+    begun = Begun(topics, at, topic_map, how)
+    return RestoreOptions(**told, begun=begun, plan=plan, from_plan=from_plan, resume=resume, **rest)  # type: ignore[arg-type]
 
 
 factor_option = Option(

@@ -118,6 +118,13 @@ async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> 
         raise UsageError(
             f"restore {name} follows nothing", why="it restores one moment", remedy="remove --follow, or check --name"
         )
+    differing = options.begun.differing(plan)
+    if differing:
+        raise UsageError(
+            f"restore {name} was begun otherwise: {', '.join(differing)}",
+            why="--resume carries out the plan that was agreed to first",
+            remedy="remove what is named, or start another restore with --name NAME",
+        )
     if plan.groups is None or options.groups is None:
         return msgspec.structs.replace(plan, groups=None)
     asked = (options.groups.globs, options.groups.rename)

@@ -81,6 +81,65 @@ def test_the_plan_of_another_archive_is_refused(tmp_path: Path, monkeypatch: pyt
         assert (refused.exit_code, "is of another archive" in refused.stderr) == (2, True), refused.output
 
 
+TOPIC = TopicToRestore(source="orders~1", target="copy", partitions=1, numbers=(0,), settings={})
+PLAN = RestorePlan(archive_id="", at=1_760_000_000_000, topics=(TOPIC,), partial=True)
+AT = "2025-10-09T08:53:20Z"
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
+    """A restore of the name night and a standby."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ArchiveWriter(Path("archive")).partition("orders", 0).commit(records(range(3)))
+    followed = replace(PLAN, follow=Followed(("orders",), (("a", "b"),)), topics=())
+    for name, plan in (("night", PLAN), ("standby", followed)):
+        folder = RestoreFolder(open_jobs(None, ArchivePlace("./archive")), name)
+        folder.begin(RestoreRecord(name=name, plan=plan, cluster_id=None, host="h", begun_at=1))
+    return PLAN
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("--at", "2025-10-09T08:53:21Z"), "--at"),
+        (("--map", "orders=other"), "--map"),
+        (("bills",), "TOPIC"),
+        (("b*",), "TOPIC"),
+        (("--prove", "none"), "--prove"),
+        (("--prove", "sample", "--sample", "1%"), "--prove, --sample"),
+        (("--replication-factor", "2"), "--replication-factor"),
+        (("--on-damage", "skip", "--no-transactional"), "--no-transactional, --on-damage"),
+        (("--follow", "--name", "standby", "bills"), "TOPIC"),
+        (("--follow", "--name", "standby", "--map", "a=c"), "--map"),
+    ],
+)
+@pytest.mark.usefixtures("begun")
+def test_a_restore_is_resumed_as_it_was_begun(given: tuple[str, ...], named: str) -> None:
+    refused = restore("--resume", "--dry-run", "--name", "night", *given)
+    assert refused.exit_code == 2, refused.output
+    assert f"was begun otherwise: {named}\n" in refused.stderr
+
+
+@pytest.mark.parametrize("given", [(), ("orders", "--at", AT, "--map", "(o)rders=copy", "--partial"), ("ord*",)])
+@pytest.mark.usefixtures("begun")
+def test_the_first_command_may_be_repeated(given: tuple[str, ...]) -> None:
+    done = restore("--resume", "--dry-run", "--name", "night", *given)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"), [({}, 3), ({"lacks": (), "refused": "it exists"}, 2), ({"lacks": ()}, 0)], ids=str
+)
+def test_a_dry_run_exits_as_the_run_would(begun: RestorePlan, changes: dict[str, str], code: int) -> None:
+    topic = replace(begun.topics[0], **{"lacks": ("partition 1 is missing",), **changes})
+    folder = RestoreFolder(open_jobs(None, ArchivePlace("./archive")), "part")
+    plan = replace(begun, topics=(topic,))
+    folder.begin(RestoreRecord(name="part", plan=plan, cluster_id=None, host="h", begun_at=1))
+    done = restore("--resume", "--dry-run", "--name", "part")
+    assert done.exit_code == code, done.output
+
+
 def test_what_is_no_plan_or_was_not_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

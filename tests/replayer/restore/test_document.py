@@ -67,6 +67,7 @@ def edited(**changes: Any) -> bytes:
         edited(at=0),
         edited(groups={"rename": [["(", "x"]]}),
         edited(groups={"rename": [["(.*)", r"x\7"]]}),
+        edited(groups={"rename": [["a{99999999999999}", "x"]]}),
         edited(follow={"rename": [["(", "x"]]}),
     ],
 )
