@@ -1,6 +1,6 @@
 """`archiver compact`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,7 @@ def _conversion(
     zstd_level: int | None,
 ) -> Conversion | None:
     """What the options ask for; None without any. Raises UsageError for a level of which nothing is encoded."""
-    if block_bytes == 0:
-        raise _empty("--block-bytes")
+    _refuse_empty({"--block-bytes": block_bytes})
     for level, unused in ((gzip_level, "zstd"), (zstd_level, "gzip")):
         if level is not None and codec == unused:
             raise UsageError(
@@ -160,9 +159,7 @@ def compact(
         _check_plain(rewrite_keys)
         with spark_needed("archiver compact --master"):
             from archiver.spark.compacting import CompactionTask, compact_on  # noqa: PLC0415
-    for option, size in (("--chunk-bytes", chunk_bytes), ("--buffer-bytes", buffer_bytes)):
-        if size == 0:
-            raise _empty(option)
+    _refuse_empty({"--chunk-bytes": chunk_bytes, "--buffer-bytes": buffer_bytes})
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
@@ -191,8 +188,11 @@ def compact(
     return code_of_problems([each.error for each in problems])
 
 
-def _empty(option: str) -> UsageError:
-    return UsageError(f"{option} must be more than 0", remedy="give a size such as 1MiB")
+def _refuse_empty(sizes: Mapping[str, int | None]) -> None:
+    """Raises UsageError for a size of 0; by option."""
+    for option, size in sizes.items():
+        if size == 0:
+            raise UsageError(f"{option} must be more than 0", remedy="give a size such as 1MiB")
 
 
 def _check_plain(rewrite_keys: RewriteKeys) -> None:
