@@ -17,7 +17,7 @@ from tests.support.lifecycle.directed import DIRECTED
 from tests.support.sampling import in_long_run
 
 FIRST_SEED = 40_000_000
-SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "600"))
+SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "300"))
 RARE = {*DIRECTED, "catalog_by_next_offset"}
 """Rules that show in one schedule of hundreds, or in none that is drawn: see tests/support/lifecycle/directed.py."""
 
