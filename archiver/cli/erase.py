@@ -161,7 +161,7 @@ def erase(
     _check_report(report, sign_key)
     partitions = _partitions(store, places, by_offset=isinstance(wanted, AtOffsets))
     found, failed = _find(store, partitions, wanted, max_block_bytes, rewrite_keys)
-    problems = [Problem(f"{keys.folder}:{keys.partition}", error) for keys, error in failed]
+    problems = [Problem.of(keys, error) for keys, error in failed]
     if not as_json:
         _print_plan(found)
     book = _Book(store, archive, report, sign_key, found, failed, dry_run=dry_run)

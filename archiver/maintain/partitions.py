@@ -1,8 +1,8 @@
 """The partitions of an archive, for tools that work on some or all of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from archiver.commit.archive import layout_of
 from blockgz_runtime.errors import NotInArchive, UsageError
@@ -21,6 +21,8 @@ from index_format.keys import (
     topic_home,
 )
 
+P = TypeVar("P")
+
 REQUESTS_AT_ONCE = 8
 
 
@@ -29,6 +31,11 @@ class Problem(NamedTuple):
 
     where: str
     error: BlockgzError
+
+    @classmethod
+    def of(cls, keys: PartitionKeys, error: BlockgzError) -> "Problem":
+        """One of a partition."""
+        return cls(f"{keys.folder}:{keys.partition}", error)
 
     @property
     def as_json(self) -> dict[str, str]:
@@ -48,7 +55,11 @@ def claimed_partitions(store: ToolStore, layout: str) -> dict[TopicFolder, tuple
 
 def check_claimed(store: ToolStore, keys: PartitionKeys) -> None:
     """Raises MalformedObject for a partition without a marker that was archived once, by the inventory."""
-    if keys.partition in claimed_partitions(store, keys.layout).get(keys.folder, ()):
+    _refuse_lost(keys, claimed_partitions(store, keys.layout))
+
+
+def _refuse_lost(keys: PartitionKeys, claimed: Mapping[TopicFolder, Sequence[int]]) -> None:
+    if keys.partition in claimed.get(keys.folder, ()):
         raise MalformedObject(
             f"{keys.marker} is missing",
             why="the partition was archived; without its marker, nothing tells which records it holds",
@@ -56,19 +67,37 @@ def check_claimed(store: ToolStore, keys: PartitionKeys) -> None:
         )
 
 
-def without_marker(store: ToolStore, partitions: Iterable[PartitionKeys]) -> list[Problem]:
-    """Those of the partitions whose marker is missing, or of which that cannot be told."""
+def plan_each(
+    store: ToolStore, partitions: Iterable[PartitionKeys], plan_of: Callable[[PartitionKeys], P | None]
+) -> tuple[list[P], list[Problem]]:
+    """The plans of those partitions in which there is anything to do, and what keeps others from being planned.
+
+    `plan_of` gives None where there is nothing to do, and raises a BlockgzError. A lost marker is a problem too.
+    """
+    plans, problems, idle = list[P](), list[Problem](), list[PartitionKeys]()
+    for keys in partitions:
+        try:
+            plan = plan_of(keys)
+        except BlockgzError as error:
+            problems.append(Problem.of(keys, error))
+            continue
+        if plan is None:
+            idle.append(keys)
+        else:
+            plans.append(plan)
+    claimed = claimed_partitions(store, idle[0].layout) if idle else {}
 
     def problem_of(keys: PartitionKeys) -> Problem | None:
         try:
             if store.head(keys.marker) is None:
-                check_claimed(store, keys)
+                _refuse_lost(keys, claimed)
         except BlockgzError as error:
-            return Problem(f"{keys.folder}:{keys.partition}", error)
+            return Problem.of(keys, error)
         return None
 
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="marker") as pool:
-        return [problem for problem in pool.map(problem_of, partitions) if problem is not None]
+        problems += filter(None, pool.map(problem_of, idle))
+    return plans, problems
 
 
 def archived_partitions(store: ToolStore, selection: TopicSelection | None) -> list[PartitionKeys]:

@@ -13,14 +13,14 @@ from archiver.maintain.contents.chunks import OldChunk
 from archiver.maintain.contents.compact import Compaction
 from archiver.maintain.contents.convert import check_convertible
 from archiver.maintain.contents.merge import may_be_merged
-from archiver.maintain.partitions import Problem, rewritable_partitions, without_marker
+from archiver.maintain.partitions import Problem, plan_each, rewritable_partitions
 from archiver.maintain.rewrite.layout import OldCatalog, num_catalogs
 from archiver.maintain.rewrite.replacing import old_catalogs, old_chunks
 from archiver.maintain.rewrite.tree import References, RunLimits, first_run, level_1_lists
 from blockgz_runtime.encryption.keyring import REMEDY
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
-from index_format.errors import BlockgzError, KeyMissing
+from index_format.errors import KeyMissing
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, Marker
 
@@ -105,19 +105,12 @@ def plan_compaction(
     Reads catalogs, and indexes where there may be something to do. Raises NoArchiveThere, NotInArchive, UsageError for
     layout seed, and what keeps the archive from being listed.
     """
-    plans, problems, empty = list[PartitionPlan](), list[Problem](), list[PartitionKeys]()
     partitions = rewritable_partitions(store, selection, "compacted", "leave it as it is")
-    for keys in partitions:
-        try:
-            plan = driver.run(partition_plan(keys, compaction, buffer_bytes))
-        except BlockgzError as error:
-            problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
-            continue
-        if plan is None:
-            empty.append(keys)
-        else:
-            plans.append(plan)
-    problems += without_marker(store, empty)
+
+    def planned(keys: PartitionKeys) -> PartitionPlan | None:
+        return driver.run(partition_plan(keys, compaction, buffer_bytes))
+
+    plans, problems = plan_each(store, partitions, planned)
     meant = tuple(plan for plan in plans if plan.runs)
     encrypted = sum(plan.encrypted for plan in plans)
     untouched = len(partitions) - len(meant) - len(problems)

@@ -56,13 +56,14 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
         )
     inventory, plan = parse(found.body, key), RepairPlan()
     for place in places:
-        missing = _missing(inventory, listed, place)
-        if not missing and not _names(inventory, place):
+        named = _named(inventory, place)
+        if not named:
             raise NotInArchive(
                 f"{place} is not in the inventory",
                 why="nothing of that name was ever archived here",
                 remedy="check the name and -a; replayer ls shows what is archived",
             )
+        missing = {folder: gone for folder, numbers in named.items() if (gone := _gone(listed, folder, numbers))}
         if not missing:
             raise NotInArchive(
                 f"nothing of {place} is missing",
@@ -83,29 +84,23 @@ def _with(listed: Inventory, inventory: Inventory) -> Inventory:
     return united(inventory, listed.incarnations)
 
 
-def _names(inventory: Inventory, place: str) -> bool:
-    """Whether the inventory holds that topic, incarnation or partition."""
-    topic, partition = parse_place(place)
-    folder = parse_topic_folder(topic)
-    meant = [each for each in inventory.incarnations if each.topic == folder.topic]
-    return any(
-        ("~" not in topic or each.folder == folder) and (partition is None or partition in each.partitions)
-        for each in meant
-    )
-
-
-def _missing(inventory: Inventory, listed: Inventory, place: str) -> dict[TopicFolder, list[int]]:
+def _named(inventory: Inventory, place: str) -> dict[TopicFolder, list[int]]:
+    """What a place means of the inventory."""
     topic, partition = parse_place(place)
     folder, found = parse_topic_folder(topic), {}
     for each in inventory.incarnations:
         if each.topic != folder.topic or ("~" in topic and each.folder != folder):
             continue
-        there = listed.of(each.folder)
-        gone = [number for number in each.partitions if there is None or number not in there.partitions]
-        chosen = [number for number in gone if partition in (None, number)]
-        if chosen:
+        chosen = [number for number in each.partitions if partition in (None, number)]
+        if chosen or partition is None:
             found[each.folder] = chosen
     return found
+
+
+def _gone(listed: Inventory, folder: TopicFolder, numbers: Sequence[int]) -> list[int]:
+    """Those that a listing does not show."""
+    there = listed.of(folder)
+    return [number for number in numbers if there is None or number not in there.partitions]
 
 
 def _read(found: StoredObject | None, key: str) -> tuple[Inventory | None, bool]:

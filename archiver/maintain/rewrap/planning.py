@@ -9,14 +9,14 @@ from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
 from archiver.maintain.contents.chunks import OldChunk
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.partitions import Problem, rewritable_partitions, without_marker
+from archiver.maintain.partitions import Problem, plan_each, rewritable_partitions
 from archiver.maintain.rewrite.replacing import chunks_of, old_catalogs
 from archiver.maintain.rewrite.tree import Run, RunLimits, first_run, level_1_lists
 from blockgz_runtime.encryption.keyring import Keyring
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.chunk_index import WrappedKey
-from index_format.errors import BlockgzError, KeyMissing
+from index_format.errors import KeyMissing
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference
 
@@ -68,19 +68,13 @@ def plan_rewrapping(
     Reads all indexes. Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and what keeps the archive from
     being listed.
     """
-    plans, problems, untouched = list[PartitionPlan](), list[Problem](), list[PartitionKeys]()
     partitions = rewritable_partitions(store, selection, "rewrapped", "leave it as it is: nothing in it is encrypted")
-    for keys in partitions:
-        try:
-            plan = driver.run(partition_plan(keys, keyring))
-        except BlockgzError as error:
-            problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
-            continue
-        if plan.ids:
-            plans.append(plan)
-        else:
-            untouched.append(keys)
-    problems += without_marker(store, untouched)
+
+    def planned(keys: PartitionKeys) -> PartitionPlan | None:
+        plan = driver.run(partition_plan(keys, keyring))
+        return plan if plan.ids else None
+
+    plans, problems = plan_each(store, partitions, planned)
     return RewrapPlans(tuple(plans), len(partitions) - len(plans) - len(problems), tuple(problems))
 
 

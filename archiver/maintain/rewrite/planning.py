@@ -8,7 +8,7 @@ from typing import NamedTuple
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
-from archiver.maintain.partitions import Problem, rewritable_partitions, without_marker
+from archiver.maintain.partitions import Problem, plan_each, rewritable_partitions
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
 from archiver.maintain.rewrite.tree import level_1_lists
@@ -68,22 +68,9 @@ def plan_pruning(store: ToolStore, selection: TopicSelection | None, keep: Keep,
 
     Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and what keeps the archive from being listed.
     """
-    plans: list[PartitionPlan] = []
-    problems: list[Problem] = []
-    untouched: list[PartitionKeys] = []
     partitions = rewritable_partitions(store, selection, "pruned", "let a rule of the store delete what is old")
     driver = Driver(store, NoLog(), wait, lambda: True)
-    for keys in partitions:
-        try:
-            plan = driver.run(partition_plan(keys, keep))
-        except BlockgzError as error:
-            problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
-            continue
-        if plan is None:
-            untouched.append(keys)
-        else:
-            plans.append(plan)
-    problems += without_marker(store, untouched)
+    plans, problems = plan_each(store, partitions, lambda keys: driver.run(partition_plan(keys, keep)))
     return PrunePlans(tuple(plans), len(partitions) - len(plans) - len(problems), tuple(problems))
 
 
