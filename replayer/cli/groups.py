@@ -26,7 +26,6 @@ from replayer.groups.planning import GroupPlan, group_plan_document, plan_groups
 from replayer.groups.positions import (
     MAX_FILE_BYTES,
     archived_groups,
-    group_choice,
     meant_groups,
     positions_in_csv,
     positions_of,
@@ -131,7 +130,7 @@ async def _show(topic: str, at: int | None, globs: Sequence[str], form: str, pla
         folder = parse_topic_folder(topic) if "~" in topic else await archive.folder_of(topic)
         table = await archived_groups(archive, folder, at)
         ends = {each.partition: each.next_offset for each in await archive.open_topic(str(folder))}
-    chosen = meant_groups(positions_of(table, group_choice(())), globs, str(folder))
+    chosen = meant_groups(positions_of(table), globs, str(folder))
     rows: list[dict[str, Any]] = [
         {
             "group": group,
@@ -248,14 +247,14 @@ def rollback(
 
 async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) -> GroupPlan:
     kept, folder = kept_job(asked.job, open_jobs(asked.jobs, place))
-    source, every = parse_topic_folder(kept.folder), group_choice(())
+    source = parse_topic_folder(kept.folder)
     async with open_archive(place) as archive:
         if asked.positions is None:
             table = await archived_groups(await archive.pinned(), source, asked.at)
             click.echo(f"positions as of {time_text(table.slot)}", err=True)
-            positions = positions_of(table, every)
+            positions = positions_of(table)
         else:
-            positions = positions_in_csv(_text(asked.positions), source.topic, every)
+            positions = positions_in_csv(_text(asked.positions), source.topic)
             if not positions:
                 raise UsageError(
                     f"{asked.positions} holds no position of topic {source.topic}",

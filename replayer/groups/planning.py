@@ -7,7 +7,7 @@ from typing import Any
 
 from blockgz_runtime.errors import UsageError
 from replayer.errors import ReplayRefused
-from replayer.groups.renaming import GroupMap
+from replayer.groups.renaming import GroupMap, twins
 from replayer.groups.translation import ArchivedRuns, LaneTranslation, mapped_lane, translate
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import GroupOffset
@@ -179,12 +179,10 @@ def _within(lane: LaneTranslation, bounds: Mapping[int, Watermarks]) -> LaneTran
 
 
 def _refuse_twins(groups: Sequence[PlannedGroup]) -> None:
-    names: dict[str, str] = {}
-    for group in groups:
-        other = names.setdefault(group.name, group.source)
-        if other != group.source:
-            raise UsageError(
-                f"groups {other} and {group.source} would both be {group.name}",
-                why="--group-map gives them one name",
-                remedy="use other patterns",
-            )
+    if found := twins((group.source, group.name) for group in groups):
+        first, second, name = found
+        raise UsageError(
+            f"groups {first} and {second} would both be {name}",
+            why="--group-map gives them one name",
+            remedy="use other patterns",
+        )

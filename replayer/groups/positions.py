@@ -1,7 +1,7 @@
 """Where consumer groups stood on an archived topic: from the archive, or from a file of `kafka-consumer-groups`."""
 
 import csv
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
 from blockgz_runtime.errors import NotInArchive, UsageError
@@ -28,16 +28,15 @@ async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | No
     return table
 
 
-def positions_of(table: GroupTable, chosen: Callable[[str], bool]) -> GroupPositions:
+def positions_of(table: GroupTable) -> GroupPositions:
     """By group and partition."""
     return {
         group.group_id: {each.partition: GroupOffset(each.offset, each.metadata) for each in group.positions}
         for group in table.content.groups
-        if chosen(group.group_id)
     }
 
 
-def positions_in_csv(text: str, topic: str, chosen: Callable[[str], bool]) -> GroupPositions:
+def positions_in_csv(text: str, topic: str) -> GroupPositions:
     """The lines of a topic, each `group,topic,partition,offset`; raises UsageError with the line that is not one."""
     found: dict[str, dict[int, GroupOffset]] = {}
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
@@ -50,7 +49,7 @@ def positions_in_csv(text: str, topic: str, chosen: Callable[[str], bool]) -> Gr
                 remedy=f"write {CSV_FORM}, as kafka-consumer-groups --export does for several groups",
             )
         group, of_topic, partition, offset = row
-        if of_topic == topic and chosen(group):
+        if of_topic == topic:
             positions = found.setdefault(group, {})
             if int(partition) in positions:
                 raise UsageError(
@@ -62,20 +61,28 @@ def positions_in_csv(text: str, topic: str, chosen: Callable[[str], bool]) -> Gr
     return found
 
 
-def group_choice(globs: Collection[str]) -> Callable[[str], bool]:
-    """Whether a group is meant by any of the globs; all are where there are none."""
-    return lambda group: not globs or any(fnmatchcase(group, glob) for glob in globs)
+def chosen_groups(positions: GroupPositions, globs: Collection[str]) -> GroupPositions:
+    """Those that any of the globs means; all without any."""
+    return {
+        group: found
+        for group, found in positions.items()
+        if not globs or any(fnmatchcase(group, glob) for glob in globs)
+    }
+
+
+def idle_globs(groups: Collection[str], globs: Iterable[str]) -> list[str]:
+    """The globs that mean none of the groups."""
+    return [glob for glob in globs if not any(fnmatchcase(group, glob) for group in groups)]
 
 
 def meant_groups(positions: GroupPositions, globs: Collection[str], where: str) -> GroupPositions:
-    """Those that any of the globs means, all without any; raises NotInArchive for a glob that means none."""
-    for glob in globs:
-        if not any(fnmatchcase(group, glob) for group in positions):
-            known = ", ".join(sorted(positions)[:MOST_NAMED]) + (" …" if len(positions) > MOST_NAMED else "")
-            raise NotInArchive(
-                f"no consumer group is {glob!r} in {where}",
-                why=f"groups there are {known}" if known else "no group has a position there",
-                remedy="check the name; replayer groups show lists all groups of a topic",
-            )
-    chosen = group_choice(globs)
-    return {group: found for group, found in positions.items() if chosen(group)}
+    """As `chosen_groups`; raises NotInArchive for a glob that means none."""
+    idle = idle_globs(positions, globs)
+    if idle:
+        known = ", ".join(sorted(positions)[:MOST_NAMED]) + (" …" if len(positions) > MOST_NAMED else "")
+        raise NotInArchive(
+            f"no consumer group is {idle[0]!r} in {where}",
+            why=f"groups there are {known}" if known else "no group has a position there",
+            remedy="check the name; replayer groups show lists all groups of a topic",
+        )
+    return chosen_groups(positions, globs)

@@ -1,6 +1,7 @@
 """New names, by regular expressions."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -26,3 +27,23 @@ def compiled_rule(pattern: str, name: str) -> tuple[re.Pattern[str], str]:
     except (re.error, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(str(error)) from error
     return compiled, name
+
+
+def rules_of(rename: GroupMap) -> tuple[tuple[str, str], ...]:
+    """New names as a document has them."""
+    return tuple((pattern.pattern, name) for pattern, name in rename.rules)
+
+
+def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
+    """The reverse; raises ValueError as `compiled_rule` does."""
+    return GroupMap(tuple(compiled_rule(*rule) for rule in rules))
+
+
+def twins(renamed: Iterable[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """The first two of these sources that get one name, and that name; each comes with its new name."""
+    sources: dict[str, str] = {}
+    for source, name in renamed:
+        other = sources.setdefault(name, source)
+        if other != source:
+            return other, source, name
+    return None

@@ -13,14 +13,15 @@ from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from replayer.groups.applying import GroupChanges, Groups, refuse_active
 from replayer.groups.planning import MOST_NAMED, GroupPlan, plan_groups_of_job
-from replayer.groups.positions import archived_groups, group_choice, positions_of
+from replayer.groups.positions import archived_groups, chosen_groups, positions_of
+from replayer.groups.renaming import map_of
 from replayer.kafka.groups import GroupOffset
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
 from replayer.restore.choosing import topic_job
 from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore
 from replayer.restore.folder import GroupsDone, RestoreFolder
-from replayer.restore.request import Surroundings, map_of
+from replayer.restore.request import Surroundings
 
 REST = 9
 """So many times as long as it took, groups are left alone: their run maps are read each time."""
@@ -164,7 +165,7 @@ async def _of_topic(
         return None
     if table.age_ms > table.content.interval:
         notes.append(f"the groups of {topic.target} are as of {time_text(table.slot)}")
-    positions = positions_of(table, group_choice(wanted.globs))
+    positions = chosen_groups(positions_of(table), wanted.globs)
     admin = await asyncio.to_thread(lambda: around.admin)
     return await plan_groups_of_job(
         kept, folder, around.archive, around.properties, positions, map_of(wanted.rename), admin

@@ -9,7 +9,7 @@ import msgspec
 from blockgz_runtime.errors import UsageError
 from index_format.acls import Acl
 from index_format.keys import check_topic, parse_topic_folder
-from replayer.groups.renaming import GroupMap, compiled_rule
+from replayer.groups.renaming import map_of, twins
 from replayer.replay.proof.sampling import Sample
 
 Number = int
@@ -169,9 +169,8 @@ def parse_plan(body: bytes, file: str) -> RestorePlan:
             raise ValueError(f"at is {plan.at}, and no time")
         if not plan.topics and plan.follow is None:
             raise ValueError("it names no topic")
-        for rename in (plan.groups.rename if plan.groups else (), plan.follow.rename if plan.follow else ()):
-            for rule in rename:
-                compiled_rule(*rule)
+        map_of(plan.groups.rename if plan.groups else ())
+        map_of(plan.follow.rename if plan.follow else ())
         for each in plan.topics:
             check_topic(each.target)
             parse_topic_folder(each.source)
@@ -191,30 +190,26 @@ def refuse_group_twins(plan: RestorePlan) -> None:
     """Raises UsageError where two groups of one topic would get one name."""
     if plan.groups is None:
         return
-    rename = GroupMap(tuple(compiled_rule(*rule) for rule in plan.groups.rename))
+    rename = map_of(plan.groups.rename)
     for topic in plan.restorable:
-        names: dict[str, str] = {}
-        for group in topic.groups:
-            other = names.setdefault(rename(group), group)
-            if other != group:
-                raise UsageError(
-                    f"groups {other} and {group} would both be {rename(group)}",
-                    why=f"both have positions in {topic.source}, and --group-map gives them one name",
-                    remedy="use other patterns",
-                )
+        if found := twins((group, rename(group)) for group in topic.groups):
+            first, second, name = found
+            raise UsageError(
+                f"groups {first} and {second} would both be {name}",
+                why=f"both have positions in {topic.source}, and --group-map gives them one name",
+                remedy="use other patterns",
+            )
 
 
 def refuse_twins(topics: Sequence[TopicToRestore]) -> None:
     """Raises UsageError where two topics would get one name, or one is restored twice."""
-    names: dict[str, str] = {}
-    for each in topics:
-        other = names.setdefault(each.target, each.source)
-        if other != each.source:
-            raise UsageError(
-                f"{other} and {each.source} would both be restored as {each.target}",
-                why="a topic is the copy of one topic",
-                remedy="give them different names with --map, or in the plan's file",
-            )
+    if found := twins((each.source, each.target) for each in topics):
+        first, second, name = found
+        raise UsageError(
+            f"{first} and {second} would both be restored as {name}",
+            why="a topic is the copy of one topic",
+            remedy="give them different names with --map, or in the plan's file",
+        )
     twice = [source for source, count in Counter(each.source for each in topics).items() if count > 1]
     if twice:
         raise UsageError(

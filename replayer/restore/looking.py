@@ -7,7 +7,7 @@ import msgspec
 
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
-from replayer.groups.positions import group_choice, positions_of
+from replayer.groups.positions import chosen_groups, positions_of
 from replayer.groups.renaming import GroupMap
 from replayer.read.archive import Archive, SurveyedTopic
 from replayer.read.damage import Damaged
@@ -108,7 +108,7 @@ class Looking(NamedTuple):
         if table is None:
             note = "the archive does not say where consumer groups stood"
             return msgspec.structs.replace(topic, notes=(*topic.notes, note))
-        groups = positions_of(table, group_choice(self.groups.globs))
+        groups = chosen_groups(positions_of(table), self.groups.globs)
         return msgspec.structs.replace(
             topic, groups=tuple(sorted(groups)), positions=sum(map(len, groups.values())), groups_at=table.slot
         )

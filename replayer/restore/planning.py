@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import msgspec
@@ -11,6 +10,8 @@ import msgspec
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
 from blockgz_runtime.program.tables import time_text
 from index_format.errors import BlockgzError
+from replayer.groups.positions import idle_globs
+from replayer.groups.renaming import map_of, rules_of
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
 from replayer.read.inventory import Compared, archive_info, compare
@@ -29,7 +30,7 @@ from replayer.restore.document import (
 )
 from replayer.restore.folder import RestoreFolder
 from replayer.restore.looking import Looking
-from replayer.restore.request import RestoreRequest, Surroundings, map_of, replay_of, rules_of
+from replayer.restore.request import RestoreRequest, Surroundings, replay_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -218,9 +219,8 @@ def _of_names(asked: RestoreRequest, topics: Sequence[TopicToRestore]) -> Iterat
     if asked.groups is None:
         return
     groups = {group for each in topics for group in each.groups}
-    for glob in asked.groups.globs:
-        if not any(fnmatchcase(group, glob) for group in groups):
-            yield f"--groups {glob}: no consumer group of these topics has such a name"
+    for glob in idle_globs(groups, asked.groups.globs):
+        yield f"--groups {glob}: no consumer group of these topics has such a name"
     rename = map_of(asked.groups.rename)
     if asked.groups.rename and all(rename(group) == group for group in groups):
         yield "--group-map renames no group"

@@ -1,12 +1,12 @@
 """What is asked of a restore, and the replay of each of its topics."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from blockgz_runtime.store.writer import Store
-from replayer.groups.renaming import GroupMap, compiled_rule
+from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
 from replayer.read.archive import Archive
@@ -72,16 +72,6 @@ class Surroundings:
     def changes(self) -> TopicChanges:
         """One for changes, made when it is first asked for."""
         return TopicChanges(self.properties)
-
-
-def rules_of(rename: GroupMap) -> tuple[tuple[str, str], ...]:
-    """New names as a document has them."""
-    return tuple((pattern.pattern, name) for pattern, name in rename.rules)
-
-
-def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
-    """The reverse."""
-    return GroupMap(tuple(compiled_rule(*rule) for rule in rules))
 
 
 def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
+from replayer.groups.renaming import map_of
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.planning import TRUNCATED, surveyed_topics
-from replayer.restore.request import RestoreRequest, Surroundings, map_of
+from replayer.restore.request import RestoreRequest, Surroundings
 
 AHEAD_MS = 24 * 3600 * 1000
 """Everything that is archived is meant, also what a clock stamped that is ahead of ours."""

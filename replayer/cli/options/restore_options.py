@@ -16,14 +16,14 @@ from blockgz_runtime.topic_patterns import matcher
 from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
-from replayer.groups.renaming import GroupMap
+from replayer.groups.renaming import GroupMap, rules_of
 from replayer.read.positions import parse_time
 from replayer.read.request import STOPS
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof.sampling import Sample
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan
-from replayer.restore.request import RestoreRequest, rules_of
+from replayer.restore.request import RestoreRequest
 from replayer.verify.report_files import ReportFiles
 
 MOST_WORKERS = 8

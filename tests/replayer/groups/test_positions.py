@@ -10,12 +10,10 @@ from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
 from index_format.keys import TopicFolder, dated_key, groups_home
-from replayer.groups.positions import archived_groups, group_choice, meant_groups, positions_in_csv, positions_of
+from replayer.groups.positions import archived_groups, meant_groups, positions_in_csv, positions_of
 from replayer.kafka.groups import GroupOffset
 from replayer.read.archive import Archive
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
-
-ALL = group_choice(())
 
 
 def test_the_table_of_a_time(tmp_path: Path) -> None:
@@ -29,7 +27,7 @@ def test_the_table_of_a_time(tmp_path: Path) -> None:
     archive = Archive(LocalReader(LocalAddress(str(tmp_path))))
 
     def offsets(at_ms: int | None) -> object:
-        return positions_of(asyncio.run(archived_groups(archive, folder, at_ms)), ALL)
+        return positions_of(asyncio.run(archived_groups(archive, folder, at_ms)))
 
     assert offsets(None) == {"team-a": {0: GroupOffset(2, "m")}}
     assert offsets(119_999) == {"team-a": {0: GroupOffset(1, "m")}}
@@ -49,11 +47,11 @@ def test_a_name_that_is_no_group_is_refused() -> None:
 
 def test_csv_of_several_groups() -> None:
     text = 'group,topic,partition,offset\n"a",orders,0,17\na,orders,1,0\nb,orders,0,3\na,other,0,9\n\n'
-    assert positions_in_csv(text, "orders", ALL) == {
+    assert positions_in_csv(text, "orders") == {
         "a": {0: GroupOffset(17), 1: GroupOffset(0)},
         "b": {0: GroupOffset(3)},
     }
-    assert positions_in_csv(text, "orders", group_choice(["b*"])) == {"b": {0: GroupOffset(3)}}
+    assert meant_groups(positions_in_csv(text, "orders"), ["b*"], "a file") == {"b": {0: GroupOffset(3)}}
 
 
 @pytest.mark.parametrize(
@@ -67,4 +65,4 @@ def test_csv_of_several_groups() -> None:
 )
 def test_csv_that_is_not_understood(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        positions_in_csv(text, "orders", ALL)
+        positions_in_csv(text, "orders")
