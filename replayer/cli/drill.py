@@ -158,7 +158,7 @@ def _print(document: dict[str, Any]) -> None:
     for text in document["warnings"]:
         click.echo(f"WARNING {text}")
     for text in document["gaps"]:
-        click.echo(f"WARNING {text}: these records were lost before they were archived")
+        click.echo(f"WARNING recorded gap: {text}")
     for text in (*document["lacks"], *document["skipped"]):
         click.echo(f"FAILURE {text}")
     for text in document["not_removed"]:

@@ -104,7 +104,6 @@ class RestoreRun:
         else:
             await asyncio.to_thread(refuse_lost, topic, outcome.job, self.around)
             self.progress(round(topic.records * self.plan.passes), topic.bytes)
-        outcome.verdict = None
         notes = await asyncio.to_thread(set_last, topic, self.around)
         outcome.records, outcome.verdict, outcome.notes = done.records, done.verdict, [*done.warnings, *notes]
         outcome.state = "restored"

@@ -125,7 +125,7 @@ class Guard:
             return _refused(413, "the request is too large", f"it has more than {MAX_BODY_BYTES} bytes")
         if scope["method"] not in SAFE_METHODS and not is_same_origin(headers):
             return _refused(403, "the request comes from another site", "its Origin is not this server")
-        if path.startswith("/api/") and has_body(headers) and media_type(headers) != "application/json":
+        if path.startswith("/api/") and _has_body(headers) and media_type(headers) != "application/json":
             return _refused(415, "the body is not JSON", remedy="send the header Content-Type: application/json")
         if path in OPEN_PATHS or path.startswith("/static/"):
             return None
@@ -177,7 +177,7 @@ class Guard:
         return refusal
 
 
-def has_body(headers: Headers) -> bool:
+def _has_body(headers: Headers) -> bool:
     """Whether a request sends anything."""
     return int_or_zero(headers.get("content-length")) > 0 or "transfer-encoding" in headers
 

@@ -79,6 +79,7 @@ class Begun(NamedTuple):
     topics: tuple[str, ...]
     at: int | None
     rename: GroupMap
+    groups: RestoreGroups | None
     how: Mapping[str, object]
 
     def differing(self, plan: RestorePlan) -> list[str]:
@@ -90,6 +91,10 @@ class Begun(NamedTuple):
             found.append("--map")
         if self.topics and self._names_others(plan):
             found.append("TOPIC")
+        if self.groups is not None and plan.groups is not None:
+            chosen = (self.groups.globs, self.groups.rename)
+            if chosen not in (((), ()), (plan.groups.globs, plan.groups.rename)):
+                found.append("--groups or --group-map")
         return found
 
     def _renames_otherwise(self, plan: RestorePlan) -> bool:
@@ -274,7 +279,7 @@ def _restore(
             doing == "follow",
         )
     told = {"doing": doing, "asked": asked, "groups": groups, "create_acls": create_acls, "proof": proof, "name": name}
-    begun = Begun(topics, at, topic_map, how)
+    begun = Begun(topics, at, topic_map, groups, how)
     return RestoreOptions(**told, begun=begun, plan=plan, from_plan=from_plan, resume=resume, **rest)  # type: ignore[arg-type]
 
 

@@ -127,13 +127,6 @@ async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> 
         )
     if plan.groups is None or options.groups is None:
         return msgspec.structs.replace(plan, groups=None)
-    asked = (options.groups.globs, options.groups.rename)
-    if asked not in (((), ()), (plan.groups.globs, plan.groups.rename)):
-        raise UsageError(
-            f"restore {name} was begun with other groups",
-            why="--groups and --group-map are part of what was agreed to",
-            remedy="remove them, or restore with --no-groups and set the groups with replayer groups apply --job",
-        )
     groups = msgspec.structs.replace(plan.groups, approximate=plan.groups.approximate or options.groups.approximate)
     return msgspec.structs.replace(plan, groups=groups)
 

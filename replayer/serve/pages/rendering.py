@@ -17,6 +17,7 @@ from blockgz_runtime.program.terminal import printable
 from replayer.serve.archive_view import Look
 from replayer.serve.content import preview_of
 from replayer.serve.errors import Failure
+from replayer.serve.guard import media_type
 from replayer.serve.service import Service
 
 PAGE_SECONDS = 0.25
@@ -91,8 +92,7 @@ def form_token(request: Request) -> str:
 
 async def _sent_form(request: Request) -> dict[str, list[str]]:
     """The fields of a form; raises UsageError for one that no page of this server made."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/x-www-form-urlencoded":
+    if media_type(request.headers) != "application/x-www-form-urlencoded":
         raise HTTPException(415, "the body is not a form of this page")
     fields: dict[str, list[str]] = {}
     for name, value in (await request.form()).multi_items():

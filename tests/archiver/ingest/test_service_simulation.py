@@ -17,13 +17,13 @@ from tests.support.service_simulation.world import simulated
 MOST_SCHEDULES = 250
 FOUND_AS = {
     "a loss drops what is in hand": "dropped",
-    "a claim is used though the partition is another's by now": "strays",
+    "a claim is used after another process took the partition": "strays",
     "what a client gave up on is dropped": "dropped",
     "an unreachable cluster holds commits back": "dropped",
     "the budget of what waits is not kept": "memory",
     "what was polled is forgotten as a partition leaves": "dropped",
 }
-FIRST_SEED = {"a claim is used though the partition is another's by now": 120}
+FIRST_SEED = {"a claim is used after another process took the partition": 120}
 """What shows rarely is looked for near a seed at which it did when it was planted; the others from 0."""
 
 

@@ -109,6 +109,8 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
         (("--prove", "none"), "--prove"),
         (("--prove", "sample", "--sample", "1%"), "--prove, --sample"),
         (("--replication-factor", "2"), "--replication-factor"),
+        (("--groups", "bil*"), "--groups or --group-map"),
+        (("--group-map", "a=b", "--groups", "bil*"), "--groups or --group-map"),
         (("--on-damage", "skip", "--no-transactional"), "--no-transactional, --on-damage"),
         (("--follow", "--name", "standby", "bills"), "TOPIC"),
         (("--follow", "--name", "standby", "--map", "a=c"), "--map"),

@@ -22,7 +22,7 @@ PLANTED = {
     "a loss drops what is in hand": Bug(
         "archiver.ingest.ownership", "Ownership.lose", "0.0 if config.single_writer else config.grace", "0.0"
     ),
-    "a claim is used though the partition is another's by now": Bug(
+    "a claim is used after another process took the partition": Bug(
         "archiver.ingest.ownership",
         "Ownership.begin",
         "if partition not in self._assigned or partition in self._retry_at:\n            continue",
