@@ -142,12 +142,12 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], keyring: str | N
     archivers that stopped the partition.
     """
     _no_keys("a log is a partition's", places)
-    source = log_source(kafka)
 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
         return plan_diverged(store, target, source, max_block_bytes, bounded_backoff(store.url), keyring)
 
-    return _repair(not_for_old, plan_one, places=places, follows=True, **options)
+    with log_source(kafka) as source:
+        return _repair(not_for_old, plan_one, places=places, follows=True, **options)
 
 
 @repair.command(

@@ -1,6 +1,7 @@
 """The logs of a cluster, as a repair reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 
 from archiver.commit.operations import LogBounds
@@ -20,7 +21,8 @@ READS_FOR_REPAIR = {
 }
 
 
-def log_source(kafka: Mapping[str, str]) -> Source:
+@contextmanager
+def log_source(kafka: Mapping[str, str]) -> Iterator[Source]:
     """The cluster that librdkafka's settings name; raises UsageError where they name none."""
     if "bootstrap.servers" not in kafka:
         raise UsageError("no cluster is given", why="the partition's log must be read", remedy="give -b HOST:PORT")
@@ -32,7 +34,8 @@ def log_source(kafka: Mapping[str, str]) -> Source:
 
     @cache
     def records(level: str) -> RecordReader:
-        return RecordReader(settings | READS_FOR_REPAIR | {"isolation.level": level})
+        reader = RecordReader(settings | READS_FOR_REPAIR | {"isolation.level": level})
+        return readers.enter_context(closing(reader))
 
     def log_of(topic: str, partition: int, level: str) -> PartitionLog:
         return PartitionLog(
@@ -47,4 +50,5 @@ def log_source(kafka: Mapping[str, str]) -> Source:
         cluster().topics()  # raises where no broker answers or none lets this user in
         return cluster().topic_ids([topic]).ids.get(topic)
 
-    return Source(log_of, id_of)
+    with ExitStack() as readers:
+        yield Source(log_of, id_of)

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,13 +129,15 @@ def test_every_command_looks_it_up_and_shows_it_nowhere(
     path: str, broker: SaslBroker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nor does the client's library, which writes to the process's stderr."""
-    call = CALLS[path]
+    call, threads = CALLS[path], set(threading.enumerate())
     code, shown = run(path, broker.bootstrap_servers, "${env:KAFKA_SECRET}", "--debug")
     output = shown + "".join(capfd.readouterr())
     assert SECRET not in output
     assert code == call.exit_code, output
     assert set(broker.passwords) == ({SECRET} if call.asks_broker else set())
     assert (f"the password {MASK} is wrong" in " ".join(output.split())) == call.asks_broker, "the broker repeats it"
+    going_on = {each.name for each in set(threading.enumerate()) - threads}
+    assert not [name for name in going_on if "process_request" not in name], "but the broker's own"
 
 
 def test_it_may_stand_in_a_file(folder: Path, broker: SaslBroker) -> None:
