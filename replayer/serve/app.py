@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from blockgz_runtime.errors import UsageError
 from index_format.errors import BlockgzError
 from replayer.serve.api import archive_routes, job_routes
 from replayer.serve.errors import told
@@ -71,7 +72,7 @@ def make_app(settings: ServeSettings) -> FastAPI:
         max_body_size=MAX_BODY_BYTES,
     )
     for routes in (archive_routes.routes, job_routes.routes):
-        app.include_router(routes, prefix=API, responses=ERRORS)
+        app.include_router(routes, prefix=API, responses=ERRORS, dependencies=[Depends(refuse_unknown_parameters)])
     for routes in (archive_pages.routes, job_pages.routes, login_pages.routes):
         app.include_router(routes, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
@@ -80,6 +81,17 @@ def make_app(settings: ServeSettings) -> FastAPI:
     app.add_middleware(Guard, settings.access, logins, _answer)
     app.openapi = _with_failures(app.openapi)  # type: ignore[method-assign]
     return app
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raises UsageError for a parameter of the query that the route does not take: it would be ignored."""
+    taken = {each.alias for each in request.scope["route"].dependant.query_params}
+    if unknown := sorted(request.query_params.keys() - taken):
+        raise UsageError(
+            f"there is no parameter {unknown[0][:40]!r}",
+            why=f"the parameters here are: {', '.join(sorted(taken))}" if taken else "nothing can be given here",
+            remedy="see /api",
+        )
 
 
 def _answer(request: Request, error: Exception) -> Response:

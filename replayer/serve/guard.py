@@ -134,7 +134,8 @@ class Guard:
     def _refused_user(self, asked: HTTPConnection, scope: Scope) -> Response | None:
         user = self._user(asked)
         if user is None:
-            if "authorization" in asked.headers and not self._logins.may_fail():
+            is_guess = "authorization" in asked.headers and not self._has_token(asked)
+            if is_guess and not self._logins.may_fail():
                 return _refused(429, "too many wrong tokens were offered", remedy="wait a minute")
             return self._unknown_user(asked, scope)
         scope["user_name"] = user
@@ -158,12 +159,14 @@ class Guard:
             named = asked.headers.getlist(access.user_header)
             if named or access.token is None:
                 return named[0] or None if len(named) == 1 else None
-        if access.token is not None:
-            kind, _, offered = asked.headers.get("authorization", "").partition(" ")
-            if kind.lower() == "bearer":
-                return "token" if self._logins.is_right(offered.strip()) else None
+        if access.token is None:
+            return "local" if access.user_header is None else None
+        if _bearer(asked) is None:
             return "token" if self._logins.is_session(asked.cookies.get(SESSION, "")) else None
-        return "local" if access.user_header is None else None
+        return "token" if self._has_token(asked) else None
+
+    def _has_token(self, asked: HTTPConnection) -> bool:
+        return self._logins.is_right(_bearer(asked) or "")
 
     def _unknown_user(self, asked: HTTPConnection, scope: Scope) -> Response:
         has_token = self._access.token is not None
@@ -175,6 +178,12 @@ class Guard:
         refusal = _refused(401, "it is not known who asks", "the request brings no valid token or user", remedy)
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
+
+
+def _bearer(asked: HTTPConnection) -> str | None:
+    """The token that a request brings in a header; None for none."""
+    kind, _, offered = asked.headers.get("authorization", "").partition(" ")
+    return offered.strip() if kind.lower() == "bearer" else None
 
 
 def _has_body(headers: Headers) -> bool:

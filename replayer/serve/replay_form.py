@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from blockgz_runtime.errors import UsageError
 from index_format.errors import BadName
-from index_format.keys import parse_topic_folder
+from index_format.keys import check_topic, parse_topic_folder
 from replayer.read.topics import parse_topic
 
 Text = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00]*$")]
@@ -51,7 +51,7 @@ class ReplayForm(BaseModel):
     @model_validator(mode="after")
     def _check_names(self) -> "ReplayForm":
         try:
-            parse_topic(self.topic)
+            check_topic(self.named_target)
         except (ValueError, BadName) as error:
             raise ValueError(str(error)) from error
         return self

@@ -70,6 +70,8 @@ def test_topics_and_partitions(asking: TestClient) -> None:
         (f"{ORDERS}/find?time=x", 400),
         (f"{ORDERS}/coverage?from=5&to=5", 400),
         (f"{ORDERS}/coverage?slices=0", 400),
+        (f"{FIRST}/records?form=3", 400),
+        ("/api/v1/jobs?state=running", 400),
         ("/api/v1/nothing", 404),
     ],
 )

@@ -97,6 +97,13 @@ def test_a_search_that_finds_much_ends(asking: TestClient) -> None:
         ("/api/v1/plans/replay", {"topic": "none", "to_topic": "copy"}, 404, "not in the archive"),
         ("/api/v1/plans/replay", {"topic": "orders", "to_topic": "orders"}, 400, ""),
         ("/api/v1/plans/replay", {"topic": "orders", "to_topic": "copy", "from": "soon"}, 400, "not a position"),
+        ("/api/v1/plans/replay", {"topic": "orders", "to_topic": "{topic} 2"}, 400, "'orders 2' is not a topic name"),
+        (
+            JOBS,
+            {"kind": "replay", "replay": {"topic": "orders", "to_topic": "a b"}, "confirm": "a b"},
+            400,
+            "'a b' is not a topic name",
+        ),
         (f"{JOBS}/none/pause", None, 404, "no job"),
         (f"{JOBS}/none/explode", None, 404, "no action"),
         (f"{JOBS}/none/rate", {"rate": "fast"}, 400, "not a rate"),
