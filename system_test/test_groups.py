@@ -90,6 +90,9 @@ def test_a_group_with_consumers_is_refused_and_all_can_be_set_back(site: Site, t
         refused = site.replayer("groups", "apply", *asked, "--yes", check=2)
         assert f"consumers are at work in group {old}" in refused.stderr
     assert committed(site.bootstrap, new, copy, range(2)) == {0: None, 1: None}
+    elsewhere = positions_file(tmp_path / "elsewhere.csv", topic, {old: {9: 40}})
+    nothing = site.replayer("groups", "apply", *job, "--positions", elsewhere, *site.kafka, "--yes", check=4)
+    assert f"{old} stood in other partitions of {topic}" in nothing.stderr
     site.replayer("groups", "apply", *asked, "--yes")
     assert committed(site.bootstrap, old, copy, [0]) != {0: 5}
     assert None not in committed(site.bootstrap, new, copy, range(2)).values()

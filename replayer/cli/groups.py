@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, confirm
+from blockgz_runtime.program.main import closing, confirm, listed
 from blockgz_runtime.program.options import Option, OptionSet
 from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.tables import print_table, time_text
@@ -262,7 +262,14 @@ async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) 
                     remedy="check the file and --job",
                 )
         meant = meant_groups(positions, asked.globs, asked.positions or str(source))
-        return await plan_groups_of_job(kept, folder, archive, kafka, meant, asked.rename)
+        planned = await plan_groups_of_job(kept, folder, archive, kafka, meant, asked.rename)
+    if meant and not planned.groups:
+        raise NotInArchive(
+            f"no consumer group has a position in what job {kept.job} copied",
+            why=f"{listed(sorted(meant))} stood in other partitions of {source}",
+            remedy="replayer groups show lists the positions of a topic",
+        )
+    return planned
 
 
 def _text(file: str) -> str:
