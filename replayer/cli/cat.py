@@ -155,7 +155,17 @@ async def print_records(
             printed += batch.num_rows
             del batch
         out.flush()
+        if printed == 0 and limit != 0 and selection.filter.passes_all:
+            click.echo("".join(map(_nothing_in, chosen)), err=True, nl=False)
     return printed
+
+
+def _nothing_in(each: Selection) -> str:
+    """What to say of offsets that hold no record: a gap, or what transactions left."""
+    start, end = each.offsets.start, each.offsets.end
+    if start == end:
+        return ""
+    return f"no records at {each.partition} [{start}..{end}): replayer get {each.partition}:{start} says why\n"
 
 
 def _extent(chosen: Sequence[Selection]) -> str:

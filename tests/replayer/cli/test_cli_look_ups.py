@@ -184,6 +184,15 @@ class TestCat:
         assert (result.exit_code, result.stdout) == (0, "")
         assert result.stderr == "no records: orders:0 holds offsets [0..60)\n"
 
+    def test_offsets_without_records_are_told(self, root: Path, orders: list[PartitionWriter]) -> None:
+        asked = ("cat", "orders:1", "--from", "41", "--to", "60")
+        result = replayer(*asked, root=root)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "no records at orders:1 [41..60): replayer get orders:1:41 says why\n"
+        assert replayer("get", "orders:1:41", root=root).exit_code == 4
+        for otherwise in (("--key", "41"), ("-n", "0")):
+            assert replayer(*asked, *otherwise, root=root).stderr == ""
+
     @pytest.mark.parametrize(("start", "end"), [("30", "20"), ("@1760000000058", "@1760000000057")])
     def test_a_start_after_the_end_is_refused(
         self, root: Path, orders: list[PartitionWriter], start: str, end: str
