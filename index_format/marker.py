@@ -412,10 +412,18 @@ def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> 
 def claimed(
     marker: Marker, *, writer: str, nonce: str, group_id: str, isolation_level: str | None, gap: Gap | None = None
 ) -> Marker:
-    """The marker as its next owner claims it; a gap moves next_offset to the gap's end."""
+    """The marker as its next owner claims it; a gap moves next_offset to the gap's end.
+
+    Progress without records that was made under version 1, and is in no entry, becomes an empty gap under version 2.
+    """
     owner = {"writer": writer, "nonce": nonce, "group_id": group_id, "isolation_level": isolation_level}
     claim = replace(marker, epoch=marker.epoch + 1, **owner)
-    return claim if gap is None else replace(claim, next_offset=gap.end, gaps=_with_gaps(marker, [gap]))
+    if gap is None:
+        return claim
+    chain_end, gaps = marker.chain_end, [gap]
+    if marker.maintenance and chain_end is not None and chain_end < gap.start:
+        gaps = [replace(gap, start=chain_end, end=gap.start, reason=EMPTY), gap]
+    return replace(claim, next_offset=gap.end, gaps=_with_gaps(marker, gaps))
 
 
 def revised(marker: Marker) -> Marker:

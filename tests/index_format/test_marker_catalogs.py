@@ -15,6 +15,7 @@ from index_format.marker import (
     CatalogReference,
     ChunkCatalog,
     ChunkEntry,
+    Maintenance,
     Marker,
     PendingCatalog,
     ReferenceCatalog,
@@ -253,6 +254,12 @@ def test_gaps_without_a_chunk_between_become_one() -> None:
     assert [gap.reason for gap in lost.gaps] == ["skipped", "retention"], "of two reasons"
     again = claim(lost, gap=Gap(end + 310, end + 320, "retention"))
     assert again.gaps[1:] == (Gap(end + 300, end + 320, "retention"),)
+    maintained = replace(marker, version=2, maintenance=Maintenance(revision=1))
+    explained = claim(maintained, gap=Gap(end + 300, end + 310, "retention", at=5))
+    assert explained.gaps[1:] == (
+        Gap(end + 298, end + 300, "empty", at=5),
+        Gap(end + 300, end + 310, "retention", at=5),
+    ), "version 2 leaves no offset without an answer"
 
 
 def test_a_gap_after_the_tail_does_not_fold() -> None:
