@@ -76,6 +76,12 @@ def job(url: str, name: str) -> dict[str, Any]:
     return found
 
 
+def steer(page: Page, button: str) -> None:
+    """Sends a form, and waits for its answer: a click that comes before would take the form back."""
+    with page.expect_navigation():
+        page.get_by_role("button", name=button).click()
+
+
 def state(page: Page, text: str) -> None:
     expect(page.locator("[data-state]")).to_have_text(text, timeout=SECONDS * 1000)
 
@@ -101,11 +107,11 @@ def test_a_replay_is_planned_refused_confirmed_steered_and_proved(watched: Watch
         expect(page.locator("h1")).to_have_text("the replay is not confirmed")
         name = begin(page, shop, server.url, Rate="400/s", Compression="gzip")
         state(page, "running")
-        page.get_by_role("button", name="Pause").click()
+        steer(page, "Pause")
         state(page, "paused")
         page.get_by_label("Rate").fill("100000/s")
-        page.get_by_role("button", name="Change").click()
-        page.get_by_role("button", name="Resume").click()
+        steer(page, "Change")
+        steer(page, "Resume")
         state(page, "complete")
         expect(page.locator("[data-lanes] tr")).to_have_count(3)
         page.get_by_role("button", name="Prove this copy").click()
@@ -125,16 +131,16 @@ def test_a_job_outlives_the_page_and_a_job_that_died_is_resumed(watched: Watched
     with shop.serving() as server:
         page = watched.open(f"{server.url}/jobs/{name}")
         state(page, "running")
-        page.get_by_role("button", name="Pause").click()
+        steer(page, "Pause")
         state(page, "paused")
         held = job(server.url, name)["progress"]["done"]
         assert held > 0
         subprocess.run(["pkill", "-KILL", "-f", f"job={name} "], check=True)
         state(page, "interrupted")
-        page.get_by_role("button", name="Resume").click()
+        steer(page, "Resume")
         page.wait_for_url(f"**/jobs/{name}")
         page.get_by_label("Rate").fill("")
-        page.get_by_role("button", name="Change").click()
+        steer(page, "Change")
         state(page, "complete")
         page.get_by_role("button", name="Prove this copy").click()
         state(page, "complete")
