@@ -1,6 +1,7 @@
 """Questions to a cluster that both programs ask. Answers are librdkafka's futures turned into values."""
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -18,6 +19,8 @@ from blockgz_runtime.kafka.settings import make_client
 
 FACTS_DEADLINE_SECONDS = 3.0
 """Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
+LEADERLESS = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError._NOENT)
+"""Of some of the partitions that are asked about, and of all."""
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -108,7 +111,8 @@ def log_bounds(
     """The offsets [low, end) of each log, and why those of others cannot be told.
 
     The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker that
-    stood still may answer without an error and without an offset (-1001): that is no answer.
+    stood still may answer without an error and without an offset (-1001): that is no answer. Where a partition has no
+    leader, the cluster's metadata is read anew for whoever asks again: librdkafka would believe it for 15 minutes.
     """
     wanted = [TopicPartition(*partition) for partition in partitions]
     asked = [
@@ -130,4 +134,7 @@ def log_bounds(
             bounds[place.topic, place.partition] = low, end
         except KafkaException as error:
             failures[place.topic, place.partition] = error.args[0]
+    if any(failure.code() in LEADERLESS for failure in failures.values()):
+        with suppress(KafkaException):
+            admin.list_topics(timeout=FACTS_DEADLINE_SECONDS)
     return bounds, failures

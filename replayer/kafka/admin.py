@@ -18,6 +18,7 @@ from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[att
 
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NoSuchTopic
 from blockgz_runtime.kafka.admin import (
+    LEADERLESS,
     OF_THE_TOPIC,
     TopicIdAnswers,
     answered,
@@ -51,8 +52,8 @@ CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
 CLUSTER_DEFAULT = -1
 NOT_LED_YET = {
+    *LEADERLESS,
     KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,

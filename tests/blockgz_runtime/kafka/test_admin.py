@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
 from blockgz_runtime.kafka.admin import answered, log_bounds, topic_id, topic_ids
+from tests.support.mock_cluster import PARTITIONS, MockCluster
 
 DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 TIMED_OUT = KafkaError(KafkaError._TIMED_OUT)
@@ -64,7 +66,26 @@ def test_a_bound_without_an_offset_is_not_an_answer() -> None:
         def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, "Future[object]"]:
             return {place: future(SimpleNamespace(offset=-1001 if place.partition else 7)) for place in asked}
 
+        def list_topics(self, timeout: float) -> None:
+            """Nothing is new."""
+
     listing: Any = Listing()
     bounds, failures = log_bounds(listing, [("t", 0), ("t", 1)], "read_uncommitted")
     assert bounds == {("t", 0): (7, 7)}
     assert [(place, error.code()) for place, error in failures.items()] == [(("t", 1), KafkaError.LEADER_NOT_AVAILABLE)]
+
+
+@pytest.mark.parametrize("leaderless", [range(PARTITIONS), range(1)])
+def test_a_partition_that_had_no_leader_is_asked_about_anew(leaderless: range) -> None:
+    cluster = MockCluster()
+    cluster.create_topic("orders")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for partition in leaderless:
+        cluster.leaderless("orders", partition)
+    admin.list_topics(timeout=10)
+    places = [("orders", partition) for partition in range(PARTITIONS)]
+    assert log_bounds(admin, places, "read_uncommitted")[1].keys() == {("orders", each) for each in leaderless}
+    for partition in leaderless:
+        cluster.elect("orders", partition)
+    log_bounds(admin, places, "read_uncommitted")
+    assert log_bounds(admin, places, "read_uncommitted") == (dict.fromkeys(places, (0, 0)), {})
