@@ -9,6 +9,7 @@ BENCH_OPTIONS ?=
 FAULTS ?= 3000
 SCHEDULES ?= 200000
 PROTOCOL_SCHEDULES ?= 1000000
+MAINTAINER_SCHEDULES ?= 200000
 KERNEL_CASES ?= 5000000
 SANITIZED_CASES ?= 1000000
 FUZZ_MINUTES ?= 60
@@ -85,9 +86,10 @@ simulate: $(VENV)/.dev
 long: $(VENV)/.dev
 	$(MAKE) faults replay-faults
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
+	$(BIN)/python -m tests.support.lifecycle.campaign --schedules $(MAINTAINER_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
-	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_MAINTAINERS=20000 BLOCKGZ_OPERATIONS=20000 \
+	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_OPERATIONS=20000 \
 		BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(MAKE) unit system
 	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system

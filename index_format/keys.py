@@ -6,6 +6,7 @@ All keys are relative to the archive's root; a store puts its own prefix before 
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from index_format.errors import BadName, MalformedObject
@@ -188,7 +189,7 @@ class TopicLayoutKeys:
         self.folder = folder
         self.partition = partition
 
-    @property
+    @cached_property
     def home(self) -> str:
         return f"topic={self.folder}/partition={self.partition:05d}/"
 
@@ -223,7 +224,7 @@ class SeedLayoutKeys:
         self.partition = partition
         self._home = TopicLayoutKeys(folder, partition)
 
-    @property
+    @cached_property
     def home(self) -> str:
         return SEED_HOME + self._home.home
 

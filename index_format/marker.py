@@ -233,14 +233,15 @@ class Marker(Sealed, frozen=True, kw_only=True):
             raise ValueError("a marker is of version 2 where it has maintenance or tail_key, and only there")
         if (self.next_offset is None) != (self.start_offset is None):
             raise ValueError("start_offset and next_offset must both be set or both be null")
-        _check_order(self.spans, "marker")
+        spans = self.spans
+        _check_order(spans, "marker")
         if self.start_offset is not None and self.next_offset is not None and self.start_offset > self.next_offset:
             raise ValueError("start_offset lies above next_offset")
-        if self.spans and (self.next_offset is None or self.next_offset < self.spans[-1].next_offset):
+        if spans and (self.next_offset is None or self.next_offset < spans[-1].next_offset):
             raise ValueError("next_offset lies below the newest chunk's")
-        if self.spans and (self.start_offset is None or self.start_offset > self.spans[0].start_offset):
+        if spans and (self.start_offset is None or self.start_offset > spans[0].start_offset):
             raise ValueError("start_offset lies above the oldest chunk's")
-        if self.pruned_before > (self.spans[0].start_offset if self.spans else self.next_offset or 0):
+        if self.pruned_before > (spans[0].start_offset if spans else self.next_offset or 0):
             raise ValueError("pruned_before lies above the oldest chunk's start_offset, or above next_offset")
         check_gaps(self.gaps, self.next_offset)
         if self.tail and self.last_chunk_index != self.tail[-1].name:

@@ -1,9 +1,7 @@
-"""Schedules of maintainers, writers, readers and garbage collection, by the thousand; every broken rule is noticed.
+"""Schedules of maintainers, writers, readers and garbage collection; every broken rule is noticed.
 
-The long run asks for more schedules, and for the broken rules, of which the unit tests look at most for a moment.
-
-A violation names its seed and prints its steps; `python -m tests.support.lifecycle.campaign --schedules 1 --seed N`
-runs it again.
+The long run asks for the broken rules, of which the unit tests look at most for a moment. Schedules by the thousand,
+and one again by its seed, run by `python -m tests.support.lifecycle.campaign --schedules 1 --seed N`.
 """
 
 import os
@@ -17,7 +15,7 @@ from tests.support.lifecycle.directed import DIRECTED
 from tests.support.sampling import in_long_run
 
 FIRST_SEED = 40_000_000
-SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "300"))
+SCHEDULES = 300
 RARE = {*DIRECTED, "catalog_by_next_offset"}
 """Rules that show in one schedule of hundreds, or in none that is drawn: see tests/support/lifecycle/directed.py."""
 

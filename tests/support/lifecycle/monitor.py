@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
@@ -77,6 +78,8 @@ class Monitor:
         self.strict = True
         """Whether the rules themselves are checked, and not only what readers see."""
         self.marker: Json | None = None
+        self._reach: Reach = {}
+        """All that the marker leads to."""
         self.past: list[Past] = []
         self.digests: dict[str, str] = {}
         """What stands there now."""
@@ -97,6 +100,7 @@ class Monitor:
         twin = Monitor(truth, self.marker_key, self._home, self._chunks, fan_out=self._fan_out, promise=self._promise)
         twin.strict = self.strict
         twin.marker, twin.past, twin.digests = self.marker, list(self.past), dict(self.digests)
+        twin._reach = self._reach
         twin._bodies, twin._reach_of, twin._flat_of = dict(self._bodies), dict(self._reach_of), dict(self._flat_of)
         twin._nonces, twin._tokens = set(self._nonces), set(self._tokens)
         return twin
@@ -148,13 +152,13 @@ class Monitor:
         """What stands there and nothing is said to need: neither the chain, nor a gap, nor the next fold."""
         if self.marker is None:
             return []
-        reach, end = self.reach(self.marker), self._next_start()
+        reach, end = self._reach, self._next_start()
         gaps = [gap for gap in self._all_gaps() if gap["reason"] not in ("empty", "erased")]
         return [key for key in self.digests if key not in reach and not self._is_needed(key, end, gaps)]
 
     def orphans(self) -> list[str]:
         """Chunks that stand there and are not in the chain."""
-        reach = self.reach(self.marker) if self.marker is not None else {}
+        reach = self._reach
         return [key for key in self.digests if key.endswith(".index.json") and key not in reach]
 
     def _is_needed(self, key: str, end: int, gaps: Sequence[Json]) -> bool:
@@ -203,9 +207,10 @@ class Monitor:
     def deleted(self, key: str, now: float) -> None:
         """An object is about to go; raises Harm where somebody relies on it."""
         if self.marker is not None and key in self.digests:
-            if key in self.reach(self.marker):
+            if key in self._reach:
                 raise Harm(f"{key} was deleted, and the marker in force reaches it")
-            if any(past.end >= now - self._promise and key in past.reach for past in reversed(self.past)):
+            protected = takewhile(lambda past: past.end >= now - self._promise, reversed(self.past))
+            if any(key in past.reach for past in protected):
                 raise Harm(f"{key} was deleted, and a grace protects it")
             intent = body_of(self.marker).get("rewriting")
             if self.strict and intent and f"~r{intent['token']}-" in key:
@@ -216,18 +221,18 @@ class Monitor:
         """The marker was replaced by somebody with that role; raises Harm where it must not be so."""
         new, old = parsed(body), self.marker
         if old is not None:
-            self.past.append(Past(now, self.reach(old)))
-        self.marker = new
+            self.past.append(Past(now, self._reach))
+        self.marker, self._reach = new, self._reach_from(new)
         self._check_owner(old or {}, new, role)
         if self.strict:
             self._check_parts(old or {}, new, role)
             self._check_sizes(old or {}, new)
-        missing = [key for key, digest in self.reach(new).items() if self.digests.get(key) != digest]
+        missing = [key for key, digest in self._reach.items() if self.digests.get(key) != digest]
         if missing:
             raise Harm(f"the chain names {missing[0]}, which is not there or another object")
         self._check_chain(new)
 
-    def reach(self, marker: Json) -> Reach:
+    def _reach_from(self, marker: Json) -> Reach:
         """All that a marker leads to."""
         found: dict[str, str] = {}
         for level, references in enumerate(marker["catalogs"], 1):
