@@ -32,7 +32,7 @@ REPLAY_ROUNDS ?= 200
 BASE ?=
 KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.[ch])
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
-SIDE_BY_SIDE ?= -n 3 --dist loadfile
+SIDE_BY_SIDE ?= -n 4 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 # Tests start thousands of processes: what they import is compiled once.

@@ -21,6 +21,8 @@ FACTS_DEADLINE_SECONDS = 3.0
 """Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
 LEADERLESS = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError._NOENT)
 """Of some of the partitions that are asked about, and of all."""
+UNKNOWN_PARTITION = KafkaError(KafkaError._UNKNOWN_PARTITION, "the topic has no such partition")
+"""Where none of the partitions that are asked about exists, librdkafka says that none has a leader."""
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -136,5 +138,11 @@ def log_bounds(
             failures[place.topic, place.partition] = error.args[0]
     if any(failure.code() in LEADERLESS for failure in failures.values()):
         with suppress(KafkaException):
-            admin.list_topics(timeout=FACTS_DEADLINE_SECONDS)
+            known = admin.list_topics(timeout=FACTS_DEADLINE_SECONDS).topics
+            failures |= {place: UNKNOWN_PARTITION for place in failures if _is_unknown(known, *place)}
     return bounds, failures
+
+
+def _is_unknown(known: Mapping[str, Any], topic: str, partition: int) -> bool:
+    """Whether the topic is there, and the partition is not."""
+    return topic in known and known[topic].error is None and partition not in known[topic].partitions

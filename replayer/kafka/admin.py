@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NoSuchTopic
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NoSuchTopic, PartitionUnavailable
 from blockgz_runtime.kafka.admin import (
     LEADERLESS,
     OF_THE_TOPIC,
@@ -233,8 +233,11 @@ class KafkaAdmin:
             time.sleep(ASK_AGAIN_SECONDS)
             again, failures = log_bounds(self._admin, failures, isolation_level)
             bounds |= again
+        what = f"the bounds of topic {topic!r} cannot be read"
         for failure in failures.values():
-            raise kafka_failure(failure, f"the bounds of topic {topic!r} cannot be read")
+            if failure.code() == KafkaError._UNKNOWN_PARTITION:
+                raise PartitionUnavailable(what, why=failure.str())
+            raise kafka_failure(failure, what)
         return {partition: Watermarks(*found) for (_, partition), found in bounds.items()}
 
     def groups(self) -> frozenset[str]:

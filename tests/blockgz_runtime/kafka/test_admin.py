@@ -66,8 +66,9 @@ def test_a_bound_without_an_offset_is_not_an_answer() -> None:
         def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, "Future[object]"]:
             return {place: future(SimpleNamespace(offset=-1001 if place.partition else 7)) for place in asked}
 
-        def list_topics(self, timeout: float) -> None:
-            """Nothing is new."""
+        def list_topics(self, timeout: float) -> SimpleNamespace:
+            """Nothing is known."""
+            return SimpleNamespace(topics={})
 
     listing: Any = Listing()
     bounds, failures = log_bounds(listing, [("t", 0), ("t", 1)], "read_uncommitted")
@@ -89,3 +90,15 @@ def test_a_partition_that_had_no_leader_is_asked_about_anew(leaderless: range) -
         cluster.elect("orders", partition)
     log_bounds(admin, places, "read_uncommitted")
     assert log_bounds(admin, places, "read_uncommitted") == (dict.fromkeys(places, (0, 0)), {})
+
+
+def test_partitions_that_do_not_exist_are_no_partitions_without_a_leader() -> None:
+    cluster = MockCluster()
+    cluster.create_topic("orders")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    places = [("orders", 17), ("orders", 18)]
+    bounds, failures = log_bounds(admin, places, "read_uncommitted")
+    assert not bounds
+    assert {place: error.code() for place, error in failures.items()} == dict.fromkeys(
+        places, KafkaError._UNKNOWN_PARTITION
+    )

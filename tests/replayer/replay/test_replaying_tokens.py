@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main as archiver
+from blockgz_runtime.kafka import connection
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
 
@@ -81,7 +82,10 @@ def test_a_plan_that_the_archive_refuses_asks_for_no_token(
     assert not endpoint.was_asked(ANSWER_SECONDS)
 
 
-def test_a_plan_that_needs_the_cluster_does(endpoint: TokenEndpoint, root: Path) -> None:
+def test_a_plan_that_needs_the_cluster_does(
+    endpoint: TokenEndpoint, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "BROKER_DEADLINE_SECONDS", ANSWER_SECONDS)
     arguments = ["replay", "orders", "--to-topic", "copy", "--dry-run", "-a", str(root), "-b", "127.0.0.1:1"]
     result = CliRunner().invoke(replayer, [*arguments, *endpoint.options])
     assert result.exit_code, result.stdout
