@@ -27,10 +27,12 @@ None is an OSError: what handles those of the operating system must not catch ou
 Errors of the format itself, which know of no program, get their exit codes from `exit_code`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from index_format.errors import BadName, BlockgzError, FormatError, KeyMissing, UnsupportedVersion
 
+SHOWN_NAMES = 10
+"""How many names an error lists."""
 FAILED = 1
 USAGE = 2
 PARTLY_FAILED = 3
@@ -169,6 +171,13 @@ def exit_code(error: BlockgzError) -> int:
     if own is not None:
         return own
     return next((code for kind, code in _CODES_OF_THE_FORMAT if isinstance(error, kind)), FAILED)
+
+
+def listed(names: Iterable[object], none: str = "nothing") -> str:
+    """`a, b and 3 more`: the first SHOWN_NAMES of them, or `none` where there are none."""
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - SHOWN_NAMES} more" if len(texts) > SHOWN_NAMES else ""
+    return (", ".join(texts[:SHOWN_NAMES]) or none) + more
 
 
 def joined(words: Sequence[str], last: str = "and") -> str:

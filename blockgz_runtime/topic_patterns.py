@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from index_format.keys import check_topic
 
 GLOB_CHARACTERS = "*?["
@@ -67,7 +67,7 @@ def matching(pattern: str, topics: Sequence[str]) -> list[str]:
     if not found:
         raise NotInArchive(
             f"no archived topic matches {pattern!r}",
-            why=f"there is {_listed(topics)}",
+            why=f"there is {listed(topics)}",
             remedy="a pattern must match the whole name; quote it to protect it from the shell",
         )
     return found
@@ -83,7 +83,3 @@ def matcher(pattern: str) -> Callable[[str], object]:
         raise UsageError(
             f"{pattern!r} is not a regular expression", why=str(error), remedy="write ~ and a Python regex"
         ) from error
-
-
-def _listed(topics: Iterable[str]) -> str:
-    return ", ".join(list(topics)[:20]) or "nothing"

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from archiver.doctor.findings import Finding, Verdict, listed
+from archiver.doctor.findings import Finding, Verdict
 from archiver.doctor.judging import (
     NEW_GROUP,
     judge_dead_letters,
@@ -29,6 +29,7 @@ from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import cluster_settings
 from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.errors import listed
 from blockgz_runtime.kafka.admin import answered
 from blockgz_runtime.kafka.connection import DENIED
 from blockgz_runtime.topic_patterns import TopicSelection

@@ -52,12 +52,6 @@ def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fin
         yield Finding(name, Verdict.WARN, f"could not be checked: {type(error).__name__}: {one_line(str(error))}")
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names for a finding, not too many."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
 def one_line(text: str) -> str:
     """Text of a library with its line breaks folded, and without the passwords of URLs."""
     return masked_urls(" ".join(text.split()))

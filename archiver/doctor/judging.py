@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from archiver.commit.archive import GROUP_PREFIX
-from archiver.doctor.findings import SHOWN, Finding, Verdict, failed, listed
+from archiver.doctor.findings import SHOWN, Finding, Verdict, failed
 from archiver.errors import GroupOfAnother
 from archiver.ingest.group_offsets import refuse_other_archive
 from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.errors import listed
 from blockgz_runtime.units import format_duration, format_size
 from index_format.identity import ArchiveInfo
 

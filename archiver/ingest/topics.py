@@ -15,7 +15,7 @@ from archiver.errors import TopicGone
 from archiver.ingest.identity import TopicIds
 from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable
+from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
 from blockgz_runtime.regular_question import RegularQuestion
 from blockgz_runtime.store.writer import Store
 from blockgz_runtime.topic_patterns import TopicSelection
@@ -43,7 +43,7 @@ def no_such_topic(wanted: str, known: Collection[str]) -> NoSuchTopic:
     names = sorted(name for name in known if not name.startswith("__"))
     return NoSuchTopic(
         f"the cluster has no {wanted}",
-        why=f"it has {', '.join(names[:10]) or 'no topics'}{' …' if len(names) > 10 else ''}",
+        why=f"it has {listed(names, 'no topics')}",
         remedy="check the name, -b and the right to Describe it, or create the topic first",
     )
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from archiver.commit.archive import layout_of
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError, FormatError, MalformedObject
@@ -140,9 +140,8 @@ def check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
     """Raises NotInArchive where a topic is named in full that is not among those."""
     missing = sorted(selection.names - topics)
     if missing:
-        shown = ", ".join(sorted(topics)[:10]) + (" …" if len(topics) > 10 else "")
         raise NotInArchive(
             f"topic {missing[0]!r} is not in the archive",
-            why=f"{url} holds {shown or 'no topics'}",
+            why=f"{url} holds {listed(sorted(topics), 'no topics')}",
             remedy="choose one of these, or archive the topic first",
         )

@@ -22,7 +22,7 @@ from archiver.errors import ServiceUnreachable
 from archiver.logs import LogEvent, log
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.snapshot import UNOWNED, ServiceSnapshot
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import UsageError, listed
 from blockgz_runtime.own_host import is_own_name
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
@@ -31,7 +31,6 @@ REQUEST_SECONDS = 10.0
 MAX_CONNECTIONS = 32
 MAX_HEAD_BYTES = 16 * 1024
 MAX_STATUS_BYTES = 256 * 1024 * 1024
-NAMED = 5
 """So many partitions an answer names."""
 STALE_SECONDS = 300.0
 """Without an answer about the logs for so long, nobody knows whether there are records to archive."""
@@ -112,8 +111,8 @@ def readiness(snapshot: ServiceSnapshot) -> str | None:
     ]
     stuck = [f"{each.name}: {each.stuck}{_in_brackets(each.trouble)}" for each in partitions if each.stuck is not None]
     objections = {
-        f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived: {_some(unowned)}": bool(unowned),
-        f"{snapshot.stuck} of {snapshot.assigned} partitions make no progress: {_some(stuck)}": bool(stuck),
+        f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived: {listed(unowned)}": bool(unowned),
+        f"{snapshot.stuck} of {snapshot.assigned} partitions make no progress: {listed(stuck)}": bool(stuck),
         "fetching is paused, because memory or the buffer is full": snapshot.paused,
         f"no broker has reported where the logs end for {age or 0:.0f} s": age is not None and age >= STALE_SECONDS,
     }
@@ -122,10 +121,6 @@ def readiness(snapshot: ServiceSnapshot) -> str | None:
 
 def _in_brackets(cause: str | None) -> str:
     return f" ({cause})" if cause else ""
-
-
-def _some(texts: list[str]) -> str:
-    return ", ".join([*texts[:NAMED], *(["…"] if len(texts) > NAMED else [])])
 
 
 def _verdict(objection: str | None) -> Response:

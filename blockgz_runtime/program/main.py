@@ -21,7 +21,6 @@ from blockgz_runtime.program.help_page import HelpPageOfGroup
 from blockgz_runtime.program.terminal import escaped_terminals
 from index_format.errors import BlockgzError, masked_urls
 
-SHOWN_NAMES = 5
 INTERRUPTED = 130
 TERMINATED = 143
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -149,11 +148,6 @@ def ended_code(code: int, signals: Collection[int], *, is_done: bool) -> int:
     if signal.SIGINT in signals:
         return INTERRUPTED
     return TERMINATED if signal.SIGTERM in signals and not is_done else code
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first of the names, as `orders:0, orders:1, …`."""
-    return ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
 
 
 @contextmanager

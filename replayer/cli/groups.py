@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, confirm, listed
+from blockgz_runtime.program.main import closing, confirm
 from blockgz_runtime.program.options import Option, OptionSet
 from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.tables import print_table, time_text

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError
-from blockgz_runtime.program.main import closing, listed, noting_what_is_left
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError, listed
+from blockgz_runtime.program.main import closing, noting_what_is_left
 from blockgz_runtime.program.tables import print_table, timestamp_text
 from blockgz_runtime.signing import is_signed_by, signature_of
 from index_format.errors import MalformedObject

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import UsageError, listed
 from replayer.errors import ReplayRefused
 from replayer.groups.renaming import GroupMap, twins
 from replayer.groups.translation import ArchivedRuns, LaneTranslation, mapped_lane, translate
@@ -19,7 +19,6 @@ from replayer.replay.recorded_job import RecordedJob, recorded_job, source_selec
 
 GroupPositions = Mapping[str, Mapping[int, GroupOffset]]
 """By group and partition of one topic."""
-MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,9 @@ class GroupPlan:
         """Raises ReplayRefused where any position is not exact."""
         inexact = [group for group in self.groups if not group.exact]
         if inexact:
-            names = ", ".join(group.name for group in inexact[:MOST_NAMED])
-            more = f" and {len(inexact) - MOST_NAMED} more" if len(inexact) > MOST_NAMED else ""
+            names = listed(group.name for group in inexact)
             raise ReplayRefused(
-                f"{len(inexact)} of {len(self.groups)} groups have no exact position in {self.topic}: {names}{more}",
+                f"{len(inexact)} of {len(self.groups)} groups have no exact position in {self.topic}: {names}",
                 why=inexact[0].doubts[0],
                 remedy="choose the others with --group, or use --approximate, which reads some records again",
             )

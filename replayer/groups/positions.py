@@ -4,7 +4,7 @@ import csv
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from index_format.keys import TopicFolder
 from replayer.groups.planning import GroupPositions
 from replayer.kafka.groups import GroupOffset
@@ -13,7 +13,6 @@ from replayer.read.group_tables import GroupTable, groups_at
 
 CSV_FORM = "group,topic,partition,offset"
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MOST_NAMED = 8
 
 
 async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | None) -> GroupTable:
@@ -79,10 +78,9 @@ def meant_groups(positions: GroupPositions, globs: Collection[str], where: str) 
     """As `chosen_groups`; raises NotInArchive for a glob that means none."""
     idle = idle_globs(positions, globs)
     if idle:
-        known = ", ".join(sorted(positions)[:MOST_NAMED]) + (" …" if len(positions) > MOST_NAMED else "")
         raise NotInArchive(
             f"no consumer group is {idle[0]!r} in {where}",
-            why=f"groups there are {known}" if known else "no group has a position there",
+            why=f"groups there are {listed(sorted(positions))}" if positions else "no group has a position there",
             remedy="check the name; replayer groups show lists all groups of a topic",
         )
     return chosen_groups(positions, globs)

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Mapping
 
+from blockgz_runtime.errors import listed
 from replayer.errors import TargetChanged
 from replayer.kafka.admin import KafkaAdmin
 
 ASK_AGAIN_SECONDS = 1.0
 TIMES_MISSING = 3
 """So often a broker must say that there is no such topic."""
-MOST_NAMED = 8
 
 
 class TopicPin:
@@ -56,6 +56,6 @@ class TopicPin:
         raise TargetChanged(
             f"topic {self._topic} was deleted while the job wrote to it" + ("" if gone else ", and created again"),
             why=f"its id was {self._topic_id}, {now}; what the job wrote is gone with it"
-            + (f": {', '.join(written[:MOST_NAMED])}" if written else ""),
+            + (f": {listed(written)}" if written else ""),
             remedy="start another job with --job NAME; records that this one has sent since may be in the new topic",
         )

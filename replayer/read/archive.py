@@ -1,13 +1,13 @@
 """Opening an archive and its topics: which there are, and the marker of each partition."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
+from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing, listed
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
@@ -122,9 +122,10 @@ class Archive:
         folders = await self.find()
         mine = sorted(folder for folder in folders if folder.topic == topic)
         if not mine:
+            topics = sorted({folder.topic for folder in folders})
             raise NotInArchive(
                 f"topic {topic} is not in the archive",
-                why=f"{self.reader.address} holds {_listed(sorted({folder.topic for folder in folders}))}",
+                why=f"{self.reader.address} holds {listed(topics, 'nothing yet')}",
                 remedy="choose one of these, or archive the topic first: archiver run TOPIC --once",
             )
         return tuple(mine)
@@ -166,7 +167,7 @@ class Archive:
                 if await self.partitions_in(incarnations[position - 1]):
                     return await self._same_topic(incarnations[:position])
         if folder not in incarnations:
-            raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
+            raise NotInArchive(f"{topic} is not in the archive", why=f"there is {listed(map(str, incarnations))}")
         return [folder]
 
     async def _same_topic(self, incarnations: Sequence[TopicFolder]) -> Sequence[TopicFolder]:
@@ -354,7 +355,7 @@ class Archive:
             return ObjectMissing(f"{MARKER_OBJECT} of {topic}:{partition}")
         return NotInArchive(
             f"partition {partition} of {topic} is not in the archive",
-            why=f"there is {_listed(map(str, numbers))}",
+            why=f"there is {listed(map(str, numbers))}",
             remedy="choose one of these",
         )
 
@@ -376,10 +377,3 @@ def _named_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = 
     if folder.topic != here.topic or folder == here or (folder > here) != is_behind:
         raise MalformedObject(what, why=f"it says {name[:80]!r}")
     return folder
-
-
-def _listed(names: Iterable[str], limit: int = 20) -> str:
-    all_names = list(names)
-    shown = ", ".join(all_names[:limit])
-    more = f" and {len(all_names) - limit} more" if len(all_names) > limit else ""
-    return f"{shown}{more}" if shown else "nothing yet"

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.errors import NotInArchive, listed
 from blockgz_runtime.store.writer import Store
 from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused, TargetChanged
@@ -63,7 +63,6 @@ from replayer.replay.stages import (
 )
 from replayer.replay.target_topic import state_folder
 
-MOST_NAMED = 10
 PRODUCERS = 4
 """So many share the lanes of a job with transactions."""
 LEAST_TIMEOUT_SECONDS = 120.0
@@ -333,10 +332,9 @@ async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str
     if compared.damage is not None:
         missing.append(f"{compared.damage.key} ({compared.damage.reason})")
     if missing and not request.partial:
-        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         raise ReplayRefused(
             f"the archive lacks a part of {wanted.topic}",
-            why=f"its inventory lists partitions that are not there: {', '.join(missing[:MOST_NAMED])}{more}",
+            why=f"its inventory lists partitions that are not there: {listed(missing)}",
             remedy="restore it, or replay the rest with --partial",
         )
     return tuple(missing)

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from blockgz_runtime.errors import listed
 from index_format.acls import Acl
-from replayer.groups.planning import MOST_NAMED
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import RestorePlan
 from replayer.restore.folder import AclsDone, RestoreFolder
@@ -49,7 +49,4 @@ def _unknown(plan: RestorePlan) -> list[str]:
     unknown = [each.target for each in plan.restorable if each.acls is None]
     if not unknown:
         return []
-    more = f" and {len(unknown) - MOST_NAMED} more topics" if len(unknown) > MOST_NAMED else ""
-    return [
-        f"no ACL is created for {', '.join(unknown[:MOST_NAMED])}{more}: the archive does not know which there were"
-    ]
+    return [f"no ACL is created for {listed(unknown)}: the archive does not know which there were"]

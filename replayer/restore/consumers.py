@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.errors import NotInArchive, listed
 from blockgz_runtime.program.tables import time_text
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from replayer.groups.applying import GroupChanges, Groups, refuse_active
-from replayer.groups.planning import MOST_NAMED, GroupPlan, plan_groups_of_job
+from replayer.groups.planning import GroupPlan, plan_groups_of_job
 from replayer.groups.positions import archived_groups, chosen_groups, positions_of
 from replayer.groups.renaming import map_of
 from replayer.kafka.groups import GroupOffset
@@ -140,9 +140,7 @@ async def plan_groups(plan: RestorePlan, wanted: RestoreGroups, restore: str, ar
             plans.append(found)
             notes += [f"group {group.name}: {note}" for group in found.groups for note in (*group.notes, *group.doubts)]
     if unknown:
-        more = f" and {len(unknown) - MOST_NAMED} more topics" if len(unknown) > MOST_NAMED else ""
-        names = ", ".join(unknown[:MOST_NAMED])
-        notes.append(f"no group continues in {names}{more}: the archive has no table of groups from then or before")
+        notes.append(f"no group continues in {listed(unknown)}: the archive has no table of groups from then or before")
     return PlannedGroups(plans, notes)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from blockgz_runtime.errors import NoSuchTopic
+from blockgz_runtime.errors import NoSuchTopic, listed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
@@ -41,7 +41,7 @@ async def compare_with_topic(
     if facts is None:
         raise NoSuchTopic(
             f"the cluster has no topic {against!r}",
-            why=f"it has {', '.join(admin.topics[:10]) or 'no topics'}",
+            why=f"it has {listed(admin.topics, 'no topics')}",
             remedy="check the name and -b",
         )
     selections = await select(archive, topic.topic, topic.partitions, positions)

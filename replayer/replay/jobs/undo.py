@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from blockgz_runtime.errors import AccessDenied
+from blockgz_runtime.errors import AccessDenied, listed
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.groups import KafkaGroups
@@ -18,7 +18,6 @@ from replayer.replay.jobs.log import this_process
 from replayer.replay.jobs.summary import ALIVE, JobSigns, job_state, summary_of
 from replayer.replay.prepare import refuse_changed_target, refuse_undone
 
-MOST_NAMED = 8
 SMALL_FETCHES: Mapping[str, str] = {
     "fetch.message.max.bytes": "65536",
     "fetch.wait.max.ms": "1",
@@ -203,11 +202,6 @@ def _warnings(kept: JobRequest, num_partitions: int, properties: Mapping[str, st
         yield f"whether consumer groups read the topic is not known: {error.why}"
         return
     if groups := [group for group in found if group != own]:
-        yield f"consumer groups have committed offsets in the topic: {_named(groups)}"
+        yield f"consumer groups have committed offsets in the topic: {listed(groups)}"
     if groups := [group for group in unknown if group != own]:
-        yield f"whether these consumer groups read the topic is not known, they gave no answer: {_named(groups)}"
-
-
-def _named(groups: Sequence[str]) -> str:
-    more = f" and {len(groups) - MOST_NAMED} more" if len(groups) > MOST_NAMED else ""
-    return ", ".join(groups[:MOST_NAMED]) + more
+        yield f"whether these consumer groups read the topic is not known, they gave no answer: {listed(groups)}"

@@ -59,7 +59,7 @@ def test_metrics() -> None:
 def test_health_and_readiness() -> None:
     late = service(heartbeat_age=LIVE_SECONDS + 40)
     waiting = service(partition(0), partition(1, PartitionState.WAITING))
-    stuck = service(partition(0), *(partition(number, stuck="it is paused") for number in range(1, 8)), paused=True)
+    stuck = service(partition(0), *(partition(number, stuck="it is paused") for number in range(1, 14)), paused=True)
     silent = service(partition(0), watermarks_age=STALE_SECONDS)
     with served(service(), late, service(), service(joined=False), waiting, stuck, stuck, silent) as url:
         assert get(f"{url}/healthz") == (200, "text/plain", "ok\n")
@@ -67,9 +67,9 @@ def test_health_and_readiness() -> None:
         assert get(f"{url}/readyz") == (200, "text/plain", "ok\n")
         assert get(f"{url}/readyz") == (503, "text/plain", "not a member of the consumer group yet\n")
         assert get(f"{url}/readyz") == (503, "text/plain", "1 of 2 partitions are not archived: orders:1 is waiting\n")
-        named = ", ".join(f"orders:{number}: it is paused" for number in range(1, 6))
+        named = ", ".join(f"orders:{number}: it is paused" for number in range(1, 11))
         told = (
-            f"7 of 8 partitions make no progress: {named}, …; "
+            f"13 of 14 partitions make no progress: {named} and 3 more; "
             "fetching is paused, because memory or the buffer is full\n"
         )
         assert get(f"{url}/readyz") == (503, "text/plain", told)
