@@ -100,9 +100,11 @@ def test_a_topic_is_made_like_the_archived_one(site: Site, topic_name: str) -> N
     assert "is created with 3 partitions" in plan.stderr
     assert f"{topic_name}-copy" not in topic_names(site.bootstrap), "a dry run makes nothing"
 
-    refused = replay(site, topic_name, "{topic}-copy", "--create-topic", "--topic-config", "no.such=1", check=2)
-    assert "cannot be created" in refused.stderr
-    assert "no.such" in refused.stderr
+    for more in ((), ("--dry-run",)):
+        wrong = ("--create-topic", "--topic-config", "no.such=1", *more)
+        refused = replay(site, topic_name, "{topic}-copy", *wrong, check=2)
+        assert "cannot be created" in refused.stderr
+        assert "no.such" in refused.stderr
     assert f"{topic_name}-copy" not in topic_names(site.bootstrap)
 
     replay(site, topic_name, "{topic}-copy", "--create-topic", "--topic-config", "segment.bytes=3000000")

@@ -10,6 +10,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -205,24 +206,48 @@ def test_a_cluster_is_restored_as_of_one_moment(lost: Lost, target: Site, tmp_pa
     assert "has begun already" in refused.stderr
     refused = target.replayer(*restore(lost, "--name", "another"), *target.kafka, check=2)
     assert "exists: give the restored one another name with --map" in refused.stderr
+    more = ("--name", "third", "--map", r"(.*)=third.\1", "--group-map", r"(.*)=third.\1", "--dry-run")
+    refused = target.replayer(*restore(lost, *more, "--replication-factor", "3"), *target.kafka, check=2)
+    assert "cannot be created" in refused.stderr
+    assert "replication factor" in refused.stderr.lower()
 
 
-def test_an_edited_plan_and_a_topic_that_fails(lost: Lost, target: Site, tmp_path: Path) -> None:
+def test_an_edited_plan_and_topics_that_are_refused_or_fail(lost: Lost, target: Site, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     target.replayer(*restore(lost, "--plan", file), *target.kafka)
     plan = json.loads(file.read_bytes())
-    wanted = {lost.topic("one"): "edited", lost.topic("stamped"): "refused"}
+    wanted = {lost.topic("one"): "edited", lost.topic("stamped"): "refused", lost.topic("deleted"): "damaged"}
     plan["topics"] = [each | {"target": wanted[each["target"]]} for each in plan["topics"] if each["target"] in wanted]
-    plan["topics"][1]["settings"]["max.message.bytes"] = "none"
+    for each in plan["topics"]:
+        each["settings"] |= {"max.message.bytes": "none"} if each["target"] == "refused" else {}
     file.write_text(json.dumps(plan))
-    told = target.replayer_json("restore", "--from-plan", file, "--yes", *GZIP, *target.kafka, check=3)
+    planned = ("restore", "--from-plan", file, "--yes", *GZIP, *target.kafka)
+    refused = target.replayer(*planned, check=2)
+    assert "topic 'refused' cannot be created" in refused.stderr
+    file.write_text(json.dumps(plan | {"partial": True}))
+    first = min(Path(lost.site.address, f"topic={lost.topic('deleted')}/partition=00000").glob("*.gz"))
+    with damaged(first):
+        told = target.replayer_json(*planned, check=3)
     found = {each["target"]: each for each in told["topics"]}
-    assert {name: each["state"] for name, each in found.items()} == {"edited": "restored", "refused": "failed"}
+    states = {"edited": "restored", "refused": "refused", "damaged": "failed"}
+    assert {name: each["state"] for name, each in found.items()} == states
     assert "cannot be created" in found["refused"]["error"]
     assert "is not restored" in told["groups_error"]
     copied = read(target.bootstrap, "edited")
     assert list(map(content, copied)) == list(map(content, lost.contents[lost.topic("one")][0]))
     assert committed(target.bootstrap, f"{lost.prefix}.group-0", "edited", [0]) == {0: None}
+
+
+@contextmanager
+def damaged(file: Path) -> Iterator[None]:
+    """The file with another byte in its middle, for the time of the block."""
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    try:
+        yield
+    finally:
+        file.write_bytes(whole)
 
 
 @pytest.mark.timeout(120 + 10 * KILLS)

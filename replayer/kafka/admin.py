@@ -58,6 +58,16 @@ NOT_LED_YET = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+UNCREATABLE = {
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_REQUEST,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
+}
+"""What a cluster answers to a topic that it would not create as it is described."""
+CREATION_REMEDY = "choose its settings with --topic-config; a restore takes --replication-factor"
 
 
 class TopicChanges:
@@ -72,16 +82,10 @@ class TopicChanges:
 
         Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
         """
-        wanted = ClientNewTopic(
-            topic.name,
-            num_partitions=topic.partitions,
-            replication_factor=CLUSTER_DEFAULT if topic.replication_factor is None else topic.replication_factor,
-            config=dict(topic.config),
-        )
         (answer,) = self._admin.create_topics(
-            [wanted], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
+            [_wanted(topic)], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
         ).values()
-        self._result(answer, f"topic {topic.name!r} cannot be created", "choose its settings with --topic-config")
+        self._result(answer, _cannot_be_created(topic), CREATION_REMEDY)
         self._wait_led(topic.name, topic.partitions)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -240,6 +244,20 @@ class KafkaAdmin:
             raise kafka_failure(failure, what)
         return {partition: Watermarks(*found) for (_, partition), found in bounds.items()}
 
+    def refuse_uncreatable(self, topic: NewTopic) -> None:
+        """Raises ReplayRefused for a topic that the cluster would not create; nothing where it does not tell."""
+        if not has_controller(self._metadata):
+            return
+        (answer,) = self._admin.create_topics(
+            [_wanted(topic)], validate_only=True, request_timeout=BROKER_DEADLINE_SECONDS
+        ).values()
+        try:
+            answer.result()
+        except KafkaException as error:
+            failure: KafkaError = error.args[0]
+            if failure.code() in UNCREATABLE:
+                raise ReplayRefused(_cannot_be_created(topic), why=failure.str(), remedy=CREATION_REMEDY) from error
+
     def groups(self) -> frozenset[str]:
         """The consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""
         return frozenset(listed_groups(self._admin))
@@ -252,3 +270,16 @@ class KafkaAdmin:
         if entries is None:
             return None
         return parse_config({name: entry.value for name, entry in entries.items() if entry.value is not None})
+
+
+def _wanted(topic: NewTopic) -> Any:
+    return ClientNewTopic(
+        topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=CLUSTER_DEFAULT if topic.replication_factor is None else topic.replication_factor,
+        config=dict(topic.config),
+    )
+
+
+def _cannot_be_created(topic: NewTopic) -> str:
+    return f"topic {topic.name!r} cannot be created"

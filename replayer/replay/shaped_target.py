@@ -41,10 +41,15 @@ class ShapedTarget:
 
 
 async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAdmin) -> ShapedTarget:
-    """Asks archive and cluster; changes nothing. Raises ReplayRefused where --partitions does not fit."""
+    """Asks archive and cluster; changes nothing.
+
+    Raises ReplayRefused where --partitions does not fit, or the cluster would not create the topic.
+    """
     shape, topic, target = request.shape, request.topic.topic, request.target
     found = await asyncio.to_thread(admin.topic, target)
     creates = await _planned(shape, archive, topic, target) if found is None and shape.create_topic else None
+    if creates is not None:
+        await asyncio.to_thread(admin.refuse_uncreatable, creates)
     facts = creates.facts if creates else found
     holds = (
         shape.retention == "hold"
