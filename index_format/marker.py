@@ -285,8 +285,8 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     @property
     def newest_timestamp(self) -> int | None:
-        """The highest timestamp in the newest chunk; None where there is none."""
-        return self.tail[-1].max_timestamp if self.tail else None
+        """The highest timestamp in the newest chunk, or its catalog where it was folded; None where there is none."""
+        return self.spans[-1].max_timestamp if self.spans else None
 
     @property
     def _folded(self) -> list[CatalogReference]:

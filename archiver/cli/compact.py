@@ -7,7 +7,7 @@ from typing import Any
 import click
 import orjson
 
-from archiver.cli.rewrite_options import buffer_options, rewrite_keys_options
+from archiver.cli.rewrite_options import FREED, buffer_options, rewrite_keys_options
 from archiver.maintain.compact.planning import CompactPlans, plan_compaction
 from archiver.maintain.compact.running import Compacted, carry_out, room_of
 from archiver.maintain.contents.compact import Compaction, Conversion
@@ -122,7 +122,11 @@ conversion_options = OptionSet(
 @max_block_option
 @buffer_options
 @click.option(
-    "--rate", type=SIZE, metavar="SIZE", help="Read and store so many bytes a second; of each task with --master."
+    "--rate",
+    type=SIZE,
+    envvar="BLOCKGZ_COMPACT_RATE",
+    metavar="SIZE",
+    help="Read and store at most this many bytes a second; with --master, in each task.",
 )
 @click.option("--master", metavar="URL", help="Compact in the tasks of a Spark job there, one per partition.")
 @plan_options
@@ -180,7 +184,7 @@ def compact(
                 carry_out(pace.ranges, plan.partitions, compaction, pace.driver, room, done.append)
         if not as_json:
             compacted = sum(not _is_left(each) for each in done)
-            click.echo(f"compacted {compacted:,} of {len(plan.partitions):,} partitions; archiver gc frees the space")
+            click.echo(f"compacted {compacted:,} of {len(plan.partitions):,} partitions{FREED if compacted else ''}")
     problems = (*plan.problems, *_failed(done))
     print_problems(problems)
     if as_json:
@@ -268,7 +272,7 @@ def _print_plan(plan: CompactPlans) -> None:
         ]
         columns = ("topic", "partition", "chunks", "chunks after", "bytes to move", "catalogs", "catalogs after")
         print_table(columns, rows, droppable=("catalogs", "catalogs after"))
-    else:
+    elif not plan.problems:
         click.echo("nothing to compact")
     if plan.partitions and plan.untouched:
         click.echo(f"{plan.untouched:,} partitions stay as they are")

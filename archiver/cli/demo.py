@@ -49,7 +49,12 @@ class DemoMismatch(BlockgzError):
     )
 )
 @kafka_options("A cluster to use instead of the one in this process.")
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="BLOCKGZ_DEMO_KEEP",
+    help="Leave the archive in this new folder.",
+)
 @click.option("--serve", is_flag=True, help="End with the page of replayer serve on the archive, until Ctrl-C.")
 def demo(*, kafka: dict[str, str], keep: Path | None, serve: bool) -> None:
     """Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.

@@ -163,7 +163,7 @@ def erase(
     found, failed = _find(store, partitions, wanted, max_block_bytes, rewrite_keys)
     problems = [Problem.of(keys, error) for keys, error in failed]
     if not as_json:
-        _print_plan(found)
+        _print_plan(found, is_whole=not failed)
     book = _Book(store, archive, report, sign_key, found, failed, dry_run=dry_run)
     if book.errors and not dry_run:
         records = sum(each.num_records for each in found)
@@ -310,7 +310,7 @@ def _finish(value: EraseReport, problems: Sequence[Problem], report: Path | None
     elif not value.dry_run:
         if any(each.records for each in value.partitions):
             erased = sum(each.records for each in value.partitions if each.error is None)
-            click.echo(f"erased {erased:,} records")
+            click.echo(f"erased {erased:,} record{'' if erased == 1 else 's'}")
         click.echo(
             "chunks that were replaced or pruned are there until archiver gc deletes them after its grace; "
             + (
@@ -322,7 +322,7 @@ def _finish(value: EraseReport, problems: Sequence[Problem], report: Path | None
     return PARTLY_FAILED if problems else 0
 
 
-def _print_plan(found: Sequence[FoundRecords]) -> None:
+def _print_plan(found: Sequence[FoundRecords], *, is_whole: bool) -> None:
     rows = [
         (
             str(each.keys.folder),
@@ -337,7 +337,8 @@ def _print_plan(found: Sequence[FoundRecords]) -> None:
         if each.num_records
     ]
     if not rows:
-        click.echo("no record to erase")
+        if is_whole:
+            click.echo("no record to erase")
         return
     columns = ("topic", "partition", "records", "chunks", "size of chunks", "blocks read", "offsets")
     print_table(columns, rows, droppable=("blocks read", "size of chunks"))

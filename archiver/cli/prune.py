@@ -6,20 +6,24 @@ from typing import Any
 import click
 import orjson
 
+from archiver.cli.rewrite_options import FREED
 from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, plan_pruning, since
 from archiver.maintain.rewrite.pruning import Keep
+from blockgz_runtime.config.model import parse_age, parse_bytes
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.archive_options import store_options, writing_s3_options
 from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
-from blockgz_runtime.program.options import DURATION, SIZE
+from blockgz_runtime.program.options import Parsed
 from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.topic_patterns import TopicSelection
+
+AGE, BYTES = Parsed("age", parse_age), Parsed("size", parse_bytes)
 
 
 @click.command(
@@ -30,8 +34,8 @@ from blockgz_runtime.topic_patterns import TopicSelection
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options(writing_s3_options)
-@click.option("--keep", type=DURATION, help="Prune records with timestamps older than this.")
-@click.option("--keep-bytes", type=SIZE, help="Prune the oldest records, of each partition, beyond this size of data.")
+@click.option("--keep", type=AGE, help="Prune records with timestamps older than this.")
+@click.option("--keep-bytes", type=BYTES, help="Prune the oldest records, of each partition, beyond this size of data.")
 @plan_options
 def prune(
     *,
@@ -64,7 +68,7 @@ def prune(
         carry_out(store, plan.partitions, wait, done.append)
         if not as_json:
             pruned = sum(each.outcome is Outcome.COMMITTED for each in done)
-            click.echo(f"pruned {pruned:,} of {len(plan.partitions):,} partitions; archiver gc frees the space")
+            click.echo(f"pruned {pruned:,} of {len(plan.partitions):,} partitions{FREED if pruned else ''}")
     problems = (*plan.problems, *_failed(done))
     print_problems(problems)
     if as_json:
@@ -128,7 +132,8 @@ def result_object(
 
 def _print_plan(plan: PrunePlans) -> None:
     if not plan.partitions:
-        click.echo("nothing to prune")
+        if not plan.problems:
+            click.echo("nothing to prune")
         return
     rows = [
         (

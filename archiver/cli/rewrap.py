@@ -128,7 +128,8 @@ def result_object(
 
 def _print_plan(plan: RewrapPlans) -> None:
     if not plan.partitions:
-        click.echo("nothing to rewrap")
+        if not plan.problems:
+            click.echo("nothing to rewrap")
         return
     rows = [
         (str(each.keys.folder), each.keys.partition, each.encrypted, each.old, ", ".join(sorted(each.ids)))

@@ -8,6 +8,8 @@ from archiver.maintain.contents.keys import RewriteKeys
 from blockgz_runtime.program.archive_options import encrypt_option, keys_option
 from blockgz_runtime.program.options import SIZE, F, OptionSet, with_options
 
+FREED = "; archiver gc frees the space"
+
 
 def buffer_options(function: F) -> F:
     """Adds `buffer_dir: Path | None` and `buffer_bytes: int`."""
@@ -20,7 +22,7 @@ def buffer_options(function: F) -> F:
                 type=SIZE,
                 default="8GiB",
                 show_default=True,
-                help="Rewrite no more at once, unless a single chunk is larger.",
+                help="Rewrite at most this many bytes at a time, unless a single chunk is larger.",
             ),
         ],
     )

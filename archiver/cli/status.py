@@ -29,8 +29,8 @@ from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
 DROPPABLE = (
-    *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "retired", "retired size"),
-    *("floor", "newest record"),
+    *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "newest record"),
+    *("retired size", "floor", "retired"),
     *("retries", "fetch s ago", "commit s ago", "open chunk s", "headroom", "records", "paused", "lag s"),
 )
 CLEARED = "\x1b[2J\x1b[H"

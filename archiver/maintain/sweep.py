@@ -35,7 +35,7 @@ from archiver.maintain.old_tables import (
 )
 from archiver.maintain.orphans import held_offsets
 from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem, check_claimed
-from blockgz_runtime.errors import NoSuchTopic
+from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
@@ -138,7 +138,7 @@ def plan_sweep(
     Of partitions that are rewritten the marker is brought up to date (see `maintained`), unless not `keeps_books`:
     then the plan is made as if it had been.
 
-    Raises NoArchiveThere, NoSuchTopic for a name that is not in the archive, and what keeps the listing from being
+    Raises NoArchiveThere, NotInArchive for a name that is not in the archive, and what keeps the listing from being
     read. Trouble with one partition is a problem of the plan, and nothing of that partition is deleted.
     """
     layout = layout_of(store)
@@ -523,7 +523,7 @@ def _check_names(selection: TopicSelection | None, found: set[str], store: ToolS
     for name in sorted(missing):
         layout = layout_of(store)
         if store.head(topic_home(layout, TopicFolder(name)) + TOPIC_OBJECT) is None:
-            raise NoSuchTopic(
+            raise NotInArchive(
                 f"topic {name!r} is not in the archive",
                 why=f"{store.url} has no {TOPIC_OBJECT} of it",
                 remedy="check the name and -a; replayer ls shows what is archived",

@@ -45,7 +45,9 @@ def parse_none(text: Any) -> Any:
 
 
 def parse_age(text: str) -> float | None:
-    """Seconds from `90d`, None from `none`. Raises ValueError."""
+    """Seconds from `90d`, None from `none`. Raises ValueError, also for a number without a unit."""
+    if text.strip().isdecimal():
+        raise ValueError(f"{text!r} has no unit; write {text}d for days, or one of ms s m h")
     return None if text == NONE else _positive(text, parse_duration(text))
 
 

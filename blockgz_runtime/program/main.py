@@ -178,10 +178,11 @@ def print_failure(error: Exception) -> int:
 
 
 def print_problems(problems: Iterable[tuple[str, BlockgzError]]) -> None:
-    """Prints errors on stderr, each with where it was met."""
+    """Prints errors on stderr, each with where it was met, unless it says that itself."""
     for where, error in problems:
-        lines = error_lines(error)
-        click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)
+        first, *others = error_lines(error)
+        place = "" if where in error.what.split() else f" {where}:"
+        click.echo("\n".join([first.replace("error:", f"error:{place}", 1), *others]), err=True)
 
 
 def code_of_problems(problems: Sequence[BlockgzError], *, tried: int | None = None) -> int:

@@ -125,8 +125,9 @@ class Archive:
             topics = sorted({folder.topic for folder in folders})
             raise NotInArchive(
                 f"topic {topic} is not in the archive",
-                why=f"{self.reader.address} holds {listed(topics, 'nothing yet')}",
-                remedy="choose one of these, or archive the topic first: archiver run TOPIC --once",
+                why=f"{self.reader.address} holds {listed(topics, 'no topics')}",
+                remedy=("choose one of these, or " if topics else "")
+                + f"archive the topic first: archiver run {topic} --once",
             )
         return tuple(mine)
 

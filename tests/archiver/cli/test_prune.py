@@ -73,7 +73,7 @@ def test_a_size_says_what_stays_too(root: Path) -> None:
     total = marker_of(root).num_bytes
     told = json.loads(run("--keep-bytes", str(total - 1), "-a", str(root), "--dry-run", "--json").output)
     assert told["partitions"] == []
-    told = json.loads(run("orders", "--keep-bytes", "0", "-a", str(root), "--yes", "--json").output)
+    told = json.loads(run("orders", "--keep-bytes", "1", "-a", str(root), "--yes", "--json").output)
     (gone,) = told["partitions"]
     assert (gone["pruned_before"], gone["left_chunks"], gone["pruned"], told["untouched"]) == (24, 2, True, 0)
 
@@ -85,6 +85,22 @@ def test_it_asks_first(root: Path) -> None:
     assert marker_of(root) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--keep", "90"), "'90' has no unit; write 90d for days"),
+        (("--keep", "0d"), "'0d' would keep nothing"),
+        (("--keep-bytes", "0"), "'0' would keep nothing"),
+    ],
+)
+def test_what_would_keep_nothing_or_means_anything_is_refused(arguments: tuple[str, ...], why: str, root: Path) -> None:
+    before = marker_of(root)
+    result = run(*arguments, "-a", str(root), "--yes")
+    assert result.exit_code == 2
+    assert why in result.output
+    assert marker_of(root) == before
+
+
 @pytest.mark.parametrize("arguments", [(), ("--keep", "5d", "--keep-bytes", "1MB")])
 def test_what_stays_must_be_clear(arguments: tuple[str, ...], root: Path) -> None:
     result = CliRunner().invoke(main, ["prune", *arguments, "-a", str(root)])
@@ -92,7 +108,8 @@ def test_what_stays_must_be_clear(arguments: tuple[str, ...], root: Path) -> Non
     assert "exactly one of" in str(getattr(result.exception, "why", result.output))
 
 
-def test_a_topic_that_is_not_there_is_named(root: Path) -> None:
-    result = run("ordres", "--keep", "5d", "-a", str(root))
-    assert result.exit_code != 0
-    assert "ordres" in str(result.exception) + result.output
+@pytest.mark.parametrize("command", [("prune", "--keep", "5d"), ("compact",), ("gc",), ("status",)])
+def test_a_topic_that_is_not_there_is_named(command: tuple[str, ...], root: Path) -> None:
+    result = CliRunner().invoke(main, [*command, "ordres", "-a", str(root)])
+    assert result.exit_code == 4
+    assert "'ordres' is not in the archive" in result.stderr

@@ -73,6 +73,8 @@ def test_keys_are_rotated(vault: Vault) -> None:
     assert "rewrapped 1 of 1 partitions" in done.stdout
     assert {key for key in vault.contents() if key.endswith(ENCRYPTED_SUFFIX)} == data
     assert vault.offsets(2) == expected
+    newest = json.loads(vault.archiver("status", "--json").stdout)["partitions"][0]["newest_ms"]
+    assert newest == vault.world.marker.newest_timestamp, "its chunk is in a catalog now"
     assert "nothing to rewrap" in vault.archiver("rewrap", *vault.keys(2)).stdout
 
 
@@ -89,6 +91,7 @@ def test_missing_keys_are_named_and_nothing_is_changed(vault: Vault) -> None:
         refused = vault.archiver(*words, "--yes")
         assert refused.exit_code == code, refused.output
         assert "key" in refused.stderr and "Traceback" not in refused.output
+        assert not refused.stdout.startswith(("nothing to", "no record to")), "that is not known"
         assert vault.contents() == before
 
 

@@ -220,7 +220,8 @@ class TestAbsence:
         assert opened.read(lambda archive: archive.topics()) == ()
         with pytest.raises(NotInArchive, match="topic orders is not") as caught:
             opened.read(lambda archive: archive.open_partition("orders", 0))
-        assert "nothing yet" in caught.value.why
+        assert "no topics" in caught.value.why
+        assert caught.value.remedy.startswith("archive the topic first")
 
     def test_no_such_topic_names_those_that_are_there(self, opened: Opened, writer: ArchiveWriter) -> None:
         writer.partition("orders", 0)
