@@ -40,7 +40,7 @@ COMMANDS = {
     ),
     "erase": Place(
         "archiver.cli.erase:erase",
-        "Erase records by key, header, value or offset, and tell when nothing in the archive holds them any more.",
+        "Erase records by key, header, value or offset, and report when no object in the archive contains them.",
     ),
     "rewrap": Place(
         "archiver.cli.rewrap:rewrap",

@@ -153,7 +153,7 @@ def compact(
     Merged blocks are copied byte for byte; converted ones are encoded again. Every new chunk is compared with the old
     ones before it takes their place. The newest chunks of a partition, which are in no catalog yet, stay as they are.
     Encrypted chunks are decrypted with --keys and encrypted again with the newest of these; with --encrypt, all that is
-    stored again is encrypted. What was replaced is deleted by `archiver gc`, a grace after it first saw that. TOPIC is
+    stored again is encrypted. `archiver gc` deletes what was replaced, a grace period after it first saw that. TOPIC is
     a name, a glob or ~regex; the default is the whole archive. Prints the plan and asks first.
 
     With --master, such as local[4] or yarn, the plan is carried out by a Spark job; --buffer-dir is then on its

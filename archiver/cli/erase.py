@@ -143,13 +143,13 @@ def erase(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Erase records by key, header, value or offset, and tell when nothing in the archive holds them any more.
+    """Erase records by key, header, value or offset, and report when no object in the archive contains them.
 
-    With several of --key, --header and --grep, records are meant of which all hold. TOPIC means all its incarnations.
-    Chunks that hold such records are written again without them, encrypted ones with --keys or --encrypt. Safe beside
-    archivers: one that is at work claims its partitions again. What was replaced stays for readers that are at work,
-    until archiver gc deletes it after its grace; --status tells whether that has happened. Prints the plan, without
-    content, and asks first.
+    With several of --key, --header and --grep, a record must match all of them. TOPIC means all its incarnations.
+    Chunks that hold such records are written again without them; for encrypted chunks, give --keys or --encrypt. Safe
+    beside archivers: one that is at work claims its partitions again. What was replaced stays for readers that are at
+    work, until archiver gc deletes it after its grace period; --status tells whether that has happened. Prints the
+    plan, without content, and asks first.
     """
     store = open_existing_store(archive, s3)
     if finished is not None:
@@ -312,7 +312,7 @@ def _finish(value: EraseReport, problems: Sequence[Problem], report: Path | None
             erased = sum(each.records for each in value.partitions if each.error is None)
             click.echo(f"erased {erased:,} record{'' if erased == 1 else 's'}")
         click.echo(
-            "chunks that were replaced or pruned are there until archiver gc deletes them after its grace; "
+            "chunks that were replaced or pruned are there until archiver gc deletes them after its grace period; "
             + (
                 f"archiver erase --status {report} tells when nothing holds such records"
                 if report
@@ -429,4 +429,4 @@ def _print_status(seen: Sequence[tuple[ErasedPartition, Remains]], *, is_complet
     if any(len(remains.not_erased) for _, remains in seen):
         click.echo("some records are not erased: run the same archiver erase again, with another --report")
     if any(remains.retired or remains.is_rewriting or remains.unreached for _, remains in seen):
-        click.echo("not complete yet: run archiver gc, now and once the grace of what is retired is over")
+        click.echo("not complete yet: run archiver gc, now and once the grace period of what is retired is over")

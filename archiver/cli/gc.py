@@ -48,10 +48,11 @@ def gc(
 ) -> int:
     """Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.
 
-    Also what a prune, compaction, erase or rewrap replaced, once the grace is over: it counts from the first gc that
-    saw it. Thins tables of consumer groups: one an hour stays after a day, one a day after 30 days. Tables and
-    configurations of a time before the oldest record follow a prune. Safe at any time, even while archivers run. TOPIC
-    is a name, a glob or ~regex; the default is the whole archive. Prints the plan and asks first.
+    Also what prune, compact, erase and rewrap replaced, once the grace period is over. It starts at the first gc, other
+    than with --dry-run, that sees the replacement. Thins tables of consumer groups: one an hour stays after a day, one
+    a day after 30 days. After a prune, deletes tables and configurations older than the oldest record, except the
+    newest of these. Safe at any time, even while archivers run. TOPIC is a name, a glob or ~regex; the default is the
+    whole archive. Prints the plan and asks before it deletes.
     """
     if grace < SHORTEST_GRACE_SECONDS:
         raise UsageError(

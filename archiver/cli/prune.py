@@ -50,10 +50,10 @@ def prune(
 ) -> int:
     """Take the oldest records out of the archive, while archivers run.
 
-    Records go by whole catalogs, of 64 chunks each, so some that are older may stay, and the newest 64 chunks always
-    do. Their objects are deleted by `archiver gc`, a grace after it first saw that they were pruned. Until then readers
-    that began before are not disturbed. TOPIC is a name, a glob or ~regex; the default is the whole archive. Prints the
-    plan and asks first.
+    Records are pruned in whole catalogs of up to 64 chunks, so some older records may stay. Chunks that are in no
+    catalog yet always stay. `archiver gc` deletes the objects, a grace period after it first saw that they were pruned.
+    Until then readers that began before are not disturbed. TOPIC is a name, a glob or ~regex; the default is the whole
+    archive. Prints the plan and asks first.
     """
     kept = _keep(keep, keep_bytes)
     store = open_existing_store(archive, s3)

@@ -48,7 +48,7 @@ def print_table(
     lines += [line.rstrip() for line in drawn.getvalue().splitlines()]
     click.echo("\n".join(lines), file=file)
     if dropped:
-        click.echo(f"not shown in {room} characters a line, but with --json: {', '.join(dropped)}", err=True)
+        click.echo(f"columns omitted at {room} characters a line (use --json): {', '.join(dropped)}", err=True)
 
 
 def _dropped(columns: Mapping[str, Sequence[str]], droppable: Sequence[str], room: int) -> Sequence[str]:

@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "topics": Place(
         "replayer.cli.topics:command",
-        "Compare topics with what the archive says of them, or make them so.",
+        "Compare topics with their archived configuration, or change them to match.",
     ),
     "replay": Place(
         "replayer.cli.replay:command",

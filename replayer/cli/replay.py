@@ -35,7 +35,7 @@ from replayer.replay.result import ReplayResult
     "replay",
     epilog=closing(
         "replayer replay orders --to-topic orders-restored -b localhost:9092 -a ./archive",
-        "replayer replay orders --to-topic orders-copy --at 2026-11-20T12:00:00Z --yes -b localhost:9092 -a ./archive",
+        "replayer replay orders --to-topic orders-copy --create-topic --at 2026-11-20T12:00:00Z -b HOST:PORT -a DIR",
         "replayer replay orders --to-topic orders-copy --transactional --resume --yes -b localhost:9092 -a ./archive",
         "replayer replay orders --to-topic load-test --rate 20MB/s --yes -b localhost:9092 -a ./archive",
         "replayer replay orders --to-topic '{topic}-v2' --create-topic --partitions by-key:24 -b HOST:PORT -a DIR",

@@ -93,7 +93,7 @@ REPORT_KEY = Option(
     type=click.Path(path_type=Path),
     envvar="BLOCKGZ_REPORT_KEY",
     metavar="PEM",
-    help="The public key of who signed the reports.",
+    help="The public key of the reports' signer.",
 )
 SIGN_KEY = Option(
     "--sign-key", type=click.Path(path_type=Path), metavar="PEM", help="Key that signs reports made by the page."
@@ -129,7 +129,7 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
 
     Topics, coverage, records, searches, verifications, replays and archivers. Read-only without --allow-replay. On a
     loopback address, everybody on this machine may use it; elsewhere it needs a token, or a proxy that names the users.
-    A replay is a process of its own, which goes on when the page ends.
+    Each replay runs in its own process and continues after `replayer serve` ends.
     """
     _check_archivers(given["archivers"])
     _check_reports(given["reports"], given["report_key"], given["sign_key"])

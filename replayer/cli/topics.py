@@ -44,7 +44,7 @@ COMMANDS = {
     ),
 )
 def command() -> None:
-    """Compare topics with what the archive says of them, or make them so.
+    """Compare topics with their archived configuration, or change them to match.
 
     The archive holds each topic's partition count and configuration, as the archiver last saw them.
     """

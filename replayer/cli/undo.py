@@ -42,7 +42,8 @@ def command(
     """Delete the topic that a replay created.
 
     Refused if the topic existed before the job, was deleted and created again, or holds records that the job did not
-    write, and while the job runs. Prints the plan, then asks for the topic's name. The job stays, and is undone.
+    write, and while the job runs. Prints the plan, then asks for the topic's name. The job's folder is kept, and its
+    state becomes `undone`.
     """
     store, locks = jobs_with(job, jobs, s3), state_folder() / "jobs"
     kept, folder = kept_job(job, store)

@@ -102,7 +102,7 @@ earlier_options = OptionSet(
         type=click.Path(path_type=Path),
         envvar="BLOCKGZ_REPORT_KEY",
         metavar="PEM",
-        help="With --since-report: the public key of who signed it.",
+        help="With --since-report: the signer's public key.",
     ),
 )
 """Passes `earlier: EarlierReport | None`."""

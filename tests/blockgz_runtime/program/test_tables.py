@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_dropped_in_order_and_named(capsys: pytest.CaptureF
     print_table(("name", "few", "many"), [("n" * 60, "f" * 10, "m" * 16)], droppable=("few", "many"))
     out, err = capsys.readouterr()
     assert out.splitlines() == [f"{'NAME':<62}MANY", f"{'n' * 60}  {'m' * 16}"]
-    assert err == "not shown in 80 characters a line, but with --json: few\n"
+    assert err == "columns omitted at 80 characters a line (use --json): few\n"
 
 
 @pytest.mark.usefixtures("line_of_80")
