@@ -78,7 +78,7 @@ class Driver:
             while True:
                 try:
                     answer = self._carry_out(operation)
-                except BlockgzError as error:
+                except (BlockgzError, KeyboardInterrupt) as error:
                     operation = protocol.throw(error)
                 else:
                     operation = protocol.send(answer)

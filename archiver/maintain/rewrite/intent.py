@@ -187,8 +187,12 @@ def begin(
             token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.end, since=since
         )
         body = replace(before, rewriting=intent)
-        found = yield from try_swap(keys.marker, maintained(held.marker, body), held.etag)
         attempt = Attempt(keys, intent, lease_ms, held.marker.successor)
+        try:
+            found = yield from try_swap(keys.marker, maintained(held.marker, body), held.etag)
+        except KeyboardInterrupt:
+            yield from attempt.give_up()
+            raise
         if attempt.is_in_force(found.marker):
             return attempt, chosen
 

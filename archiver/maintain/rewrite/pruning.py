@@ -93,3 +93,6 @@ def prune(keys: PartitionKeys, pruned_before: int, *, lease_ms: int = LEASE_MS) 
         if ended is None:
             raise
         return ended
+    except KeyboardInterrupt:
+        yield from attempt.give_up()  # or others would wait until this one is taken for dead
+        raise

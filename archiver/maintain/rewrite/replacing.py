@@ -79,6 +79,9 @@ def rewrite(keys: PartitionKeys, choose: Choose[Run], what: Rewrite, *, lease_ms
         if ended is None:
             raise
         return ended  # once it is no longer in force, others may have deleted what it reads
+    except KeyboardInterrupt:
+        yield from attempt.give_up()  # or others would wait until this one is taken for dead
+        raise
 
 
 def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:

@@ -1,6 +1,7 @@
 """Compacting beside a writer: fewer chunks and catalogs, every record in its place, whatever dies in between."""
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -164,6 +165,28 @@ def test_a_compaction_that_dies_at_any_request_can_be_run_again(
     else:
         raise AssertionError("it never came to its end")
     assert died > 40
+
+
+def test_a_compaction_that_is_interrupted_leaves_no_intent_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers, "FAN_OUT", 8)
+    start = world_of(random.Random(7), 18)
+    start.archive(random.Random(8), 4)
+    compaction = Compaction(MergeLimits(1000, 2000))
+    for request in itertools.count(1, 2):
+        for at in (request, request + 0.5):
+            world = start.copy()
+            world.store.dies_at, world.store.death = at, KeyboardInterrupt
+            try:
+                compacted(world, tmp_path, compaction)
+            except KeyboardInterrupt:
+                maintenance = world.marker.maintenance
+                assert not maintenance or maintenance.rewriting is None, f"interrupted at request {at}"
+                world.check()
+            else:
+                assert request > 40
+                return
 
 
 def full(world: EraseWorld, maintenance: Maintenance) -> None:

@@ -38,14 +38,15 @@ class MortalStore(MemoryStore):
         self.requests = 0
         self.dies_at: float | None = None
         """2.5: after the second request; 2: before it."""
+        self.death: type[BaseException] = Died
 
     def dying(self, request: Callable[[], Any]) -> Any:
         self.requests += 1
         if self.dies_at == self.requests:
-            raise Died
+            raise self.death
         answer = request()
         if self.dies_at == self.requests + 0.5:
-            raise Died
+            raise self.death
         return answer
 
     def get(self, key: str) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.commit.commit import commit_chunk
+from archiver.commit.driver import Driver, NoLog
 from archiver.commit.objects import Held, try_swap
 from archiver.commit.operations import CompareAndSwap
 from archiver.commit.recovery import take_over
@@ -16,6 +17,7 @@ from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
 from archiver.maintain.rewrite.tree import find_run, level_1_lists
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Marker, Retired, Rewriting, decode_marker
+from tests.archiver.maintain.repair.world import MortalStore
 from tests.support.archives import records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore
@@ -170,6 +172,23 @@ def test_who_lost_the_intent_commits_nothing(store: MemoryStore) -> None:
     actor.run_to_end()
     assert (actor.failure, actor.result) == (None, Outcome.OVERTAKEN)
     assert (marker_in(store).pruned_before, marker_in(store).maintenance.rewriting) == (0, other)  # type: ignore[union-attr]
+
+
+def test_a_prune_that_is_interrupted_leaves_no_intent_behind(store: MemoryStore) -> None:
+    for half_requests in range(2, 100):
+        mortal = MortalStore()
+        mortal.objects = dict(store.objects)
+        mortal.dies_at, mortal.death = half_requests / 2, KeyboardInterrupt
+        driver = Driver(mortal, NoLog(), lambda *_: None, lambda: True)
+        try:
+            assert driver.run(prune(KEYS, 8)) is Outcome.COMMITTED
+        except KeyboardInterrupt:
+            maintenance = marker_in(mortal).maintenance
+            assert not maintenance or maintenance.rewriting is None, f"interrupted at request {half_requests / 2}"
+        else:
+            assert half_requests > 8
+            return
+    raise AssertionError("it never came to its end")
 
 
 def test_garbage_collection_comes_before_the_65th(store: MemoryStore) -> None:
