@@ -11,6 +11,7 @@ import msgspec
 from archiver.cli.rewrite_options import buffer_options, rewrite_keys_options
 from archiver.commit.archive import archive_info, layout_of
 from archiver.commit.driver import Driver, NoLog
+from archiver.commit.lost_markers import lost_marker
 from archiver.errors import RewriteRefused
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.contents.keys import RewriteKeys
@@ -19,7 +20,7 @@ from archiver.maintain.erase.places import parse_offsets, places_of
 from archiver.maintain.erase.report import ErasedPartition, EraseReport, NotSearched, Remains, read_report, remains_of
 from archiver.maintain.erase.running import erase_in
 from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
-from archiver.maintain.partitions import Problem, check_claimed
+from archiver.maintain.partitions import Problem
 from archiver.maintain.sweep import read_chain
 from blockgz_runtime.atomic_file import replace_file, write_private
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
@@ -274,9 +275,8 @@ def _find(
         try:
             chain = read_chain(store, keys.layout, keys.folder, keys.partition)
             if chain is None:
-                check_claimed(store, keys)
-            else:
-                found.append(find_records(store, chain, wanted, max_block_bytes, rewrite_keys.keyring))
+                raise lost_marker(keys)
+            found.append(find_records(store, chain, wanted, max_block_bytes, rewrite_keys.keyring))
         except BlockgzError as error:
             failed.append((keys, error))
     return found, failed

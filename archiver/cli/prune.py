@@ -9,7 +9,7 @@ import orjson
 from archiver.cli.rewrite_options import FREED
 from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrite.intent import Outcome, not_done
-from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, plan_pruning, since
+from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, plan_pruning
 from archiver.maintain.rewrite.pruning import Keep
 from blockgz_runtime.config.model import parse_age, parse_bytes
 from blockgz_runtime.errors import UsageError
@@ -55,8 +55,10 @@ def prune(
     Until then readers that began before are not disturbed. TOPIC is a name, a glob or ~regex; the default is the whole
     archive. Prints the plan and asks first.
     """
-    kept = _keep(keep, keep_bytes)
+    _check_clear(keep, keep_bytes)
     store = open_existing_store(archive, s3)
+    # By the store's clock: one of this machine that is wrong would prune what is new.
+    kept = Keep(newest_bytes=keep_bytes) if keep is None else Keep(since_ms=round((store.clock() - keep) * 1000))
     wait = bounded_backoff(store.url)
     plan = plan_pruning(store, TopicSelection(topics) if topics else None, kept, wait)
     if not as_json:
@@ -77,14 +79,13 @@ def prune(
     return code_of_problems([each.error for each in problems], tried=None if dry_run else tried)
 
 
-def _keep(age: float | None, size: int | None) -> Keep:
+def _check_clear(age: float | None, size: int | None) -> None:
     if (age is None) == (size is None):
         raise UsageError(
             "it is not clear what is to stay",
             why="exactly one of --keep and --keep-bytes says that",
             remedy="give --keep 90d, or --keep-bytes 500GB",
         )
-    return Keep(newest_bytes=size) if age is None else Keep(since_ms=since(age))
 
 
 def _failed(done: Sequence[Pruned]) -> list[Problem]:

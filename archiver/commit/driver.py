@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from archiver.commit import operations as op
+from archiver.commit.lost_markers import refuse_lost_marker
 from archiver.failures import Next, Situation, what_next
 from archiver.logs import LogEvent, log
 from blockgz_runtime.store.writer import Store
@@ -102,6 +103,8 @@ class Driver:
                 return round(self._clock() * 1000)
             case op.StillAssigned():
                 return self._still_assigned()
+            case op.CheckUnclaimed(keys):
+                return refuse_lost_marker(self._store, keys)
             case op.CourtesyFailed(key, cause):
                 return log.warning(LogEvent.COURTESY_FAILED, key=key, cause=cause)
             case op.ReadLogBounds() | op.ReadLogRecord() | op.FindLogRecord() | op.ConfirmTopic():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from archiver.failures import passing
 from blockgz_runtime.store.writer import Body, ContentTag
 from index_format.errors import BlockgzError
+from index_format.keys import PartitionKeys
 
 R = TypeVar("R")
 Protocol = Generator["Operation", Any, R]
@@ -137,6 +138,13 @@ class FindLogRecord:
 
 
 @dataclass(frozen=True)
+class CheckUnclaimed:
+    """Answer: None. MalformedObject where the partition was archived, and only its marker is missing."""
+
+    keys: PartitionKeys
+
+
+@dataclass(frozen=True)
 class ListClaimed:
     """Answer: an Inventory made from a listing of the archive."""
 
@@ -152,6 +160,7 @@ Operation = (
     | NewToken
     | Now
     | StillAssigned
+    | CheckUnclaimed
     | CourtesyFailed
     | ReadLogBounds
     | ConfirmTopic

@@ -12,6 +12,7 @@ from archiver.commit.commit import PartitionIdentity, commit_fold, recording_tim
 from archiver.commit.objects import Held, read_marker, swap_marker, swap_own_marker, until_swapped
 from archiver.commit.operations import (
     NOW,
+    CheckUnclaimed,
     ConfirmTopic,
     FindLogRecord,
     Get,
@@ -112,6 +113,8 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
 
 def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
     held = yield from read_own(identity, policy)
+    if held is None:
+        yield from retrying(CheckUnclaimed(identity.keys))
     archived = held.marker.next_offset if held else None
     bounds: LogBounds = yield from retrying(ReadLogBounds(archived or 0))
     if archived is None and bounds.low > 0:  # where the archive begins: not by bounds that may be a former topic's

@@ -44,10 +44,15 @@ def keep_books(keys: PartitionKeys, grace: float) -> Protocol[None]:
 
 
 def booked(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
-    """References that were just retired get the time; those whose grace is over go, and so does an abandoned intent."""
-    stamped = [each if each.at is not None else replace(each, at=now) for each in body.retired]
+    """References that were just retired get the time; those whose grace is over go, and so does an abandoned intent.
+
+    What is further in the future than a grace, a clock wrote that was wrong.
+    """
+    stamped = [
+        each if each.at is not None and each.at <= now + grace_ms else replace(each, at=now) for each in body.retired
+    ]
     kept = tuple(each for each in stamped if each.at is not None and now <= each.at + grace_ms)
-    is_abandoned = body.rewriting is not None and now > body.rewriting.since + grace_ms
+    is_abandoned = body.rewriting is not None and abs(now - body.rewriting.since) > grace_ms
     return replace(body, retired=kept, rewriting=None if is_abandoned else body.rewriting)
 
 

@@ -1,21 +1,21 @@
 """The partitions of an archive, for tools that work on some or all of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from archiver.commit.archive import layout_of
+from archiver.commit.lost_markers import claimed_partitions, lost_marker
 from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
-from index_format.errors import BlockgzError, FormatError, MalformedObject
-from index_format.inventory import parse
+from index_format.errors import BlockgzError
 from index_format.keys import (
     ARCHIVE_OBJECT,
+    LAYOUTS,
     PartitionKeys,
     TopicFolder,
     archive_key,
-    inventory_key,
     partition_folders,
     topic_folders,
     topic_home,
@@ -43,30 +43,6 @@ class Problem(NamedTuple):
         return {"where": self.where, "error": self.error.what, "why": self.error.why, "do": self.error.remedy}
 
 
-def claimed_partitions(store: ToolStore, layout: str) -> dict[TopicFolder, tuple[int, ...]]:
-    """What the inventory names; nothing where there is none, or one that `replayer verify` calls damaged."""
-    key = inventory_key(layout)
-    found = store.get(key)
-    try:
-        return {each.folder: each.partitions for each in parse(found.body, key).incarnations} if found else {}
-    except FormatError:
-        return {}
-
-
-def check_claimed(store: ToolStore, keys: PartitionKeys) -> None:
-    """Raises MalformedObject for a partition without a marker that was archived once, by the inventory."""
-    _refuse_lost(keys, claimed_partitions(store, keys.layout))
-
-
-def _refuse_lost(keys: PartitionKeys, claimed: Mapping[TopicFolder, Sequence[int]]) -> None:
-    if keys.partition in claimed.get(keys.folder, ()):
-        raise MalformedObject(
-            f"{keys.marker} is missing",
-            why="the partition was archived; without its marker, nothing tells which records it holds",
-            remedy=f"rebuild the marker: archiver repair marker {keys.folder}:{keys.partition}",
-        )
-
-
 def plan_each(
     store: ToolStore, partitions: Iterable[PartitionKeys], plan_of: Callable[[PartitionKeys], P | None]
 ) -> tuple[list[P], list[Problem]]:
@@ -85,12 +61,11 @@ def plan_each(
             idle.append(keys)
         else:
             plans.append(plan)
-    claimed = claimed_partitions(store, idle[0].layout) if idle else {}
 
     def problem_of(keys: PartitionKeys) -> Problem | None:
         try:
             if store.head(keys.marker) is None:
-                _refuse_lost(keys, claimed)
+                raise lost_marker(keys)
         except BlockgzError as error:
             return Problem.of(keys, error)
         return None
@@ -103,20 +78,25 @@ def plan_each(
 def archived_partitions(store: ToolStore, selection: TopicSelection | None) -> list[PartitionKeys]:
     """The selected topics' partitions, or all, in order, former incarnations included.
 
-    Raises NoArchiveThere, NotInArchive for a topic that is named in full and missing, and the store's errors.
+    Those that have a folder, and those that the inventory names. Raises NoArchiveThere, NotInArchive for a topic that
+    is named in full and missing, and the store's errors.
     """
     layout = layout_of(store)
-    folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
+    claimed = claimed_partitions(store, layout)
+    found = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
+    folders = sorted({*found, *claimed})
     if selection is not None:
         topics = {folder.topic for folder in folders}
         check_names(selection, topics, store.url)
         selected = set(selection(topics))
         folders = [folder for folder in folders if folder.topic in selected]
-    return [
-        keys
-        for folder in folders
-        for keys in partition_folders(layout, folder, store.folders(topic_home(layout, folder)))
-    ]
+    return [keys for folder in folders for keys in partitions_of(store, layout, folder, claimed.get(folder, ()))]
+
+
+def partitions_of(store: ToolStore, layout: str, folder: TopicFolder, claimed: Sequence[int]) -> list[PartitionKeys]:
+    """The partitions in a topic's folder, and those that were claimed there, in order."""
+    stored = {keys.partition for keys in partition_folders(layout, folder, store.folders(topic_home(layout, folder)))}
+    return [LAYOUTS[layout](folder, number) for number in sorted({*stored, *claimed})]
 
 
 def rewritable_partitions(

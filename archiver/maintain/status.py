@@ -7,9 +7,10 @@ import msgspec
 from msgspec.structs import replace
 
 from archiver.commit.archive import archive_info, layout_of
+from archiver.commit.lost_markers import claimed_partitions
 from archiver.ingest.kafka_cluster import LogEnds
 from archiver.ingest.kafka_source import Partition
-from archiver.maintain.partitions import check_names, claimed_partitions
+from archiver.maintain.partitions import check_names
 from blockgz_runtime.store.writer import StoredObject, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import marker as markers

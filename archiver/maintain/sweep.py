@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import layout_of
 from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.lost_markers import refuse_lost_marker
 from archiver.maintain.garbage import (
     DELETION_ORDER,
     Chain,
@@ -34,7 +35,7 @@ from archiver.maintain.old_tables import (
     oldest_record,
 )
 from archiver.maintain.orphans import held_offsets
-from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem, check_claimed
+from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
@@ -341,7 +342,7 @@ class _Collector:
         read = [self._noted(LAYOUTS[self._layout](folder, partition)) for folder in folders]
         chains = [chain for chain in read if chain is not None]
         if not chains:
-            check_claimed(self._store, LAYOUTS[self._layout](folders[0], partition))
+            refuse_lost_marker(self._store, LAYOUTS[self._layout](folders[0], partition))
         if len(chains) < len(read):
             # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
             return Garbage([])

@@ -94,7 +94,7 @@ def test_a_kind_is_what_the_nearest_of_its_classes_is() -> None:
 
 
 def test_the_page_on_operations_has_this_table() -> None:
-    section = OPERATIONS.read_text().partition("## What is tried again")[2].partition("\n## ")[0]
+    section = OPERATIONS.read_text().partition("## What is retried")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ")[1:] for line in section.splitlines() if line.startswith("| ")]
     shown = (Situation.STARTING, Situation.BOUNDED, Situation.SERVING)
     assert rows[1:-1] == [[moves.get(each, STOP) for each in shown] for moves in TABLE.values()]

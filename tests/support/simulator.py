@@ -192,7 +192,7 @@ class Actor:
 
     def _carry_out(self, operation: Step) -> Any:  # noqa: PLR0911
         match operation:
-            case op.Wait() | op.CourtesyFailed():
+            case op.Wait() | op.CourtesyFailed() | op.CheckUnclaimed():
                 return None
             case op.NewToken():
                 return str(uuid.UUID(int=self._tokens.getrandbits(128)))

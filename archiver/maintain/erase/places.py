@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 from archiver.commit.archive import layout_of
+from archiver.commit.lost_markers import claimed_partitions
 from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.partitions import partitions_of
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.store.writer import ToolStore
 from index_format.keys import (
     PartitionKeys,
     TopicFolder,
     parse_topic_folder,
-    partition_folders,
     topic_folders,
-    topic_home,
 )
 
 LARGEST_OFFSET = 2**63 - 1
@@ -41,10 +41,11 @@ def places_of(store: ToolStore, text: str, *, by_offset: bool = False) -> list[P
             why="each has offsets of its own",
             remedy=f"name one: {', '.join(f'{each.topic}~{each.incarnation}' for each in folders)}",
         )
+    claimed = claimed_partitions(store, layout)
     here = [
         keys
         for each in folders
-        for keys in partition_folders(layout, each, store.folders(topic_home(layout, each)))
+        for keys in partitions_of(store, layout, each, claimed.get(each, ()))
         if wanted is None or keys.partition in wanted
     ]
     missing = sorted((wanted or set()) - {keys.partition for keys in here})
@@ -66,7 +67,8 @@ def _numbers(place: str, text: str) -> set[int]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         bounds = (first, last) if dash else (first, first)
-        if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in bounds):
+        are_numbers = all(each.isascii() and each.isdigit() and len(each) < 10 for each in bounds)
+        if not are_numbers or int(bounds[0]) > int(bounds[1]):
             raise UsageError(f"{place[:120]!r} names no partitions", remedy="write TOPIC, TOPIC:3 or TOPIC:0,2-4")
         numbers |= set(range(int(bounds[0]), min(int(bounds[1]), int(bounds[0]) + 1_000_000) + 1))
     return numbers

@@ -1,6 +1,6 @@
 """What a policy asks of each topic, and when a rewrite is worth it: pure decisions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from archiver.maintain.contents.compact import Compaction
@@ -45,10 +45,13 @@ class MaintenancePolicy:
             config.compact_chunks,
         )
 
-    def keeps(self, topic: str, now_ms: int) -> list[Keep]:
-        """What of each partition stays; more than one where what is beyond any of them goes."""
+    def keeps(self, topic: str, clock: Callable[[], float]) -> list[Keep]:
+        """What of each partition stays; more than one where what is beyond any of them goes.
+
+        `clock`: the store's, in seconds: one of this machine that is wrong would prune what is new.
+        """
         seconds, size = self.keep_seconds(topic), self.keep_bytes(topic)
-        by_age = [] if seconds is None else [Keep(since_ms=now_ms - round(seconds * 1000))]
+        by_age = [] if seconds is None else [Keep(since_ms=round((clock() - seconds) * 1000))]
         return by_age if size is None else [*by_age, Keep(newest_bytes=size)]
 
     def is_compacted(self, topic: str) -> bool:

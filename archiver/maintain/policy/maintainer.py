@@ -166,7 +166,7 @@ class Maintainer:
             )
 
     def _prune(self, keys: PartitionKeys) -> None:
-        keeps = self._context.policy.keeps(keys.folder.topic, round(self._wall() * 1000))
+        keeps = self._context.policy.keeps(keys.folder.topic, self._context.store.clock)
         plans = [self._driver.run(pruning.partition_plan(keys, keep)) for keep in keeps]
         plan = max(filter(None, plans), key=lambda plan: plan.going.pruned_before, default=None)
         if plan is None or not is_prune_due(plan):

@@ -170,7 +170,8 @@ def begin(
         if len(before.retired) >= MAX_RETIRED:
             return Outcome.FULL
         now: int = yield Now()
-        if before.rewriting is not None and now < before.rewriting.since + lease_ms:
+        # One from far in the future was written by a clock that was wrong: nobody would renew it.
+        if before.rewriting is not None and abs(now - before.rewriting.since) < lease_ms:
             return Outcome.BUSY
         try:
             chosen = yield from choose(held.marker)

@@ -1,6 +1,5 @@
 """What a prune would take from each partition of an archive, shown before it is carried out."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -83,11 +82,6 @@ def carry_out(store: ToolStore, plans: Sequence[PartitionPlan], wait: Wait, on_d
         except BlockgzError as error:
             pruned = Pruned(plan, None, error)
         on_done(pruned)
-
-
-def since(seconds: float) -> int:
-    """So long ago, in ms since 1970."""
-    return round((time.time() - seconds) * 1000)
 
 
 def partition_plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | None]:

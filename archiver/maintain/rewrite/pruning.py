@@ -43,17 +43,23 @@ class Below(NamedTuple):
     end: int
 
 
+def has_no_age(reference: CatalogReference) -> bool:
+    """Whether there are records, and none of them has a timestamp: -1, as Kafka has it."""
+    return reference.num_records > 0 and reference.max_timestamp < 0
+
+
 def prune_plan(references: Sequence[CatalogReference], num_bytes: int, keep: Keep) -> PrunePlan | None:
     """What goes of a partition with `num_bytes` of data; None where all of it stays.
 
     `references`: those to catalogs of level 1, in order. A catalog goes, as a whole, where all records up to its end
-    are older than `since_ms`, or where at least `newest_bytes` are left without it. What is not in a catalog stays.
+    are older than `since_ms`, or where at least `newest_bytes` are left without it. What is not in a catalog stays, and
+    what has no age: a catalog of which no record has a timestamp.
     """
     going: list[CatalogReference] = []
     left = num_bytes
     for reference in references:
         left -= reference.bytes
-        if keep.since_ms is not None and reference.max_timestamp >= keep.since_ms:
+        if keep.since_ms is not None and (reference.max_timestamp >= keep.since_ms or has_no_age(reference)):
             break
         if keep.newest_bytes is not None and left < keep.newest_bytes:
             break

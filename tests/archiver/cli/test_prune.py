@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
+from blockgz_runtime.store.local import LocalStore
 from index_format import marker as markers
 from index_format.keys import TopicFolder
 from index_format.marker import decode_marker
@@ -25,7 +26,7 @@ def run(*arguments: str) -> Result:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A chunk a day for ten days, in catalogs of two; two chunks are in the tail."""
     monkeypatch.setattr(markers, "FAN_OUT", 2)
-    monkeypatch.setattr("archiver.maintain.rewrite.planning.time.time", lambda: NOW_MS / 1000)
+    monkeypatch.setattr(LocalStore, "clock", lambda _: NOW_MS / 1000)
     root = tmp_path / "archive"
     writer = ArchiveWriter(root)
     partition = writer.partition("orders", 0)

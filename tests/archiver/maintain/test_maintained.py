@@ -103,6 +103,14 @@ def test_the_grace_counts_from_the_first_look(store: MemoryStore) -> None:
         assert booked(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
 
 
+def test_a_time_further_in_the_future_than_a_grace_is_none() -> None:
+    body = Maintenance(retired=(retired(20), retired(21)))
+    assert booked(body, now=15, grace_ms=5).retired == (retired(20), retired(15))
+    intent = Rewriting(token=OTHER, kind="merge", level=1, start=0, end=2, since=20)
+    for now, left in ((15, intent), (14, None)):
+        assert booked(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
+
+
 def test_what_was_pruned_goes_a_grace_after_it_was_seen(store: MemoryStore) -> None:
     store.now = 1e6
     assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED

@@ -177,7 +177,7 @@ class Trace:
 
 
 LOCAL = (
-    *(op.NewToken, op.Wait, op.StillAssigned, op.CourtesyFailed, op.Compute),
+    *(op.NewToken, op.Wait, op.StillAssigned, op.CheckUnclaimed, op.CourtesyFailed, op.Compute),
     *(op.ReadLogBounds, op.ReadLogRecord, op.FindLogRecord, op.ConfirmTopic),
 )
 """What nobody else notices: no steps of a schedule."""

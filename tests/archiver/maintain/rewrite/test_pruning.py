@@ -69,6 +69,12 @@ def test_an_erased_catalog_goes_with_its_neighbours() -> None:
     assert prune_plan([erased, *THREE[1:]], 250, Keep(since_ms=4)) == PrunePlan(20, 2, 10, 100)
 
 
+def test_what_has_no_timestamp_has_no_age() -> None:
+    undated = reference(10, 20, newest=-1)
+    assert prune_plan([THREE[0], undated, THREE[2]], 350, Keep(since_ms=100)) == PrunePlan(10, 2, 10, 100)
+    assert prune_plan([undated], 350, Keep(newest_bytes=100)) == PrunePlan(20, 2, 10, 100)
+
+
 def test_one_of_time_and_size_says_what_stays() -> None:
     for wrong in ({}, {"since_ms": 1, "newest_bytes": 1}):
         with pytest.raises(ValueError, match="either"):
@@ -160,6 +166,14 @@ def test_a_living_maintainer_is_left_alone(store: MemoryStore) -> None:
     store.now = LEASE_MS / 1000 - 1
     assert run(store, prune(KEYS, 6)) is Outcome.BUSY
     store.now += 1
+    assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
+
+
+def test_one_whose_clock_was_far_ahead_keeps_nobody_away(store: MemoryStore) -> None:
+    maintained(store, rewriting=Rewriting(token=TOKEN, kind="merge", level=1, start=0, end=2, since=2 * LEASE_MS))
+    store.now = LEASE_MS / 1000 + 1
+    assert run(store, prune(KEYS, 6)) is Outcome.BUSY
+    store.now = LEASE_MS / 1000
     assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
 
 

@@ -1,0 +1,78 @@
+"""A partition that lost its marker is not begun anew; one of which nothing is stored is."""
+
+import pytest
+
+from archiver.commit.commit import commit_chunk
+from archiver.commit.driver import Driver
+from archiver.commit.recovery import take_over
+from index_format import objects
+from index_format.errors import MalformedObject
+from index_format.inventory import Incarnation, Inventory
+from index_format.keys import inventory_key
+from tests.support.archives import records
+from tests.support.chunks import POLICY, finished_chunk, identity_of
+from tests.support.memory_store import MemoryLog, MemoryStore
+
+IDENTITY = identity_of()
+KEYS = IDENTITY.keys
+ROWS = records(range(30))
+
+
+def driver_of(store: MemoryStore) -> Driver:
+    return Driver(store, MemoryLog(ROWS), lambda *_: None, lambda: True)
+
+
+def declare(store: MemoryStore, *partitions: int) -> None:
+    claimed = Incarnation(*KEYS.folder, IDENTITY.topic_id, seen_from=1, seen_until=None, partitions=partitions)
+    body = objects.encode(Inventory(incarnations=(claimed,)))
+    store.put_if_absent(inventory_key(KEYS.layout), body, "a")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """A chunk, and no marker."""
+    store = MemoryStore()
+    driver = driver_of(store)
+    held = driver.run(take_over(IDENTITY, "writer", POLICY)).held
+    driver.run(commit_chunk(IDENTITY, held, finished_chunk("json", tuple(ROWS[:10]), 0, 10)))
+    store.delete(KEYS.marker)
+    return store
+
+
+def test_an_archived_partition_is_not_begun_anew(store: MemoryStore) -> None:
+    declare(store, KEYS.partition)
+    before = store.bodies()
+    with pytest.raises(MalformedObject, match="is missing") as caught:
+        driver_of(store).run(take_over(IDENTITY, "another", POLICY))
+    assert caught.value.remedy == f"rebuild the marker: archiver repair marker {KEYS.folder}:{KEYS.partition}"
+    assert store.bodies() == before
+
+
+def test_a_claim_of_which_nothing_is_stored_is_made_again() -> None:
+    store = MemoryStore()
+    declare(store, KEYS.partition)
+    assert driver_of(store).run(take_over(IDENTITY, "writer", POLICY)).position == 0
+
+
+def test_a_partition_that_the_inventory_does_not_name_is_begun() -> None:
+    store = MemoryStore()
+    declare(store, KEYS.partition + 1)
+    assert driver_of(store).run(take_over(IDENTITY, "writer", POLICY)).position == 0
+
+
+def test_a_claim_that_was_faster_is_no_lost_marker() -> None:
+    class Raced(MemoryStore):
+        """Another writer claims the partition right after this one read that there is no marker."""
+
+        is_raced = False
+
+        def get(self, key: str) -> object:  # type: ignore[override]
+            found = super().get(key)
+            if key == KEYS.marker and not self.is_raced:
+                self.is_raced = True
+                driver_of(self).run(take_over(IDENTITY, "faster", POLICY))
+                declare(self, KEYS.partition)
+            return found
+
+    claimed = driver_of(Raced()).run(take_over(IDENTITY, "writer", POLICY))
+    assert claimed.held.marker.epoch == 2
