@@ -1,7 +1,7 @@
 """`archiver erase`."""
 
 import os
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,10 +55,15 @@ def _wanted(
     """Which records; None where nothing says so. Raises UsageError where both offsets and something else do."""
     chosen = {os.fsencode(key) for key in keys}
     if keys_file is not None:
-        chosen |= {line for line in keys_file.read_bytes().removeprefix(BOM_UTF8).splitlines() if line}
+        content = keys_file.read_bytes()
+        if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise UsageError(f"{keys_file} is in UTF-16", remedy="write it in UTF-8, or in the bytes of the keys")
+        chosen |= {line for line in content.removeprefix(BOM_UTF8).splitlines() if line}
         if not chosen:
             raise UsageError(f"{keys_file} holds no key", remedy="write one key a line")
     conditions = [*([KeyIn(sorted(chosen))] if chosen else []), *headers]
+    if grep == "":
+        raise _unclear("every value holds the empty text that --grep names")
     conditions += [ValueMatches(Pattern(grep))] if grep is not None else []
     if conditions and offsets is not None:
         raise _unclear("offsets say so, and something else as well")
@@ -170,9 +175,9 @@ def erase(
         records = sum(each.num_records for each in found)
         question = f"Erase {records:,} records of {len(book.errors):,} partitions for good?"
         confirm(question, undone="nothing was erased", is_agreed=yes)
-        book.write()
         buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
         try:
+            book.write()
             limits = {"buffer_bytes": buffer_bytes, "max_block_bytes": max_block_bytes}
             problems += _erase(store, book, buffers, rewrite_keys, **limits)
         finally:
@@ -363,6 +368,10 @@ def _tell_status(store: ToolStore, path: Path, *, as_json: bool) -> int:
             f"{path} is the report of another archive",
             why=f"its archive_id is {report.archive_id}, that of {store.url} is {archive_id}",
             remedy="check -a",
+        )
+    if (signature := signature_of(path)).exists():
+        click.echo(
+            f"note: {signature} is not checked here: replayer verify-report {path} --key PEM checks it", err=True
         )
     uploads = list(store.leftovers())
     seen, problems = list[tuple[ErasedPartition, Remains]](), list[Problem]()

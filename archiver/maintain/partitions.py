@@ -1,11 +1,10 @@
 """The partitions of an archive, for tools that work on some or all of them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from archiver.commit.archive import layout_of
-from archiver.commit.lost_markers import claimed_partitions, lost_marker
+from archiver.commit.lost_markers import claimed_partitions
 from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
@@ -44,34 +43,20 @@ class Problem(NamedTuple):
 
 
 def plan_each(
-    store: ToolStore, partitions: Iterable[PartitionKeys], plan_of: Callable[[PartitionKeys], P | None]
+    partitions: Iterable[PartitionKeys], plan_of: Callable[[PartitionKeys], P | None]
 ) -> tuple[list[P], list[Problem]]:
     """The plans of those partitions in which there is anything to do, and what keeps others from being planned.
 
-    `plan_of` gives None where there is nothing to do, and raises a BlockgzError. A lost marker is a problem too.
+    `plan_of` gives None where there is nothing to do, and raises a BlockgzError.
     """
-    plans, problems, idle = list[P](), list[Problem](), list[PartitionKeys]()
+    plans, problems = list[P](), list[Problem]()
     for keys in partitions:
         try:
             plan = plan_of(keys)
         except BlockgzError as error:
             problems.append(Problem.of(keys, error))
-            continue
-        if plan is None:
-            idle.append(keys)
         else:
-            plans.append(plan)
-
-    def problem_of(keys: PartitionKeys) -> Problem | None:
-        try:
-            if store.head(keys.marker) is None:
-                raise lost_marker(keys)
-        except BlockgzError as error:
-            return Problem.of(keys, error)
-        return None
-
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="marker") as pool:
-        problems += filter(None, pool.map(problem_of, idle))
+            plans += [] if plan is None else [plan]
     return plans, problems
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from archiver.commit.continuation import turn_of
 from archiver.commit.driver import Driver
+from archiver.commit.lost_markers import lost_marker
 from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
 from archiver.maintain.contents.chunks import OldChunk
@@ -110,15 +111,16 @@ def plan_compaction(
     def planned(keys: PartitionKeys) -> PartitionPlan | None:
         return driver.run(partition_plan(keys, compaction, buffer_bytes))
 
-    plans, problems = plan_each(store, partitions, planned)
+    plans, problems = plan_each(partitions, planned)
     meant = tuple(plan for plan in plans if plan.runs)
     encrypted = sum(plan.encrypted for plan in plans)
     untouched = len(partitions) - len(meant) - len(problems)
-    problems += [Problem(plan.name, _key_missing(plan)) for plan in plans if plan.encrypted]
+    problems += [Problem(plan.name, key_missing(plan)) for plan in plans if plan.encrypted]
     return CompactPlans(meant, untouched, encrypted, tuple(problems))
 
 
-def _key_missing(plan: PartitionPlan) -> KeyMissing:
+def key_missing(plan: PartitionPlan) -> KeyMissing:
+    """The error about chunks that stay as they are for want of keys."""
     return KeyMissing(
         f"{plan.encrypted:,} chunks of {plan.name} stay as they are",
         why="they are encrypted, and not all of their keys were given",
@@ -135,7 +137,9 @@ def partition_plan(
     """
     limits = RunLimits(RUN_CHUNKS, bytes=buffer_bytes)
     held = yield from read_marker(keys.marker)
-    if held is None or held.marker.next_offset is None:
+    if held is None:
+        raise lost_marker(keys)
+    if held.marker.next_offset is None:
         return None
     lists = yield from level_1_lists(keys, held.marker, 0, held.marker.next_offset)
     if not is_due(held.marker, [reference for each in lists for reference in each]):

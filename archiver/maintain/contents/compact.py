@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.contents.chunks import ChangedItem, NewChunk, OldChunk
@@ -58,7 +59,11 @@ class Compaction:
         fields = ALIKE if self.conversion is None else self.conversion.alike
         groups = list[Sequence[OldChunk]]()
         below = len(old) if turn is None else sum(chunk.entry.first_offset < turn for chunk in old)
-        for run in (run for side in (old[:below], old[below:]) if side for run in runs_alike(side, fields)):
+        sides = (part for part in (old[:below], old[below:]) if part)
+        openable = (
+            list(part) for side in sides for _, part in groupby(side, lambda chunk: self.keys.opens(chunk.index))
+        )
+        for run in (run for part in openable for run in runs_alike(part, fields)):
             done = 0
             num_blocks = [len(chunk.index.blocks) for chunk in run] if self.conversion is None else ()
             for group in merge_groups([chunk.entry for chunk in run], self.limits, num_blocks):

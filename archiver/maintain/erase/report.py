@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from archiver.commit.lost_markers import claimed_partitions
 from archiver.maintain.contents.merge import erased_in
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.search import FoundRecords, read_chunks
@@ -44,6 +45,12 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Count
     error: str | None = None
     """Why not all of them were erased."""
+
+    def __post_init__(self) -> None:
+        if any(start >= end for start, end in self.offsets):
+            raise ValueError(f"a range of offsets of {self} is empty")
+        if sum(end - start for start, end in self.offsets) != self.records:
+            raise ValueError(f"{self} has {self.records} records and other offsets")
 
     @classmethod
     def of(cls, found: FoundRecords, error: str | None = None) -> "ErasedPartition":
@@ -102,7 +109,10 @@ class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
 def read_report(path: Path) -> EraseReport:
     """The report in a file; raises UsageError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=EraseReport)
+        report = msgspec.json.decode(path.read_bytes(), type=EraseReport)
+        if not report.partitions and not report.not_searched:
+            raise msgspec.ValidationError("it names no partition")
+        return report
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(
             f"{path} is not the report of an erase", why=str(error), remedy="name a file that --report wrote"
@@ -135,6 +145,9 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
     Raises NotInArchive, a FormatError or a StoreError.
     """
     keys = erased.keys
+    if _is_dropped(store, keys):
+        of_partition = (each.key for each in uploads if each.key.startswith(keys.home))
+        return Remains(OffsetRanges(), retired=0, is_rewriting=False, unreached=tuple(of_partition))
     before = _marker(store, keys)
     listed = [Found(name, each) for each in store.list(keys.home) if (name := parse_key(LAYOUT, each.key)) is not None]
     chain = read_chain(store, LAYOUT, keys.folder, keys.partition)
@@ -148,6 +161,13 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
         is_rewriting=maintenance.rewriting is not None,
         unreached=(*_unreached(store, chain, listed), *_below_end(chain, uploads)),
     )
+
+
+def _is_dropped(store: ToolStore, keys: PartitionKeys) -> bool:
+    """Whether nothing of the partition is stored, and the inventory does not name it any more."""
+    if next(store.list(keys.home), None) is not None:
+        return False
+    return keys.partition not in claimed_partitions(store, LAYOUT).get(keys.folder, ())
 
 
 def _marker(store: ToolStore, keys: PartitionKeys) -> Marker:

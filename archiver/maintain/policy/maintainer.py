@@ -12,7 +12,7 @@ from archiver.failures import Next, Situation, what_next
 from archiver.groups.keeping import seconds_to_round
 from archiver.ingest.buffer import BufferFolder
 from archiver.logs import LogEvent, log
-from archiver.maintain.compact.planning import PartitionPlan, partition_plan
+from archiver.maintain.compact.planning import PartitionPlan, key_missing, partition_plan
 from archiver.maintain.compact.running import Compacted, Room, carry_out
 from archiver.maintain.policy.deciding import (
     MaintenancePolicy,
@@ -125,9 +125,10 @@ class Maintainer:
                     self._whole_at[kind] = self._clock()
 
     def _round(self, kind: MaintenanceKind, work: Callable[[PartitionKeys], None]) -> bool:
-        """Whether nothing failed. What the store itself refuses now is not tried on one partition after another.
+        """Whether nothing failed, now or before in partitions that are left out now.
 
-        A round begins nothing once an interval is over. It begins with those that the last one left out.
+        What the store itself refuses now is not tried on one partition after another. A round begins nothing once an
+        interval is over. It begins with those that the last one left out.
         """
         tried, until = self._tried_at, self._clock() + self._context.interval_seconds
         partitions = sorted(self._context.partitions(), key=lambda keys: (tried.get((_name(keys), kind), 0), keys.home))
@@ -147,7 +148,7 @@ class Maintainer:
             self._note(keys, kind, error)
             if what_next(error, Situation.SERVING) is Next.AGAIN:
                 break
-        return is_whole
+        return is_whole and all(of is not kind for _, of in self._troubles)
 
     def _note(self, keys: PartitionKeys, kind: MaintenanceKind, error: BlockgzError) -> None:
         """Count a failure; log one that this partition did not have the last time."""
@@ -201,9 +202,14 @@ class Maintainer:
         plan = self._driver.run(partition_plan(keys, policy.compaction, room_bytes, is_due))
         if plan is None:
             return
+        self._carry_out(plan, small, retired, room_bytes)
+        if plan.encrypted:
+            raise key_missing(plan)
+
+    def _carry_out(self, plan: PartitionPlan, small: int, retired: int, room_bytes: int) -> None:
         now = plan._replace(runs=plan.runs[: runs_of_a_round(len(plan.runs), retired)])
-        if (not now.runs or self._carried_out(now, room_bytes)) and now == plan:
-            self._left[keys.home] = max(0, small - (plan.chunks - plan.chunks_after))
+        if (not now.runs or self._carried_out(now, room_bytes)) and now == plan and not plan.encrypted:
+            self._left[plan.keys.home] = max(0, small - (plan.chunks - plan.chunks_after))
 
     def _carried_out(self, plan: PartitionPlan, room_bytes: int) -> bool:
         """Whether all was compacted; raises what failed."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from archiver.commit.driver import Driver
+from archiver.commit.lost_markers import lost_marker
 from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
 from archiver.maintain.contents.chunks import OldChunk
@@ -74,7 +75,7 @@ def plan_rewrapping(
         plan = driver.run(partition_plan(keys, keyring))
         return plan if plan.ids else None
 
-    plans, problems = plan_each(store, partitions, planned)
+    plans, problems = plan_each(partitions, planned)
     return RewrapPlans(tuple(plans), len(partitions) - len(plans) - len(problems), tuple(problems))
 
 
@@ -82,7 +83,9 @@ def partition_plan(keys: PartitionKeys, keyring: Keyring) -> Protocol[PartitionP
     """What is wrapped again in one partition; raises KeyMissing where that takes a key which is not at hand."""
     found = _Found(keys, keyring)
     held = yield from read_marker(keys.marker)
-    if held is None or held.marker.next_offset is None:
+    if held is None:
+        raise lost_marker(keys)
+    if held.marker.next_offset is None:
         return found.plan((), OffsetRanges(), has_old_tail_key=False)
     runs = list[Run]()
     for references in (yield from level_1_lists(keys, held.marker, 0, held.marker.next_offset)):

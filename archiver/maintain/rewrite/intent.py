@@ -45,7 +45,10 @@ def not_done(where: str, what: str, outcome: Outcome) -> RewriteRefused:
             "run the command again when that is done, or an hour later",
         ),
         Outcome.OVERTAKEN: ("another maintainer took over", "run the command again"),
-        Outcome.FULL: ("its marker lists as many retired references as it may", "run archiver gc first"),
+        Outcome.FULL: (
+            "its marker lists as many retired references as it may",
+            "run archiver gc now, and again once its grace period is over",
+        ),
     }.get(outcome, ("its chunks were rewritten since the plan was made", "run the command again to make a new plan"))
     return RewriteRefused(f"{where} was not {what}", why=why, remedy=remedy)
 

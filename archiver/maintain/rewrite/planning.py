@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.lost_markers import lost_marker
 from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
 from archiver.maintain.partitions import Problem, plan_each, rewritable_partitions
@@ -69,7 +70,7 @@ def plan_pruning(store: ToolStore, selection: TopicSelection | None, keep: Keep,
     """
     partitions = rewritable_partitions(store, selection, "pruned", "let a rule of the store delete what is old")
     driver = Driver(store, NoLog(), wait, lambda: True)
-    plans, problems = plan_each(store, partitions, lambda keys: driver.run(partition_plan(keys, keep)))
+    plans, problems = plan_each(partitions, lambda keys: driver.run(partition_plan(keys, keep)))
     return PrunePlans(tuple(plans), len(partitions) - len(plans) - len(problems), tuple(problems))
 
 
@@ -90,7 +91,9 @@ def partition_plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | 
     Raises what keeps it from being read.
     """
     held = yield from read_marker(keys.marker)
-    if held is None or held.marker.next_offset is None:
+    if held is None:
+        raise lost_marker(keys)
+    if held.marker.next_offset is None:
         return None
     marker: Marker = held.marker
     lists = yield from level_1_lists(keys, marker, 0, held.marker.next_offset)

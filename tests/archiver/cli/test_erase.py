@@ -274,6 +274,9 @@ def _end(cause: object) -> None:
         (["orders", "--key", "k", "--sign-key", "empty"], "has nothing to sign"),
         (["orders", "--key", "k", "--sign-key", "empty", "--report", "r.json"], "not a usable Ed25519 key"),
         (["orders", "--keys-file", "empty"], "holds no key"),
+        (["orders", "--keys-file", "wide"], "is in UTF-16"),
+        (["orders", "--grep", ""], "every value holds the empty text"),
+        (["orders:2-0"], "names no partitions"),
         (["unknown"], "is not in the archive"),
     ],
 )
@@ -284,6 +287,7 @@ def test_what_cannot_be_meant_is_refused(
     archive_of(root, partitions=1, chunks=1)
     monkeypatch.chdir(tmp_path)
     Path("empty").write_bytes(b"\n\n")
+    Path("wide").write_text("k0\n", "utf-16")
     key = [] if arguments == ["orders"] or "empty" in arguments else ["--key", "k"]
     result = run("erase", *arguments, *key, "-a", root, "--yes")
     assert result.exit_code in (2, 4)

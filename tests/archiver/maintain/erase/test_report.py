@@ -3,6 +3,7 @@
 import gzip
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,7 +62,8 @@ def test_it_is_complete_once_garbage_collection_left_nothing(tmp_path: Path, mon
 def test_records_that_are_still_there_are_counted(tmp_path: Path) -> None:
     world, erased = erased_world(2, tmp_path)
     more = world.found(AtOffsets(OffsetRanges([range(0, 30)])))
-    both = replace(erased, offsets=(*((each.start, each.stop) for each in more.offsets), *erased.offsets))
+    offsets = (*((each.start, each.stop) for each in more.offsets), *erased.offsets)
+    both = replace(erased, offsets=offsets, records=sum(end - start for start, end in offsets))
     remains = remains_of(world.store, both, [])
     assert remains.not_erased == more.offsets
     assert not remains.is_complete
@@ -79,7 +81,41 @@ def test_what_lies_below_the_floor_is_gone(tmp_path: Path) -> None:
         maintenance=replace(maintenance, pruned_before=first.next_offset, retired=()),
     )
     world.store.compare_and_swap(world.keys.marker, markers.encode(pruned), world.store.get(world.keys.marker).etag)
-    assert remains_of(world.store, replace(erased, offsets=((0, first.next_offset),)), []).not_erased == ranges()
+    all_below = replace(erased, offsets=((0, first.next_offset),), records=first.next_offset)
+    assert remains_of(world.store, all_below, []).not_erased == ranges()
+
+
+def test_a_partition_that_was_dropped_holds_nothing(tmp_path: Path) -> None:
+    world, erased = erased_world(3, tmp_path)
+    for key in world.store.bodies():
+        world.store.delete(key)
+    assert remains_of(world.store, erased, []).is_complete
+    world.store.put_if_absent(world.keys.home + "left", b"?", "-")
+    with pytest.raises(NotInArchive):
+        remains_of(world.store, erased, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"partitions": []}, "it names no partition"),
+        ({"offsets": [[9, 3]]}, "is empty"),
+        ({"offsets": [[3, 4]]}, "has 10 records and other offsets"),
+    ],
+)
+def test_a_report_that_was_cut_is_none(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    _, erased = erased_world(3, tmp_path)
+    report = EraseReport(archive="a", archive_id="b", at=1, dry_run=False, partitions=(erased,))
+    value = msgspec.json.decode(msgspec.json.encode(report))
+    if "offsets" in change:
+        value["partitions"][0] |= change
+    else:
+        value |= change
+    file = tmp_path / "report.json"
+    file.write_bytes(msgspec.json.encode(value))
+    with pytest.raises(UsageError, match="is not the report of an erase") as caught:
+        read_report(file)
+    assert why in caught.value.why
 
 
 @pytest.mark.parametrize("kind", ["data", "index", "catalog", "upload", "upload above", "rewritten"])

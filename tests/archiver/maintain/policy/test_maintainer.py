@@ -18,9 +18,10 @@ from archiver.monitor.snapshot import MaintenanceSnapshot
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied, StoreError
 from index_format import marker as markers
+from index_format.keys import PartitionKeys
 from index_format.marker import MAX_RETIRED, Maintenance, Retired
 from tests.archiver.maintain.erase.test_running import reference, world_of
-from tests.archiver.maintain.erase.world import EraseWorld
+from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in
 from tests.archiver.maintain.repair.world import Died
 from tests.support.memory_store import MemoryStore
 
@@ -57,11 +58,12 @@ class Maintained:
         self.ending = threading.Event()
         self.store = Troubled(self.world.store)
         self.now = HOUR
+        self.partitions: Callable[[], list[PartitionKeys]] = lambda: [self.world.keys]
         self.maintainer = Maintainer(
             MaintenanceContext(
                 store=self.store,  # type: ignore[arg-type]
                 policy=MaintenancePolicy.of(config),
-                partitions=lambda: [self.world.keys],
+                partitions=self._listed,
                 new_buffers=lambda: BufferFolder(folder),
                 ending=self.ending,
                 interval_seconds=0.01,
@@ -71,6 +73,9 @@ class Maintained:
             clock=lambda: self.now,
             wall=lambda: self.now,
         )
+
+    def _listed(self) -> list[PartitionKeys]:
+        return self.partitions()
 
     def round(self) -> MaintenanceSnapshot:
         self.now += 2 * HOUR
@@ -166,6 +171,41 @@ def test_a_failure_is_told_once_and_the_next_round_makes_up_for_it(
     kept.archive()
 
 
+def test_a_partition_that_fails_ages_its_kind_in_rounds_that_leave_it_out(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, archive_retention_bytes="1kB", compact="*", compact_chunks=64)
+    lost = kept.world.store.get(kept.world.keys.marker)
+    assert lost is not None
+    kept.world.store.delete(kept.world.keys.marker)
+    seen = kept.round()
+    assert len(seen.troubles) == 2 and all("is missing" in trouble for trouble in seen.troubles)
+
+    def late() -> list[PartitionKeys]:
+        kept.now += HOUR
+        return [kept.world.keys]
+
+    kept.partitions = late
+    assert kept.round().retention_age_seconds == kept.now - HOUR
+    kept.partitions = lambda: [kept.world.keys]
+    kept.world.store.compare_and_swap(kept.world.keys.marker, lost.body, None)
+    seen = kept.round()
+    assert (seen.retention_age_seconds, seen.compaction_age_seconds, seen.troubles) == (0, 0, ())
+
+
+def test_chunks_whose_keys_are_missing_are_told_and_the_others_merged(
+    tmp_path: Path, warnings: list[dict[str, Any]]
+) -> None:
+    world = encrypted_world(random.Random(5), 140, keys_in(tmp_path, 1))
+    before = world.marker.num_chunks
+    kept = Maintained(tmp_path, world, compact="*", compact_chunks=2, encrypt=keys_in(tmp_path, 2))
+    for rounds in (1, 2):
+        seen = kept.round()
+        assert seen.compaction_failures == rounds, "it is not forgotten"
+    assert world.marker.num_chunks == before
+    assert "their keys were" in warnings[0]["why"]
+    kept = Maintained(tmp_path, world, compact="*", compact_chunks=2, encrypt=keys_in(tmp_path, 1, 2))
+    assert (kept.round().troubles, world.marker.num_chunks < before) == ((), True)
+
+
 def test_wherever_it_ends_or_dies_the_writer_goes_on(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -208,7 +248,7 @@ def test_a_marker_that_is_full_asks_for_garbage_collection(tmp_path: Path, warni
     world.store.compare_and_swap(world.keys.marker, markers.encode(full), held.etag)
     seen = kept.round()
     assert seen.retention_failures == 1
-    assert warnings[0]["remedy"] == "run archiver gc first"
+    assert warnings[0]["remedy"] == "run archiver gc now, and again once its grace period is over"
 
 
 def test_a_writer_commits_while_the_thread_maintains(tmp_path: Path) -> None:
