@@ -234,7 +234,7 @@ class RunConfig(BaseModel):
     """Topics whose small chunks are merged: names, globs or ~regex, or none."""
     compact_chunks: int = Field(512, ge=2)
     """Compact a partition once so many small chunks are in its catalogs."""
-    maintenance_interval: Seconds = 3600
+    maintenance_interval: Annotated[Seconds, Field(le=30 * 24 * 3600)] = 3600
     """How often archive_retention and compact are applied."""
     maintenance_rate: Size = 16 * 1024**2
     """Bytes that compact may read and write in a second, per process."""

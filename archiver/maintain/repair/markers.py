@@ -252,6 +252,19 @@ def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
                 why="a marker without it would omit its records",
                 remedy=f"rebuild its index first: archiver repair index {key.key}",
             )
+        if key.token is not None and key.key not in named and not _holds_rewritten(chain, key.number):
+            raise MalformedObject(
+                f"{key.key} has no index, and replaced a chunk that is still there",
+                why="a marker with the replaced chunk would bring back what may have been erased",
+                remedy=f"rebuild its index first: archiver repair index {key.key}",
+            )
+
+
+def _holds_rewritten(chain: RebuiltChain, offset: int) -> bool:
+    indexes = (link.chunk for link in chain.links)
+    return any(
+        is_rewritten(each.name) for each in indexes if each.index.start_offset <= offset < each.index.next_offset
+    )
 
 
 def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex]) -> list[str]:

@@ -113,6 +113,16 @@ def test_erased_records_do_not_rise(*, deletes: bool) -> None:
     assert offsets(archive) == [each for each in range(70) if each not in maintainer.erased]
 
 
+def test_the_chunk_that_one_without_its_index_replaced_is_not_taken_instead() -> None:
+    archive, maintainer = of_three_catalogs()
+    maintainer.deletes = False
+    maintainer.rewrite([2], [3])
+    index = min(key for key in archive.objects if "~r" in key and key.endswith(".index.json"))
+    archive.remove(index)
+    with pytest.raises(AssertionError, match="bring back what may have been erased"):
+        repaired(archive, maintainer)
+
+
 def test_what_was_erased_at_the_end_is_covered() -> None:
     archive, maintainer = of_three_catalogs()
     maintainer.fold()
