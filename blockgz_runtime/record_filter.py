@@ -50,7 +50,7 @@ class Pattern:
                 f"{self.expression[:80]!r} is not a regular expression",
                 why=" ".join(str(error).split()),
                 remedy="use RE2 syntax, which has no look-around or back-references; write characters above \\xff as "
-                "they are; -F takes the text literally",
+                "they are; replayer grep -F takes the text literally",
             ) from error
 
     @classmethod

@@ -152,7 +152,7 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
 
 def _note(status: PartitionStatus) -> str:
     if status.error is None and status.rewriting is not None:
-        return f"a {status.rewriting} is under way"
+        return f"under way: {status.rewriting}"
     return status.error or (f"continues as {status.successor}" if status.successor else "")
 
 

@@ -215,9 +215,9 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def confirm(question: str, *, undone: str, is_agreed: bool, typed: str | None = None) -> None:
-    """Asks unless `is_agreed`; raises click.Abort at a no, UsageError with what is `undone` where nobody can answer.
+    """Asks unless `is_agreed`; at a no, says what is `undone` and ends with INTERRUPTED.
 
-    With `typed`, that word is the only yes.
+    With `typed`, that word is the only yes. Raises UsageError where nobody can answer.
     """
     if is_agreed:
         return
@@ -228,9 +228,12 @@ def confirm(question: str, *, undone: str, is_agreed: bool, typed: str | None = 
             remedy="add --yes, or --dry-run to see only the plan",
         )
     if typed is None:
-        click.confirm(question, abort=True, err=True)
-    elif click.prompt(f"{question} Type {typed} to agree", err=True) != typed:
-        raise click.Abort
+        agreed = click.confirm(question, err=True)
+    else:
+        agreed = click.prompt(f"{question} Type {typed} to agree", err=True) == typed
+    if not agreed:
+        click.echo(undone, err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
 def closing(*examples: str) -> str:

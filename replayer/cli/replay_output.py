@@ -26,7 +26,7 @@ from replayer.replay.stages import LeftOut
 def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: float | None = None) -> bool:
     """Prints the plan, and the `seconds` it may take, and asks whether to write; False for a dry run.
 
-    Raises UsageError where nobody can be asked, click.Abort for a no.
+    Raises UsageError where nobody can be asked, click.exceptions.Exit for a no.
     """
     if not as_json:
         _print_plan(plan)

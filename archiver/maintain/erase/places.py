@@ -83,7 +83,9 @@ def parse_offsets(texts: Sequence[str]) -> OffsetRanges:
     for part in (part.strip() for text in texts for part in text.split(",")):
         first, dots, end = part.partition("..")
         numbers = [first, end] if dots else [first]
-        if not all(each.isascii() and each.isdigit() and int(each) <= LARGEST_OFFSET for each in numbers):
+        if not all(
+            each.isascii() and each.isdigit() and len(each) < 20 and int(each) <= LARGEST_OFFSET for each in numbers
+        ):
             raise ValueError(f"{part[:60]!r} is no offset and no range of offsets: write 17 or 17..30")
         start, stop = int(first), int(end) if dots else int(first) + 1
         if start >= stop:

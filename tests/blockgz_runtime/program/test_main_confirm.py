@@ -19,16 +19,20 @@ def answered(monkeypatch: pytest.MonkeyPatch, answer: str, typed: str | None = N
     monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
     try:
         confirm("Delete it?", undone="nothing was deleted", is_agreed=False, typed=typed)
-    except click.Abort:
+    except click.exceptions.Exit as ended:
+        assert ended.exit_code == 130
         return False
     return True
 
 
-def test_a_word_that_is_to_be_typed_is_the_only_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_is_to_be_typed_is_the_only_yes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert answered(monkeypatch, "y")
     assert not answered(monkeypatch, "n")
     assert answered(monkeypatch, "orders", "orders")
     assert not answered(monkeypatch, "y", "orders")
+    assert capsys.readouterr().err.count("nothing was deleted\n") == 2
 
 
 @pytest.mark.parametrize("typed", [None, "orders"])
