@@ -16,13 +16,14 @@ from tests.support.service_simulation.world import simulated
 
 MOST_SCHEDULES = 250
 FOUND_AS = {
-    "a loss drops what is in hand": "dropped",
-    "a claim is used after another process took the partition": "strays",
-    "what a client gave up on is dropped": "dropped",
-    "an unreachable cluster holds commits back": "dropped",
-    "the budget of what waits is not kept": "memory",
-    "what was polled is forgotten as a partition leaves": "dropped",
+    "a loss drops what is in hand": {"dropped"},
+    "a claim is used after another process took the partition": {"strays", "dropped", "lost"},
+    "what a client gave up on is dropped": {"dropped"},
+    "an unreachable cluster holds commits back": {"dropped"},
+    "the budget of what waits is not kept": {"memory"},
+    "what was polled is forgotten as a partition leaves": {"dropped"},
 }
+"""By which rules; which one is met first depends on the order of sets, which differs from process to process."""
 FIRST_SEED = {"a claim is used after another process took the partition": 120}
 """What shows rarely is looked for near a seed at which it did when it was planted; the others from 0."""
 
@@ -45,7 +46,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
             try:
                 Schedule(seed, shape_of(seed)).run()
             except Violation as violation:
-                assert violation.rule == FOUND_AS[name], violation
+                assert violation.rule in FOUND_AS[name], violation
                 return
     pytest.fail(f"not found in {MOST_SCHEDULES} schedules")
 
