@@ -12,7 +12,7 @@ import click
 from blockgz_runtime.process import ended_soon_after_signals
 from blockgz_runtime.program.main import ENDED_BY, closing
 from blockgz_runtime.program.options import OptionSet
-from blockgz_runtime.record_filter import Condition, Not, Pattern, ValueMatches
+from blockgz_runtime.record_filter import Condition, Not, Pattern, RecordFilter, ValueMatches
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import limit_option
 from replayer.cli.options.printing_options import Printing, printing_options
@@ -146,8 +146,6 @@ async def print_records(
         stack.enter_context(ended_soon_after_signals(ENDED_BY))
         archive = await stack.enter_async_context(open_archive(options))
         chosen = await selection.select(archive, topic)
-        if all(each.offsets.start == each.offsets.end for each in chosen):
-            click.echo(f"no records: {_extent(chosen)}", err=True)
         printing = selected_batches(chosen, selection.filter, limit, damage)
         batches = await stack.enter_async_context(aclosing(printing))
         async for partition, batch in batches:
@@ -155,17 +153,23 @@ async def print_records(
             printed += batch.num_rows
             del batch
         out.flush()
-        if printed == 0 and limit != 0 and selection.filter.passes_all:
-            click.echo("".join(map(_nothing_in, chosen)), err=True, nl=False)
+        if printed == 0 and limit != 0:
+            say_why_nothing(chosen, selection.filter)
     return printed
 
 
-def _nothing_in(each: Selection) -> str:
-    """What to say of offsets that hold no record: a gap, or what transactions left."""
-    start, end = each.offsets.start, each.offsets.end
-    if start == end:
-        return ""
-    return f"no records at {each.partition} [{start}..{end}): replayer get {each.partition}:{start} says why\n"
+def say_why_nothing(chosen: Sequence[Selection], record_filter: RecordFilter) -> None:
+    """Says on stderr why no record was found: no offsets were chosen, or they are a gap, pruned, erased or markers."""
+    if all(each.offsets.start == each.offsets.end for each in chosen):
+        click.echo(f"no records: {_extent(chosen)}", err=True)
+    elif record_filter.passes_all:
+        for each in chosen:
+            start, end = each.offsets.start, each.offsets.end
+            if start < end:
+                said = (
+                    f"no records at {each.partition} [{start}..{end}): replayer get {each.partition}:{start} says why"
+                )
+                click.echo(said, err=True)
 
 
 def _extent(chosen: Sequence[Selection]) -> str:

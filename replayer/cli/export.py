@@ -11,6 +11,7 @@ from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import Option, OptionSet, choice_option
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import bytes_text
+from replayer.cli.cat import say_why_nothing
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option, limit_option
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
@@ -92,4 +93,7 @@ async def _exported(
         batches = selected_batches(chosen, request.selection.filter, request.limit, damage)
         await stack.enter_async_context(aclosing(batches))
         advance = stack.enter_context(record_progress("exporting", None, as_json=as_json))
-        return await export(batches, destination, form, overwrites=request.overwrites, advance=advance)
+        done = await export(batches, destination, form, overwrites=request.overwrites, advance=advance)
+    if done.records == 0 and request.limit != 0:
+        say_why_nothing(chosen, request.selection.filter)
+    return done

@@ -94,3 +94,8 @@ def test_exports_leave_out_what_is_gone(root: Path, tmp_path: Path) -> None:
     done = replayer("export", "orders", target, root=root)
     assert done.exit_code == 0, done.stderr
     assert len(target.read_text().splitlines()) == 29
+    nothing = replayer("export", "orders", tmp_path / "none.jsonl", "--from", "40", "--to", "60", root=root)
+    assert (nothing.exit_code, nothing.stderr) == (
+        0,
+        "no records at orders:0 [40..60): replayer get orders:0:40 says why\n",
+    )
