@@ -11,14 +11,14 @@ import msgspec
 from archiver.commit.lost_markers import claimed_partitions
 from archiver.maintain.contents.merge import erased_in
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.search import FoundRecords, read_chunks
+from archiver.maintain.erase.search import AtOffsets, FoundRecords, find_records, read_chunks
 from archiver.maintain.garbage import Chain, Found
 from archiver.maintain.sweep import read_chain
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.store.writer import Leftover, ToolStore
 from index_format import marker as markers
-from index_format.chunk_index import ERASED
-from index_format.errors import BlockgzError
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ERASED
+from index_format.errors import BlockgzError, KeyMissing
 from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, parse_key, parse_topic_folder
 from index_format.marker import Marker
 from index_format.objects import Count, Offset, Sha256, Timestamp
@@ -124,7 +124,7 @@ class Remains:
     """What still stands between an erase and its completion in one partition."""
 
     not_erased: OffsetRanges
-    """Offsets whose records are still archived, or are in no erased range."""
+    """Offsets whose records are still archived, as far as the keys at hand tell."""
     retired: int
     """Replaced catalogs that readers with an older marker may still follow."""
     is_rewriting: bool
@@ -186,13 +186,22 @@ def _no_marker(keys: PartitionKeys) -> NotInArchive:
 
 
 def _not_erased(store: ToolStore, chain: Chain, offsets: OffsetRanges) -> OffsetRanges:
-    """Those of the offsets that no erased range holds, and that are not below the floor."""
+    """Those of the offsets that still have a record; without the keys of an encrypted chunk, those not known as erased.
+
+    Indexes that were rebuilt from erased data know of no erased ranges: then the blocks themselves are looked at.
+    """
     gone = [range(gap.start, gap.end) for gap in chain.gaps if gap.reason == ERASED]
     gone.append(range(chain.marker.pruned_before))
     left = offsets - OffsetRanges(gone)
     entries = [entry for entry in chain.entries if left.meets(entry.start_offset, entry.next_offset)]
     erased = [each for chunk in read_chunks(store, chain.keys, entries) for each in erased_in(chunk.index)]
-    return left - OffsetRanges(erased)
+    left -= OffsetRanges(erased)
+    if not len(left):
+        return left
+    try:
+        return find_records(store, chain, AtOffsets(left), DEFAULT_MAX_BLOCK_BYTES).offsets
+    except KeyMissing:
+        return left
 
 
 def _unreached(store: ToolStore, chain: Chain, listed: Sequence[Found]) -> list[str]:

@@ -69,6 +69,15 @@ def test_records_that_are_still_there_are_counted(tmp_path: Path) -> None:
     assert not remains.is_complete
 
 
+def test_offsets_that_hold_no_record_are_not_held(tmp_path: Path) -> None:
+    """As after an index was rebuilt from data in which records were erased."""
+    world, erased = erased_world(2, tmp_path)
+    end = world.marker.next_offset or 0
+    hole = next(offset for offset in range(end) if offset not in world.held_offsets() | set(world.erased))
+    holes = replace(erased, offsets=((hole, hole + 1),), records=1)
+    assert not len(remains_of(world.store, holes, []).not_erased)
+
+
 def test_what_lies_below_the_floor_is_gone(tmp_path: Path) -> None:
     world, erased = erased_world(3, tmp_path)
     maintenance = world.marker.maintenance
