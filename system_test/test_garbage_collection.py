@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from archiver.cli import main
 from archiver.maintain.sweep import plan_sweep, sweep
-from blockgz_runtime.errors import NoArchiveThere, NoSuchTopic
+from blockgz_runtime.errors import NoArchiveThere, NotInArchive
 from blockgz_runtime.store.address import Address, S3Address, parse_address
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import open_existing_store, open_reader
@@ -276,7 +276,7 @@ def test_only_the_topics_that_are_named_are_swept(site: Site) -> None:
     for patterns, expected in [(("orders-eu",), {"orders-eu"}), (("*-eu",), {"orders-eu"}), (("orders",), {"orders"})]:
         plan = plan_sweep(Ahead(site.store), patterns, GRACE)  # type: ignore[arg-type]
         assert {found.name.folder.topic for found in plan.garbage} == expected
-    with pytest.raises(NoSuchTopic):
+    with pytest.raises(NotInArchive):
         plan_sweep(site.store, ("missing",), GRACE)
 
 
