@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
-from blockgz_runtime.errors import NotInArchive, UsageError, listed
+from blockgz_runtime.errors import NotInArchive, UsageError, joined, listed
 from index_format.keys import check_topic
 
 GLOB_CHARACTERS = "*?["
@@ -19,7 +19,8 @@ class TopicSelection:
         """Raises UsageError for a regular expression that does not compile, BadName for an impossible name."""
         self.names = frozenset(check_topic(pattern) for pattern in patterns if not is_pattern(pattern))
         """The topics that are named in full."""
-        self._matchers = [matcher(pattern) for pattern in patterns if is_pattern(pattern)]
+        self.patterns = tuple(pattern for pattern in patterns if is_pattern(pattern))
+        self._matchers = [matcher(pattern) for pattern in self.patterns]
         self.is_of_names = not self._matchers
         """Whether nothing but named topics can be meant."""
         self._excluded = [matcher(pattern) for pattern in excluded]
@@ -65,12 +66,17 @@ def matching(pattern: str, topics: Sequence[str]) -> list[str]:
     matches = matcher(pattern)
     found = [topic for topic in topics if not topic.startswith("__") and matches(topic)]
     if not found:
-        raise NotInArchive(
-            f"no archived topic matches {pattern!r}",
-            why=f"there is {listed(topics)}",
-            remedy="a pattern must match the whole name; quote it to protect it from the shell",
-        )
+        raise nothing_matches([pattern], topics)
     return found
+
+
+def nothing_matches(patterns: Sequence[str], topics: Iterable[str]) -> NotInArchive:
+    """The error about patterns that mean none of the archive's topics."""
+    return NotInArchive(
+        f"no archived topic matches {joined([repr(pattern) for pattern in patterns], 'or')}",
+        why=f"there is {listed(topics)}",
+        remedy="a pattern must match the whole name; quote it to protect it from the shell",
+    )
 
 
 def matcher(pattern: str) -> Callable[[str], object]:

@@ -7,7 +7,7 @@ from archiver.commit.archive import layout_of
 from archiver.commit.lost_markers import claimed_partitions
 from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz_runtime.topic_patterns import TopicSelection, nothing_matches
 from index_format.errors import BlockgzError
 from index_format.keys import (
     ARCHIVE_OBJECT,
@@ -102,7 +102,7 @@ def rewritable_partitions(
 
 
 def check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
-    """Raises NotInArchive where a topic is named in full that is not among those."""
+    """Raises NotInArchive where a topic is named in full that is not among those, or patterns mean none of them."""
     missing = sorted(selection.names - topics)
     if missing:
         raise NotInArchive(
@@ -110,3 +110,5 @@ def check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
             why=f"{url} holds {listed(sorted(topics), 'no topics')}",
             remedy="choose one of these, or archive the topic first",
         )
+    if not selection(topics):
+        raise nothing_matches(selection.patterns, sorted(topics))

@@ -39,7 +39,7 @@ from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz_runtime.topic_patterns import TopicSelection, nothing_matches
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import Gap
@@ -520,8 +520,10 @@ def _is_ours(layout: str, leftover: Leftover, selection: TopicSelection | None) 
 
 
 def _check_names(selection: TopicSelection | None, found: set[str], store: ToolStore) -> None:
-    missing = selection.names - {name.partition("~")[0] for name in found} if selection else set()
-    for name in sorted(missing):
+    if selection is None:
+        return
+    topics = {name.partition("~")[0] for name in found}
+    for name in sorted(selection.names - topics):
         layout = layout_of(store)
         if store.head(topic_home(layout, TopicFolder(name)) + TOPIC_OBJECT) is None:
             raise NotInArchive(
@@ -529,3 +531,5 @@ def _check_names(selection: TopicSelection | None, found: set[str], store: ToolS
                 why=f"{store.url} has no {TOPIC_OBJECT} of it",
                 remedy="check the name and -a; replayer ls shows what is archived",
             )
+    if selection.patterns and not selection(topics | selection.names):
+        raise nothing_matches(selection.patterns, sorted(topics))

@@ -114,3 +114,6 @@ def test_a_topic_that_is_not_there_is_named(command: tuple[str, ...], root: Path
     result = CliRunner().invoke(main, [*command, "ordres", "-a", str(root)])
     assert result.exit_code == 4
     assert "'ordres' is not in the archive" in result.stderr
+    result = CliRunner().invoke(main, [*command, "eu-*", "~us-.*", "-a", str(root)])
+    assert result.exit_code == 4
+    assert "no archived topic matches 'eu-*' or '~us-.*'" in result.stderr
