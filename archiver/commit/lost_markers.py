@@ -26,11 +26,19 @@ def lost_marker(keys: PartitionKeys) -> MalformedObject:
 
 
 def refuse_lost_marker(store: Store, keys: PartitionKeys) -> None:
-    """Raises MalformedObject where the inventory names a partition that has no marker, and anything of it is stored.
+    """Raises MalformedObject for a partition without a marker that the inventory names.
 
-    The inventory names what was claimed. A claim before the first chunk leaves nothing but the marker.
+    It names what was claimed, and a claim stores the marker first.
     """
     if keys.partition not in claimed_partitions(store, keys.layout).get(keys.folder, ()):
         return
-    if store.head(keys.marker) is None and (keys.layout == "seed" or any(store.list(keys.home))):
+    if store.head(keys.marker) is not None:
+        return
+    if keys.layout == "seed" or any(store.list(keys.home)):
         raise lost_marker(keys)
+    raise MalformedObject(
+        f"{keys.home} is empty",
+        why="the partition was archived, and its folder is lost",
+        remedy="restore the folder from a copy; if there is none, take the partition out of the inventory: "
+        f"archiver forget {keys.folder}:{keys.partition}",
+    )

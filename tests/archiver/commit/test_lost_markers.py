@@ -1,4 +1,4 @@
-"""A partition that lost its marker is not begun anew; one of which nothing is stored is."""
+"""A partition that lost its marker is not begun anew."""
 
 import pytest
 
@@ -48,10 +48,12 @@ def test_an_archived_partition_is_not_begun_anew(store: MemoryStore) -> None:
     assert store.bodies() == before
 
 
-def test_a_claim_of_which_nothing_is_stored_is_made_again() -> None:
+def test_nor_is_one_whose_folder_is_lost() -> None:
     store = MemoryStore()
     declare(store, KEYS.partition)
-    assert driver_of(store).run(take_over(IDENTITY, "writer", POLICY)).position == 0
+    with pytest.raises(MalformedObject, match="is empty") as caught:
+        driver_of(store).run(take_over(IDENTITY, "writer", POLICY))
+    assert caught.value.remedy.endswith(f"archiver forget {KEYS.folder}:{KEYS.partition}")
 
 
 def test_a_partition_that_the_inventory_does_not_name_is_begun() -> None:
