@@ -21,6 +21,11 @@ SECONDS = 20.0
 """What the page shows is waited for so long."""
 FIRST_MS = 1_763_000_000_000
 DAY_MS = 86_400_000
+OF_A_SERVER_THAT_ENDED = (
+    *("net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET"),
+    *("net::ERR_EMPTY_RESPONSE", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"),
+)
+"""What a page says that is still open when the test has ended its server: its events, or a look at its jobs, fail."""
 
 
 def chromium_program() -> str:
@@ -79,6 +84,8 @@ class Watched:
     def _said(self, kind: str, text: str) -> None:
         if kind == "error" and "the server responded with a status of 4" in text:
             self.refusals += 1
+        elif any(failure in text for failure in OF_A_SERVER_THAT_ENDED):
+            return
         elif kind in ("error", "warning"):
             self.errors.append(text)
 
