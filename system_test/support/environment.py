@@ -36,7 +36,7 @@ def cache_folder() -> Path:
 
 def free_port(*taken: int) -> int:
     """A TCP port of 127.0.0.1 that nobody listens on at the moment, other than those in `taken`."""
-    for port in random.sample(_PORTS, 200):
+    for port in random.SystemRandom().sample(_PORTS, 200):  # not the same as another process with the same seed
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):

@@ -25,7 +25,7 @@ from system_test.support.environment import (
 )
 from system_test.support.java_classes import BROKER_CLASSES, keeping_classes, kept_classes
 from system_test.support.maven import jars_with_dependencies
-from system_test.support.server_process import ServerProcess
+from system_test.support.server_process import ServerFailedError, ServerProcess
 
 KAFKA_VERSION = "4.1.2"
 CONSUMER_SESSION_MS = 6000
@@ -117,14 +117,18 @@ class KafkaBroker:
         self._configuration = home / "server.properties"
         self._data = home / "data"
         self._server: ServerProcess | None = None
+        self._listeners = dict.fromkeys(listeners, 0)
+        self._advertised_elsewhere = advertised_port
+        self._choose_ports()
+        self.log = home / "broker.log"
+
+    def _choose_ports(self) -> None:
         self.port = free_port()
-        self._advertised_port = advertised_port or self.port
+        self._advertised_port = self._advertised_elsewhere or self.port
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._controller_port = free_port(self.port)
-        self._listeners: dict[str, int] = {}
-        for name in listeners:
+        for name in self._listeners:
             self._listeners[name] = free_port(self.port, self._controller_port, *self._listeners.values())
-        self.log = home / "broker.log"
 
     def start(self) -> None:
         """Start (formatting the data folder the first time) and wait until the broker answers. It must not run."""
@@ -195,11 +199,25 @@ class KafkaBroker:
 
     def __enter__(self) -> KafkaBroker:
         try:
-            self.start()
+            self._start_first()
         except BaseException:
             self._folder.cleanup()
             raise
         return self
+
+    def _start_first(self) -> None:
+        """Start; on other ports if somebody was quicker to take one of these."""
+        for _ in range(2):
+            try:
+                self.start()
+            except ServerFailedError as error:
+                if "Address already in use" not in str(error):
+                    raise
+                shutil.rmtree(self._data)
+                self._choose_ports()
+            else:
+                return
+        self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
