@@ -20,7 +20,6 @@ from index_format import marker as markers
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ERASED
 from index_format.errors import BlockgzError, KeyMissing
 from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, parse_key, parse_topic_folder
-from index_format.marker import Marker
 from index_format.objects import Count, Offset, Sha256, Timestamp
 
 LAYOUT = "topic"
@@ -145,10 +144,13 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
     Raises NotInArchive, a FormatError or a StoreError.
     """
     keys = erased.keys
-    if _is_dropped(store, keys):
+    stored = store.get(keys.marker)
+    if stored is None:
+        if not _is_dropped(store, keys):
+            raise _no_marker(keys)
         of_partition = (each.key for each in uploads if each.key.startswith(keys.home))
         return Remains(OffsetRanges(), retired=0, is_rewriting=False, unreached=tuple(of_partition))
-    before = _marker(store, keys)
+    before = markers.decode_marker(stored.body, keys.marker)
     listed = [Found(name, each) for each in store.list(keys.home) if (name := parse_key(LAYOUT, each.key)) is not None]
     chain = read_chain(store, LAYOUT, keys.folder, keys.partition)
     if chain is None:
@@ -168,13 +170,6 @@ def _is_dropped(store: ToolStore, keys: PartitionKeys) -> bool:
     if next(store.list(keys.home), None) is not None:
         return False
     return keys.partition not in claimed_partitions(store, LAYOUT).get(keys.folder, ())
-
-
-def _marker(store: ToolStore, keys: PartitionKeys) -> Marker:
-    stored = store.get(keys.marker)
-    if stored is None:
-        raise _no_marker(keys)
-    return markers.decode_marker(stored.body, keys.marker)
 
 
 def _no_marker(keys: PartitionKeys) -> NotInArchive:

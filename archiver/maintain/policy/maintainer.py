@@ -202,11 +202,11 @@ class Maintainer:
         plan = self._driver.run(partition_plan(keys, policy.compaction, room_bytes, is_due))
         if plan is None:
             return
-        self._carry_out(plan, small, retired, room_bytes)
+        self._compact_some(plan, small, retired, room_bytes)
         if plan.encrypted:
             raise key_missing(plan)
 
-    def _carry_out(self, plan: PartitionPlan, small: int, retired: int, room_bytes: int) -> None:
+    def _compact_some(self, plan: PartitionPlan, small: int, retired: int, room_bytes: int) -> None:
         now = plan._replace(runs=plan.runs[: runs_of_a_round(len(plan.runs), retired)])
         if (not now.runs or self._carried_out(now, room_bytes)) and now == plan and not plan.encrypted:
             self._left[plan.keys.home] = max(0, small - (plan.chunks - plan.chunks_after))

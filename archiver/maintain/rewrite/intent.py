@@ -13,7 +13,7 @@ from archiver.commit.operations import NewToken, Now, Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from blockgz_runtime.errors import ObjectMissing, StoreError
 from blockgz_runtime.store.writer import Body
-from index_format.errors import FormatError
+from index_format.errors import BlockgzError, FormatError
 from index_format.keys import PartitionKeys, Rewritten
 from index_format.marker import MAX_RETIRED, Maintenance, Marker, Rewriting
 
@@ -199,6 +199,23 @@ def begin(
             raise
         if attempt.is_in_force(found.marker):
             return attempt, chosen
+
+
+def given_up_on_failure(attempt: Attempt, work: Protocol[Outcome]) -> Protocol[Outcome]:
+    """What the work gives; where it fails or is interrupted, the intent is given up, or others would wait for its end.
+
+    Raises what the work raises, unless the attempt was no longer in force: then others may have deleted what it reads.
+    """
+    try:
+        return (yield from work)
+    except BlockgzError:
+        ended = yield from attempt.give_up()
+        if ended is None:
+            raise
+        return ended
+    except KeyboardInterrupt:
+        yield from attempt.give_up()
+        raise
 
 
 def read_existing(keys: PartitionKeys) -> Protocol[Held]:

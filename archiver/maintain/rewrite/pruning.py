@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from archiver.commit.operations import Protocol
 from archiver.maintain.rewrite.committing import Change, commit
-from archiver.maintain.rewrite.intent import LEASE_MS, Outcome, begin
+from archiver.maintain.rewrite.intent import LEASE_MS, Outcome, begin, given_up_on_failure
 from archiver.maintain.rewrite.tree import level_1_lists
-from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, Marker
 
@@ -92,13 +91,4 @@ def prune(keys: PartitionKeys, pruned_before: int, *, lease_ms: int = LEASE_MS) 
     if isinstance(begun, Outcome):
         return begun
     attempt, _ = begun
-    try:
-        return (yield from commit(attempt, Change((), is_prune=True)))
-    except BlockgzError:
-        ended = yield from attempt.give_up()
-        if ended is None:
-            raise
-        return ended
-    except KeyboardInterrupt:
-        yield from attempt.give_up()  # or others would wait until this one is taken for dead
-        raise
+    return (yield from given_up_on_failure(attempt, commit(attempt, Change((), is_prune=True))))

@@ -20,7 +20,7 @@ from archiver.maintain.contents.chunks import (
     RewrappedChunk,
 )
 from archiver.maintain.rewrite.committing import Change, commit
-from archiver.maintain.rewrite.intent import LEASE_MS, Attempt, Choose, Outcome, begin
+from archiver.maintain.rewrite.intent import LEASE_MS, Attempt, Choose, Outcome, begin, given_up_on_failure
 from archiver.maintain.rewrite.layout import (
     NewCatalog,
     OldCatalog,
@@ -34,7 +34,6 @@ from blockgz_runtime.store.writer import Body
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, DataObject
-from index_format.errors import BlockgzError
 from index_format.keys import INDEX_SUFFIX, ChunkStart, PartitionKeys, catalog_name, data_suffix
 from index_format.marker import ChunkCatalog, ChunkEntry
 
@@ -68,20 +67,15 @@ def rewrite(keys: PartitionKeys, choose: Choose[Run], what: Rewrite, *, lease_ms
     if isinstance(begun, Outcome):
         return begun
     attempt, run = begun
-    try:
-        references = yield from _stored(attempt, run, what)
-        if references == run.references:
-            yield from attempt.give_up()
-            return Outcome.NOTHING
-        return (yield from commit(attempt, Change(references)))
-    except BlockgzError:
-        ended = yield from attempt.give_up()
-        if ended is None:
-            raise
-        return ended  # once it is no longer in force, others may have deleted what it reads
-    except KeyboardInterrupt:
-        yield from attempt.give_up()  # or others would wait until this one is taken for dead
-        raise
+    return (yield from given_up_on_failure(attempt, _replace(attempt, run, what)))
+
+
+def _replace(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[Outcome]:
+    references = yield from _stored(attempt, run, what)
+    if references == run.references:
+        yield from attempt.give_up()
+        return Outcome.NOTHING
+    return (yield from commit(attempt, Change(references)))
 
 
 def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:

@@ -1,10 +1,11 @@
-"""A partition that lost its marker is not begun anew."""
+"""No new chain is started in a partition that lost its marker."""
 
 import pytest
 
 from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
+from blockgz_runtime.store.writer import StoredObject
 from index_format import objects
 from index_format.errors import MalformedObject
 from index_format.inventory import Incarnation, Inventory
@@ -68,7 +69,7 @@ def test_a_claim_that_was_faster_is_no_lost_marker() -> None:
 
         is_raced = False
 
-        def get(self, key: str) -> object:  # type: ignore[override]
+        def get(self, key: str) -> StoredObject | None:
             found = super().get(key)
             if key == KEYS.marker and not self.is_raced:
                 self.is_raced = True
