@@ -85,7 +85,7 @@ def verified(archive: Path, topic: str, partition: int = 0) -> PartitionReport:
     return asyncio.run(verify_partition(Archive(reader), topic, partition, Depth.STRUCTURE, lambda _: None))
 
 
-def test_a_partition_whose_marker_is_lost_is_not_begun_anew(site: Site, topic_name: str, tmp_path: Path) -> None:
+def test_a_partition_whose_marker_is_lost_gets_no_new_chain(site: Site, topic_name: str, tmp_path: Path) -> None:
     create_topic(site.bootstrap, topic_name, 2)
     produce_bulk(site.bootstrap, topic_name, 200, partitions=2, value_bytes=30, seed=1)
     options = ("--once", "--chunk-records", str(CHUNK_RECORDS))

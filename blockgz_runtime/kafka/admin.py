@@ -114,7 +114,7 @@ def log_bounds(
 
     The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker that
     stood still may answer without an error and without an offset (-1001): that is no answer. Where a partition has no
-    leader, the cluster's metadata is read anew for whoever asks again: librdkafka would believe it for 15 minutes.
+    leader, the cluster's metadata is read again for whoever asks next: librdkafka would believe it for 15 minutes.
     """
     wanted = [TopicPartition(*partition) for partition in partitions]
     asked = [

@@ -40,7 +40,7 @@ def store() -> MemoryStore:
     return store
 
 
-def test_an_archived_partition_is_not_begun_anew(store: MemoryStore) -> None:
+def test_an_archived_partition_gets_no_new_chain(store: MemoryStore) -> None:
     declare(store, KEYS.partition)
     before = store.bodies()
     with pytest.raises(MalformedObject, match="is missing") as caught:

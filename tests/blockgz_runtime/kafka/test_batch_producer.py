@@ -170,7 +170,7 @@ def test_a_full_queue_is_told_of_and_waited_for(made: Made, kind: Any, cluster: 
 
     def full(size: int) -> None:
         told.append(size)
-        assert 0 < len(producer) < 40, "the client's own events may count beside records"
+        assert 0 < len(producer) <= 2 * 20, "librdkafka counts a record once more while its report waits"
         producer.poll(SECONDS)
 
     producer.produce(0, batch_from_records(some), full)
