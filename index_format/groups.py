@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from index_format import objects
 from index_format.blocks import GZIP_WINDOW, ZlibCompressor
@@ -49,6 +50,40 @@ class Group(msgspec.Struct, frozen=True):
             raise ValueError(f"the partitions of group {self.group_id[:80]!r} are not in order")
 
 
+class LogEnd(msgspec.Struct, frozen=True):
+    """The end of a partition's log: its high watermark."""
+
+    partition: PartitionNumber
+    offset: Offset
+
+
+class LogEnds(msgspec.Struct, frozen=True):
+    """The ends of a topic's logs: records below them were there by `answered_at`, others came after `asked_at`."""
+
+    asked_at: Timestamp
+    """A time before the first request, in ms."""
+    answered_at: Timestamp
+    """A time after the last answer, in ms."""
+    partitions: tuple[LogEnd, ...]
+    """In order, each once; at least one."""
+
+    def __post_init__(self) -> None:
+        if self.asked_at > self.answered_at:
+            raise ValueError(f"the ends were answered at {self.answered_at}, before they were asked at {self.asked_at}")
+        if not self.partitions:
+            raise ValueError("the ends name no partition")
+        if any(after.partition <= before.partition for before, after in pairwise(self.partitions)):
+            raise ValueError("the partitions of the ends are not in order")
+
+
+class GoneGroup(msgspec.Struct, frozen=True):
+    """A consumer group that no longer has a position in the topic, as its coordinator confirmed."""
+
+    group_id: GroupId
+    at: Timestamp
+    """Time of the confirmation, in ms."""
+
+
 @objects.stored
 class ConsumerGroups(Sealed, frozen=True, kw_only=True):
     """`_groups/{slot}.json`, write-once: all groups that have a position in the topic, by id, each once."""
@@ -62,15 +97,32 @@ class ConsumerGroups(Sealed, frozen=True, kw_only=True):
     interval: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     """The grid of slots, in ms."""
     groups: tuple[Group, ...]
+    gone: tuple[GoneGroup, ...] | UnsetType = UNSET
+    """The groups that left in the two days before, by id, each once; unset if none did, and in older archives."""
+    groups_asked: bool | UnsetType = UNSET
+    """False if the cluster was not asked for groups, or did not answer: `groups` is empty then. Otherwise unset."""
+    groups_slot: Timestamp | UnsetType = UNSET
+    """Only if `groups_asked` is false: the slot of the newest older table with groups; unset if there is none."""
+    ends: LogEnds | UnsetType = UNSET
+    """Unset if the brokers did not answer, and in older archives."""
 
     def __post_init__(self) -> None:
-        if any(after.group_id <= before.group_id for before, after in pairwise(self.groups)):
-            raise ValueError("the groups are not in order")
+        for ids in ([group.group_id for group in self.groups], [gone.group_id for gone in self.gone or ()]):
+            if any(after <= before for before, after in pairwise(ids)):
+                raise ValueError("the groups are not in order")
+        if self.groups_asked is False and (self.groups or self.gone):
+            raise ValueError("it holds groups and says that they were not asked for")
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the table says which groups there were; otherwise it has the ends alone."""
+        return self.groups_asked is not False
 
     @property
     def asked_until(self) -> int | None:
-        """When the last answer came, in ms; None without a group."""
-        return max((group.asked_at for group in self.groups), default=None)
+        """The time of the last answer, in ms; None for a table without any."""
+        times = [*(group.asked_at for group in self.groups), *(group.at for group in self.gone or ())]
+        return max([*times, self.ends.answered_at] if self.ends else times, default=None)
 
 
 def slot_of(at_ms: int, interval: int) -> int:
@@ -97,4 +149,6 @@ def decode(body: bytes, key: str, slot: int) -> ConsumerGroups:
         raise MalformedObject(
             f"{key} is damaged", why=f"it holds an answer of {groups.asked_until}, after the time in its name"
         )
+    if groups.groups_slot is not UNSET and groups.groups_slot >= slot:
+        raise MalformedObject(f"{key} is damaged", why=f"it names {groups.groups_slot} as an older table")
     return groups

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from index_format import objects
 from index_format.errors import FormatError, MalformedObject, TooLarge, UnsupportedVersion
-from index_format.groups import MAX_METADATA_BYTES, Group, GroupPosition, decode, encode, slot_of
+from index_format.groups import (
+    MAX_METADATA_BYTES,
+    GoneGroup,
+    Group,
+    GroupPosition,
+    LogEnd,
+    LogEnds,
+    decode,
+    encode,
+    slot_of,
+)
 from tests.index_format.builders import MAX_INT64, group, groups_of
 
 KEY = "topic=orders/_groups/00000000000000060000.json"
@@ -46,6 +56,31 @@ def test_a_table_is_gzip_of_sealed_json() -> None:
         {"partition": 0, "offset": 41, "metadata": ""},
         {"partition": 3, "offset": 44, "metadata": ""},
     ]
+
+
+ENDS = LogEnds(50_000, 50_007, (LogEnd(0, 42), LogEnd(3, 48)))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"gone": (GoneGroup("audit", 5),), "ends": ENDS}, {"ends": ENDS, "groups_asked": False, "groups_slot": 59_999}],
+)
+def test_ends_and_groups_that_left_come_back(more: dict[str, object]) -> None:
+    table = groups_of(**more)
+    assert decode(encode(table), KEY, SLOT) == table
+    assert table.has_groups == ("gone" in more)
+
+
+def test_the_time_of_the_ends_counts_as_an_answer() -> None:
+    table = groups_of(group("a", 0), ends=ENDS)
+    assert table.asked_until == 50_007
+    with pytest.raises(MalformedObject, match="is damaged"):
+        decode(encode(table), KEY, 50_006)
+
+
+def test_the_last_table_with_groups_is_an_older_one() -> None:
+    with pytest.raises(MalformedObject, match="is damaged"):
+        decode(encode(groups_of(ends=ENDS, groups_asked=False, groups_slot=SLOT)), KEY, SLOT)
 
 
 def changed(change: Callable[[dict[str, object]], object]) -> bytes:
@@ -107,10 +142,15 @@ def test_an_answer_after_the_slot_is_refused() -> None:
         lambda: groups_of(group("a", 3, 0)),
         lambda: groups_of(group("a", 3, 3)),
         lambda: GroupPosition(0, 0, "é" * (MAX_METADATA_BYTES // 2) + "x"),
+        lambda: groups_of(gone=(GoneGroup("b", 0), GoneGroup("a", 0))),
+        lambda: groups_of(group("a", 0), groups_asked=False),
+        lambda: LogEnds(5, 6, ()),
+        lambda: LogEnds(6, 5, (LogEnd(0, 0),)),
+        lambda: LogEnds(5, 6, (LogEnd(1, 0), LogEnd(0, 0))),
     ],
 )
 def test_rules_are_checked(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"order|no position|metadata"):
+    with pytest.raises(ValueError, match=r"order|no position|metadata|no partition|not asked|before they were asked"):
         make()
 
 
