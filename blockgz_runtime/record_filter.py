@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.units import timestamp_text
 from index_format import arrow_functions as pc
 from index_format.chunk_index import BlockEntry
 from index_format.key_filter import Hashes, hashes_of, may_hold
@@ -164,9 +165,17 @@ class RecordFilter:
     conditions: tuple[Condition, ...] = ()
 
     def __str__(self) -> str:
-        """Everything that decides which records are meant; times as options take them."""
-        since = [] if self.since is None else [f"timestamp >= @{self.since:013d}"]
-        until = [] if self.until is None else [f"timestamp < @{self.until:013d}"]
+        """Everything that decides which records are meant; hashes of jobs hold it, so it never changes."""
+        return self._text("@{:013d}".format)
+
+    @property
+    def described(self) -> str:
+        """The same for people, with dates."""
+        return self._text(timestamp_text)
+
+    def _text(self, time: Callable[[int], str]) -> str:
+        since = [] if self.since is None else [f"timestamp >= {time(self.since)}"]
+        until = [] if self.until is None else [f"timestamp < {time(self.until)}"]
         return " and ".join([*since, *until, *map(str, self.conditions)]) or "all"
 
     @property

@@ -1,6 +1,7 @@
-"""Sizes and durations as people write them: `128MiB`, `5m`."""
+"""Sizes, durations and times as people write them: `128MiB`, `5m`, `2026-01-31T12:00:00Z`."""
 
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -39,6 +40,22 @@ def format_duration(seconds: float) -> str:
     milliseconds = round(seconds * 1000)
     unit = next(unit for unit in ("d", "h", "m", "s", "ms") if milliseconds % MILLISECONDS[unit] == 0)
     return f"{milliseconds // MILLISECONDS[unit]}{unit}"
+
+
+def timestamp_text(timestamp: int) -> str:
+    """A timestamp (ms) as RFC 3339, or its number where the calendar has no such day."""
+    try:
+        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        return str(timestamp)
+
+
+def time_text(timestamp: int | None) -> str:
+    """A timestamp (ms) as a table shows it: `2026-01-31T12:00:00Z`, or "-" for None."""
+    if timestamp is None:
+        return "-"
+    day, sign, _ = timestamp_text(timestamp).partition(".")
+    return f"{day}Z" if sign else day
 
 
 def _number_and_unit(text: str) -> tuple[Decimal | None, str]:

@@ -101,7 +101,7 @@ def test_a_replay_is_planned_refused_confirmed_steered_and_proved(watched: Watch
         page.go_back()
         fill_in(page, shop, Rate="400/s")
         page.get_by_role("button", name="Plan").click()
-        expect(page.locator("main")).to_contain_text("At most")
+        expect(page.locator("main")).to_contain_text(" records (")
         page.get_by_label(re.compile("Type")).fill("another")
         page.get_by_role("button", name="Replay").click()
         expect(page.locator("h1")).to_have_text("the replay is not confirmed")

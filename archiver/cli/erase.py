@@ -31,13 +31,14 @@ from blockgz_runtime.program.options import Option as Single
 from blockgz_runtime.program.options import OptionSet, Parsed
 from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.report_options import sign_key_option
-from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, ValueMatches
 from blockgz_runtime.signing import signature_of, signed
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
+from blockgz_runtime.units import timestamp_text
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 

@@ -21,12 +21,13 @@ from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import DURATION
-from blockgz_runtime.program.tables import bytes_text, print_table, time_text
+from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.program.terminal import unescaped
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz_runtime.units import time_text
 
 DROPPABLE = (
     *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "newest record"),

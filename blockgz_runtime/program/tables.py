@@ -4,7 +4,6 @@ import csv
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from io import StringIO
 from typing import Any, Literal, TextIO
 
@@ -81,22 +80,6 @@ def _csv_cell(value: Any) -> Any:
 
 bytes_text = decimal
 """A number of bytes in units of 1000, as text."""
-
-
-def timestamp_text(timestamp: int) -> str:
-    """A timestamp (ms) as RFC 3339, or its number where the calendar has no such day."""
-    try:
-        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError):
-        return str(timestamp)
-
-
-def time_text(timestamp: int | None) -> str:
-    """A timestamp (ms) as a table shows it: `2026-01-31T12:00:00Z`, or "-" for None."""
-    if timestamp is None:
-        return "-"
-    day, sign, _ = timestamp_text(timestamp).partition(".")
-    return f"{day}Z" if sign else day
 
 
 def range_text(start: int | None, end: int | None) -> str:

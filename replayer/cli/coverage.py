@@ -7,8 +7,9 @@ import click
 
 from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive
 from blockgz_runtime.program.main import closing, print_failure
-from blockgz_runtime.program.tables import print_rows, print_table, range_text, timestamp_text
+from blockgz_runtime.program.tables import print_rows, print_table, range_text
 from blockgz_runtime.store.cache import DiskCache
+from blockgz_runtime.units import timestamp_text
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option
 from replayer.coverage.document import coverage_document

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.tables import print_rows, print_table, timestamp_text
+from blockgz_runtime.program.tables import print_rows, print_table
 from blockgz_runtime.store.cache import DiskCache
+from blockgz_runtime.units import timestamp_text
 from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option, limit_option

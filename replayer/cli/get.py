@@ -13,9 +13,10 @@ import pyarrow as pa
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
 from blockgz_runtime.process import ended_soon_after_signals
 from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
-from blockgz_runtime.program.tables import bytes_text, timestamp_text
+from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
+from blockgz_runtime.units import timestamp_text
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.archive_options import archive_options, cache_option, open_counted_archive

@@ -15,7 +15,8 @@ from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm
 from blockgz_runtime.program.options import Option, OptionSet
 from blockgz_runtime.program.plan_options import dry_run_option, yes_option
-from blockgz_runtime.program.tables import print_table, time_text
+from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.units import time_text
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.job_options import open_jobs

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from blockgz_runtime.program.main import confirm
-from blockgz_runtime.program.tables import bytes_text, print_table, range_text, time_text
+from blockgz_runtime.program.tables import bytes_text, print_table, range_text
+from blockgz_runtime.units import time_text
 from index_format.errors import masked_urls
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.place import ArchivePlace
@@ -37,7 +38,7 @@ def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: 
             planned = {"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan) | {"seconds": seconds}}
             click.echo(msgspec.json.encode(planned))
         return False
-    question = f"Write at most {plan.records} records to {plan.target}?"
+    question = f"Write {_count_text(plan)} to {plan.target}?"
     confirm(question, undone=f"nothing was written to {plan.target}", is_agreed=options.yes)
     return True
 
@@ -55,12 +56,16 @@ def _print_plan(plan: ReplayPlan) -> None:
         )
         for source in plan.sources
     ]
-    title = f"{plan.topic} -> {plan.target}, at most {plan.records} records"
+    title = f"{plan.topic} -> {plan.target}, {_count_text(plan)}"
     print_table(columns, rows, droppable=("SIZE", "FROM", "TO"), title=title, file=sys.stderr)
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
+
+
+def _count_text(plan: ReplayPlan) -> str:
+    return f"{'' if plan.is_exact else 'at most '}{plan.records} records"
 
 
 def duration_text(seconds: float) -> str:

@@ -9,8 +9,9 @@ import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError, listed
 from blockgz_runtime.program.main import closing, noting_what_is_left
-from blockgz_runtime.program.tables import print_table, timestamp_text
+from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.signing import is_signed_by, signature_of
+from blockgz_runtime.units import timestamp_text
 from index_format.errors import MalformedObject
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report

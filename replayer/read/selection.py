@@ -2,16 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.record_filter import RecordFilter
+from blockgz_runtime.units import timestamp_text
 from index_format.chunk_index import ERASED
 from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog
 from index_format.seek import TimeBounded
@@ -50,12 +51,26 @@ class Positions:
     def __post_init__(self) -> None:
         """Raises UsageError for a start behind the end."""
         match self.start, self.end:
-            case (AtOffset(start), AtOffset(end)) | (AtTime(start), AtTime(end)) if start > end:
-                raise UsageError(
-                    f"the records are to start at {start} and to end before {end}",
-                    why="the start is after the end, so there are none",
-                    remedy="swap --from and --to",
-                )
+            case AtOffset(start), AtOffset(end) if start > end:
+                self._refuse(start, end)
+            case AtTime(start), AtTime(end) if start > end:
+                self._refuse(timestamp_text(start), timestamp_text(end))
+
+    @staticmethod
+    def _refuse(start: object, end: object) -> NoReturn:
+        raise UsageError(
+            f"the records are to start at {start} and to end before {end}",
+            why="the start is after the end, so there are none",
+            remedy="swap --from and --to",
+        )
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """The times that were asked for, as sentences for people."""
+        if isinstance(self.start, AtTime):
+            yield f"begins at {timestamp_text(self.start.timestamp)}"
+        if isinstance(self.end, AtTime):
+            yield f"ends before {timestamp_text(self.end.timestamp)}"
 
     async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
         start, end = self.of_partitions.get(partition.partition, (None, None))

@@ -8,12 +8,13 @@ from replayer.replay.result import ReplayResult
 
 
 def plan_json(plan: ReplayPlan) -> dict[str, Any]:
-    """The plan for `--json`; `to` is excluded, records and bytes are upper bounds where a filter is given."""
+    """Return the plan for `--json`; `to` is excluded, and there are at most `records` unless `records_exact`."""
     return {
         "topic": plan.topic,
         "target": plan.target,
         "target_partitions": plan.target_partitions,
         "records": plan.records,
+        "records_exact": plan.is_exact,
         "bytes": plan.bytes,
         "stored_bytes": plan.stored_bytes,
         "requests": plan.requests,

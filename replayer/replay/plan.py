@@ -16,11 +16,19 @@ from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
-from replayer.read.blocks import RANGE_BYTES, read_block, unreadable_blocks, unreadable_chunk
+from replayer.read.blocks import (
+    RANGE_BYTES,
+    StoredBlock,
+    decoded,
+    readable_chunks,
+    stored_blocks,
+    unreadable_chunk,
+    worked,
+)
 from replayer.read.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import OffsetRange
-from replayer.read.prefetch import prefetched
+from replayer.read.prefetch import prefetched, streamed
 from replayer.read.selection import Reading, Selection, chosen_entries, selected, trimmed
 from replayer.replay.pipeline import KeepPartitions, Router
 
@@ -39,8 +47,8 @@ class TimeBounds(NamedTuple):
 class SourcePartition:
     """Archived records of offsets [start, end) of one partition.
 
-    `records` are those inside; `bytes` (encoded, uncompressed) take a share of the blocks at the edges. A filter makes
-    both upper bounds. To read them takes `stored_bytes` and `requests` of the store.
+    `records` are those inside, and at most so many unless `is_exact`; `bytes` (encoded, uncompressed) take a share of
+    the blocks at the edges. To read them takes `stored_bytes` and `requests` of the store.
     """
 
     partition: int
@@ -49,7 +57,7 @@ class SourcePartition:
     records: int
     bytes: int
     timestamps: TimeBounds | None
-    """Of the blocks that are read; None where there are none."""
+    """Of these records; None if there are none."""
     gaps: tuple[Gap, ...] = ()
     """Recorded gaps that begin or end inside."""
     pruned: OffsetRange | None = None
@@ -57,6 +65,7 @@ class SourcePartition:
     record_formats: frozenset[str] = frozenset({"json"})
     stored_bytes: int = 0
     requests: int = 0
+    is_exact: bool = True
 
 
 class RecordPlace(NamedTuple):
@@ -150,8 +159,13 @@ class ReplayPlan:
 
     @property
     def records(self) -> int:
-        """Records of all partitions; with a filter an upper bound, as each source's."""
+        """Records of all partitions, at most so many unless `is_exact`."""
         return sum(source.records for source in self.sources)
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether exactly so many records will be written."""
+        return all(source.is_exact for source in self.sources)
 
     @property
     def bytes(self) -> int:
@@ -176,59 +190,64 @@ class ReplayPlan:
 
 
 INDEXES_AT_ONCE = 8
+EDGE_BYTES = 1024**3
+"""Stored bytes of blocks that a plan reads at most in order to count by timestamp."""
 EVERYTHING = Reading()
 
 
-async def describe_source(selection: Selection, reading: Reading = EVERYTHING) -> SourcePartition:
-    """Sums over the chunks of a selection.
+@dataclass
+class EdgeBudget:
+    """Stored bytes that may still be read to count the records of blocks that a time divides."""
 
-    Where it cuts through a chunk, its index is read, and where it cuts through a block, the block; one index more for
-    the record format. Blocks whose timestamps the filter rules out do not count. Raises a FormatError or ObjectMissing
-    where the archive is damaged, unless the reading passes over damage.
+    left: int = EDGE_BYTES
+
+
+async def describe_source(
+    selection: Selection, reading: Reading = EVERYTHING, budget: EdgeBudget | None = None
+) -> SourcePartition:
+    """Return the records, sizes and times of a selection.
+
+    Indexes of chunks that the selection divides are read, and blocks that it divides: by offset all of them, by
+    timestamp as many as `budget` allows; the rest count whole. One index more is read for the record format. Raises a
+    FormatError or ObjectMissing if the archive is damaged, unless the reading skips damage.
     """
-    on_damage = reading.on_damage(selection.partition)
+    on_damage, budget = reading.on_damage(selection.partition), budget or EdgeBudget()
 
     async def described(partition: ArchivedPartition) -> SourcePartition:
-        return await _described(selection._replace(partition=partition), reading, on_damage)
+        return await _described(selection._replace(partition=partition), reading, on_damage, budget)
 
     return await across_rewrites(selection.partition, described)
 
 
-async def _described(selection: Selection, reading: Reading, on_damage: DamagePolicy) -> SourcePartition:
+async def _described(
+    selection: Selection, reading: Reading, on_damage: DamagePolicy, budget: EdgeBudget
+) -> SourcePartition:
     partition, (start, end) = selection
-    wanted = reading.filter.may_match
-    spans: list[ChunkEntry | BlockEntry] = []
-    formats: set[str] = set()
-    sums = _Sums()
-    async for entry in _entries(selection, wanted, on_damage):
-        whole = start <= entry.first_offset and entry.last_offset < end
-        if not whole or not formats:
-            chunk = await _chunk(partition, entry, on_damage)
-            if chunk is None:
-                continue
-            formats.add(chunk.index.record_format)
-            if not whole:
-                blocks = [block for block in _selected(chunk, start, end) if wanted(block)]
-                stored = sum(block.byte_length for block in blocks)
-                for block in blocks:
-                    records = await _records_inside(selection, chunk, block, on_damage)
-                    spans += [block] if records else []
-                    sums.add(records, block.byte_length_uncompressed * records // block.num_records)
-                sums.read(stored)
-                continue
-        spans.append(entry)
-        sums.add(entry.num_records, entry.raw_bytes)
-        sums.read(entry.bytes)
+    sums = _Sums(selection.offsets, reading.filter, budget)
+    divided: list[ChunkEntry | Unreadable] = []
+    whole: ChunkEntry | None = None
+    async for found in chosen_entries(partition, start, end, reading.filter.may_match):
+        if isinstance(found, ChunkEntry) and sums.holds(found, found.first_offset, found.last_offset):
+            whole = found
+            sums.add(found, found.num_records, found.raw_bytes)
+            sums.read(found.bytes)
+        else:
+            divided.append(found)
+    await _add_divided(partition, divided, sums, on_damage)
+    if whole is not None and not sums.formats:
+        chunk = await _chunk(partition, whole, on_damage)
+        sums.formats |= {chunk.index.record_format} if chunk is not None else set()
     return SourcePartition(
         partition=partition.partition,
         start=start,
         end=end,
         records=sums.records,
         bytes=sums.bytes,
-        timestamps=_bounds(spans, reading.filter),
+        timestamps=sums.times,
+        is_exact=sums.is_exact and not reading.filter.conditions,
         gaps=tuple(gap for gap in await _gaps(selection, on_damage) if gap.start < end and gap.end > start),
         pruned=OffsetRange(partition.began_at, start) if partition.began_at < partition.floor == start else None,
-        record_formats=frozenset(formats),
+        record_formats=frozenset(sums.formats),
         stored_bytes=sums.stored_bytes,
         requests=sums.requests,
     )
@@ -238,32 +257,91 @@ async def _described(selection: Selection, reading: Reading, on_damage: DamagePo
 class _Sums:
     """What is counted of a source on the way."""
 
+    offsets: OffsetRange
+    asked: RecordFilter
+    budget: EdgeBudget
     records: int = 0
     bytes: int = 0
+    times: TimeBounds | None = None
+    is_exact: bool = True
+    formats: set[str] = field(default_factory=set)
     stored_bytes: int = 0
     requests: int = 0
 
-    def add(self, records: int, num_bytes: int) -> None:
+    def add(self, span: TimeBounded, records: int, num_bytes: int) -> None:
+        """Count some records; `span` bounds their times, and what was asked for as well."""
         self.records += records
         self.bytes += num_bytes
+        low, high = span.min_timestamp, span.max_timestamp
+        low = low if self.asked.since is None else max(low, self.asked.since)
+        high = high if self.asked.until is None else min(high, self.asked.until - 1)
+        self.times = TimeBounds(min(low, *(self.times or (low,))), max(high, *(self.times or (high,))))
 
     def read(self, stored_bytes: int) -> None:
         """The index of a chunk, and so much of its data."""
         self.stored_bytes += stored_bytes
         self.requests += 1 + -(-stored_bytes // RANGE_BYTES)
 
+    def holds(self, span: TimeBounded, first: int, last: int) -> bool:
+        """Return whether all records of a span are selected; `first` and `last` are its offsets."""
+        since, until = self.asked.since, self.asked.until
+        in_time = (since is None or span.min_timestamp >= since) and (until is None or span.max_timestamp < until)
+        return in_time and self._holds_offsets(first, last)
 
-async def _records_inside(selection: Selection, chunk: Chunk, block: BlockEntry, on_damage: DamagePolicy) -> int:
-    """How many records of the block the selection takes; a block that it cuts through is read."""
-    partition, (start, end) = selection
-    if start <= block.first_record_offset and block.last_record_offset < end:
-        return block.num_records
-    number = chunk.index.blocks.index(block)
-    try:
-        return int(trimmed(await read_block(partition, chunk, number), start, end).num_rows)
-    except Damaged as error:
-        on_damage.meet(unreadable_blocks(chunk, range(number, number + 1), error))
-        return 0
+    def _holds_offsets(self, first: int, last: int) -> bool:
+        return self.offsets.start <= first and last < self.offsets.end
+
+    def must_read(self, block: TimeBounded) -> bool:
+        """Return whether the records of a block have to be looked at one by one; count it here if not."""
+        assert isinstance(block, BlockEntry)
+        place = block.first_record_offset, block.last_record_offset
+        if not self.asked.may_match(block):
+            return False
+        if not self.holds(block, *place):
+            if not self._holds_offsets(*place) or self.budget.left >= block.byte_length:
+                self.budget.left -= block.byte_length
+                return True
+            self.is_exact = False
+        self.add(block, block.num_records, block.byte_length_uncompressed)
+        return False
+
+
+class _Kept(NamedTuple):
+    """The selected records of a block that was read, and the bounds of their times."""
+
+    block: BlockEntry
+    records: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+async def _add_divided(
+    partition: ArchivedPartition, entries: Sequence[ChunkEntry | Unreadable], sums: _Sums, on_damage: DamagePolicy
+) -> None:
+    """Count the selected records of chunks that the selection divides."""
+    start, end = sums.offsets
+    in_time = RecordFilter(sums.asked.since, sums.asked.until)
+
+    def kept(stored: StoredBlock) -> _Kept:
+        block, rows = stored.entry, trimmed(decoded(stored, partition.max_block_bytes), start, end)
+        rows = in_time.apply(rows)
+        if not rows.num_rows or stored.chunk.index.record_format not in LOSSLESS_FORMATS:
+            return _Kept(block, rows.num_rows, block.min_timestamp, block.max_timestamp)
+        times = pc.min_max(rows.column("timestamp")).as_py()
+        return _Kept(block, rows.num_rows, times["min"], times["max"])
+
+    chunks = readable_chunks(partition, streamed(entries))
+    async with aclosing(worked(stored_blocks(partition, chunks, start, end, sums.must_read), kept)) as items:
+        async for item in items:
+            match item:
+                case Unreadable():
+                    on_damage.meet(item._replace(start=max(item.start, start), end=min(item.end, end)))
+                case _Kept(block, records) if records:
+                    sums.add(item, records, block.byte_length_uncompressed * records // block.num_records)
+                case Chunk():
+                    sums.formats.add(item.index.record_format)
+                    wanted = filter(sums.asked.may_match, _selected(item, start, end))
+                    sums.read(sum(block.byte_length for block in wanted))
 
 
 async def find_refusable(
@@ -337,15 +415,6 @@ async def _gaps(selection: Selection, on_damage: DamagePolicy) -> tuple[Gap, ...
     except Damaged as error:
         on_damage.meet(Unreadable(start, end, 0, partition.keys.marker, error))
         return partition.listed_gaps
-
-
-def _bounds(spans: Sequence[ChunkEntry | BlockEntry], asked: RecordFilter) -> TimeBounds | None:
-    """The timestamps that the records of some spans may have, as far as the filter lets them."""
-    if not spans:
-        return None
-    low, high = min(span.min_timestamp for span in spans), max(span.max_timestamp for span in spans)
-    since, until = low if asked.since is None else asked.since, high if asked.until is None else asked.until - 1
-    return TimeBounds(max(low, since), min(high, until))
 
 
 def _selected(chunk: Chunk, start: int, end: int) -> Sequence[BlockEntry]:

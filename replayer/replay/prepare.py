@@ -21,7 +21,7 @@ from replayer.kafka.topic_pin import TopicPin
 from replayer.read.archive import Archive
 from replayer.read.inventory import compare
 from replayer.read.positions import OffsetRange
-from replayer.read.request import DamagePolicies
+from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Reading, Selection
 from replayer.replay.asked import asked_of
 from replayer.replay.job import (
@@ -43,6 +43,7 @@ from replayer.replay.jobs.log import FolderLog
 from replayer.replay.ledger import LanePosition, Ledger, decode_position, refuse_long_metadata
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.plan import (
+    EdgeBudget,
     JobState,
     Preflight,
     SourcePartition,
@@ -51,7 +52,7 @@ from replayer.replay.plan import (
     describe_source,
     find_refusable,
 )
-from replayer.replay.request import ReplayRequest, Shape
+from replayer.replay.request import ReplayRequest
 from replayer.replay.run import ReplayWork
 from replayer.replay.seams import Keeping, RecordSink
 from replayer.replay.shaped_target import ShapedTarget
@@ -404,17 +405,20 @@ async def known_job(
     )
 
 
-def _as_sent(source: SourcePartition, shape: Shape, now_ms: int) -> SourcePartition:
-    """The source with the timestamps that its records will have."""
-    if source.timestamps is None:
-        return source
-    return replace(source, timestamps=TimeBounds(*(shape.timestamps.moved(time, now_ms) for time in source.timestamps)))
+def _as_sent(source: SourcePartition, request: ReplayRequest, now_ms: int) -> SourcePartition:
+    """Return the source with the timestamps that its records will have; fewer may be sent than are read."""
+    shape, times = request.shape, source.timestamps
+    drops = shape.chain is not None or shape.tombstones == "drop" or request.on_damage == SKIPS
+    if times is not None:
+        times = TimeBounds(*(shape.timestamps.moved(time, now_ms) for time in times))
+    return replace(source, timestamps=times, is_exact=source.is_exact and not drops)
 
 
 async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin) -> Preflight:
     """Asks archive and cluster; changes nothing."""
     remaining, facts, now_ms = known.remaining, target.facts, wall_clock()
-    sources = [_as_sent(await describe_source(each, known.planning), request.shape, now_ms) for each in remaining]
+    budget = EdgeBudget()
+    sources = [_as_sent(await describe_source(each, known.planning, budget), request, now_ms) for each in remaining]
     there = facts is not None and target.creates is None
     lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}
     held = sorted(lane for lane in lanes if there and facts and lane < facts.num_partitions)

@@ -97,8 +97,9 @@ def make_stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Ite
 def _notes(
     request: ReplayRequest, pipeline: Pipeline, facts: TopicFacts | None, creates: NewTopic | None, *, holds: bool
 ) -> Iterator[str]:
+    yield from request.selection.positions.notes
     if not request.selection.filter.passes_all:
-        yield f"only records with {request.selection.filter}"
+        yield f"only records with {request.selection.filter.described}"
     if request.on_damage == SKIPS:
         yield "damaged blocks are skipped, and listed at the end"
     if creates is not None:

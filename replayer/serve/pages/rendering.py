@@ -12,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.tables import bytes_text, time_text, timestamp_text
+from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.program.terminal import printable
+from blockgz_runtime.units import time_text, timestamp_text
 from replayer.serve.archive_view import Look
 from replayer.serve.content import preview_of
 from replayer.serve.errors import Failure

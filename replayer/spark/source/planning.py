@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.units import timestamp_text
 from index_format.chunk_index import ERASED, UNVERIFIED
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
@@ -133,7 +134,7 @@ async def _starting_offset(wanted: Wanted, options: SourceOptions) -> int:
         found = await seek_time(partition, position.timestamp)
         if found >= partition.next_offset and not wanted.is_past:
             raise UsageError(
-                f"{partition} holds no record at or after {position.timestamp}",
+                f"{partition} holds no record at or after {timestamp_text(position.timestamp)}",
                 why="a start by time must match a record",
                 remedy='set startingOffsetsByTimestampStrategy to "latest" to read nothing in that case',
             )

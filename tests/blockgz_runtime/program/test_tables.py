@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.program.tables import print_table, range_text, time_text
+from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.store.local import LocalStore
+from blockgz_runtime.units import time_text
 from replayer.replay.jobs.folder import JobFolder
 from tests.replayer.replay.jobs.test_log import request
 from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of

@@ -57,11 +57,11 @@ def root(tmp_path: Path) -> Path:
 
 class Program:
     def __init__(self, root: Path, cluster: MockCluster) -> None:
-        self._root, self._cluster = root, cluster
+        self.root, self._cluster = root, cluster
 
     def __call__(self, *args: str, bootstrap_server: str | None = None) -> Result:
         server = bootstrap_server or self._cluster.bootstrap_servers
-        return CliRunner().invoke(main, [*args, "-a", str(self._root), "-b", server], prog_name="replayer")
+        return CliRunner().invoke(main, [*args, "-a", str(self.root), "-b", server], prog_name="replayer")
 
     def held(self, topic: str) -> int:
         admin = KafkaAdmin({"bootstrap.servers": self._cluster.bootstrap_servers})
@@ -77,7 +77,7 @@ def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None
     result = program("replay", "orders", "--to-topic", copy, "--yes")
     assert result.exit_code == 0, result.stderr
     assert "180 records (" in result.stdout
-    assert f"orders -> {copy}, at most 180 records" in result.stderr
+    assert f"orders -> {copy}, 180 records" in result.stderr
     report = tmp_path / "report.json"
     compared = program("verify", "orders", "--against-topic", copy, "--report", str(report))
     assert compared.exit_code == 0, compared.stdout
@@ -117,6 +117,33 @@ def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
         [{"from": 30, "to": 60}]
     ] * 3
     assert json.loads(whole.stdout)["partitions"][0]["first_difference"]["archived"]["offset"] == 30
+
+
+def test_a_plan_names_the_times_of_what_it_takes(program: Program, copy: str) -> None:
+    minute, hour = 60_000, 3_600_000
+    times = [1_760_000_000_000 + row * minute for row in range(240)]
+    writer = ArchiveWriter(program.root).partition("daily", 0)
+    writer.commit(records(range(240), timestamps=times))
+    copied = ("replay", "daily", "--to-topic", copy, "--dry-run")
+    cut = program(*copied, "--at", f"@{times[0] + hour}")
+    assert f"daily -> {copy}, 60 records" in cut.stderr
+    assert "2025-10-09T08:53:20Z  2025-10-09T09:52:20Z" in cut.stderr
+    assert "note: ends before 2025-10-09T09:53:20.000Z" in cut.stderr
+    part = program(*copied, "--since", f"@{times[0] + hour}", "--until", "2025-10-09T10:00")
+    assert f"daily -> {copy}, 7 records" in part.stderr
+    assert "2025-10-09T09:53:20Z  2025-10-09T09:59:20Z" in part.stderr
+    assert "timestamp >= 2025-10-09T09:53:20.000Z and timestamp < 2025-10-09T10:00:00.000Z" in part.stderr
+    assert not re.search(r"[0-9]{13}", cut.stderr + part.stderr)
+    keyed = program(*copied, "--since", f"@{times[0] + hour}", "--key", "61", "--json")
+    assert json.loads(keyed.stdout)["plan"]["records_exact"] is False
+    skipping = program(*copied, "--on-damage", "skip")
+    assert f"daily -> {copy}, at most 240 records" in skipping.stderr
+
+
+def test_times_the_wrong_way_round_are_named_as_dates(program: Program, copy: str) -> None:
+    result = program("replay", "orders", "--to-topic", copy, "--from", "2026-01-02", "--to", "2026-01-01", "--dry-run")
+    assert result.exit_code == 2
+    assert "start at 2026-01-02T00:00:00.000Z and to end before 2026-01-01T00:00:00.000Z" in result.stderr
 
 
 def test_some_partitions(program: Program, copy: str) -> None:
@@ -300,7 +327,7 @@ def test_only_some_records(program: Program, copy: str, cluster: MockCluster, tm
     assert offsets == [5, 15, 25]
     assert [(each["records"], each["from"], each["to"]) for each in told["partitions"]] == [(2, 15, 26)] * 2
     assert told["skipped"] == []
-    assert f"only records with timestamp < {TIME_OF_30} and header 'h' = b'v'" in told["plan"]["notes"][0]
+    assert "only records with timestamp < 2025-10-09T08:53:20.030Z and header 'h' = b'v'" in told["plan"]["notes"][0]
     assert program.held(copy) == 4
 
 
