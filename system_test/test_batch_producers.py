@@ -1,6 +1,7 @@
 """Both producers of batches on a real broker: what they leave there is the same."""
 
 import logging
+import random
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -13,9 +14,12 @@ from kafka import TopicPartition as Place
 
 from blockgz_runtime.kafka.batch_producer import BatchProducer, ConfluentProducer, KernelProducer
 from blockgz_runtime.kafka.kernel_choice import KERNEL
-from index_format.records import batch_from_records, iter_records
+from index_format.records import Record, batch_from_records, iter_records
+from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
+from replayer.replay.sinks.delivery_reports import read_back
+from replayer.replay.sinks.producer import TopicProducer, producer_settings
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import create_topic
 from tests.support.archives import records
@@ -101,3 +105,37 @@ def test_whoever_is_fenced_is_told(made: Callable[[], BatchProducer]) -> None:
     assert (error.code(), error.fatal(), error.retriable()) == (KafkaError._FENCED, True, False)
     with pytest.raises(KafkaException):
         first.produce(0, batch_from_records(records(range(3))), wait)
+
+
+@pytest.mark.parametrize("kind", [KernelProducer, ConfluentProducer])
+@pytest.mark.parametrize("refused", [0, 1, 700])
+def test_nothing_behind_a_refused_record_is_delivered(
+    kind: Any, refused: int, broker: KafkaBroker, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each partition, wherever the record is that is larger than the topic allows."""
+    if kind is KernelProducer and not KERNEL:
+        pytest.skip(KERNEL.why_not)
+    if kind is ConfluentProducer:
+        monkeypatch.setattr("blockgz_runtime.kafka.batch_producer.kernel_takes", lambda _: False)
+    create_topic(broker.bootstrap, topic_name, 3, {"max.message.bytes": "1000"})
+    properties = {"bootstrap.servers": broker.bootstrap}
+    noise = random.Random(refused)
+    rows = [Record(n, 1, 0, str(n).encode(), noise.randbytes(3000 if n == refused else 100), ()) for n in range(1000)]
+    producer = TopicProducer(
+        producer_settings(properties, 1000), topic_name, partial(read_back, properties, topic_name)
+    )
+    with pytest.raises(DeliveryFailed) as caught:
+        for start in range(0, len(rows), 250):
+            for partition in range(3):
+                producer.send(partition, batch_from_records(rows[start : start + 250]))
+        producer.flush()
+    producer.stop()
+    assert "Message size too large" in caught.value.why
+    assert caught.value.remedy == f"raise max.message.bytes of topic {topic_name}"
+    bounds = KafkaAdmin(properties).watermarks(topic_name, range(3))
+    acknowledged = {number: len(offsets) for number, offsets in producer.acknowledged().items()}
+    assert acknowledged == {number: bound.end for number, bound in bounds.items() if bound.end}
+    with closing(KafkaReader(properties, "read_uncommitted")) as reader:
+        for partition, bound in bounds.items():
+            found = [each.key for batch in reader.read(topic_name, partition, *bound) for each in iter_records(batch)]
+            assert found == [str(number).encode() for number in range(min(refused, len(found)))]

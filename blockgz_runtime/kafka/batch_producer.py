@@ -178,7 +178,7 @@ class ConfluentProducer:
         self._client = client = Producer(dict(settings))
         self._delivered: dict[int, list[int]] = {}
         self.failure: tuple[int, KafkaError] | None = None
-        self.poll, self.flush = client.poll, client.flush
+        self._report: Callable[[KafkaError], None] = settings.get("error_cb", lambda _: None)
         self.init_transactions, self.begin_transaction = client.init_transactions, client.begin_transaction
         self.send_offsets_to_transaction = client.send_offsets_to_transaction
         self.commit_transaction, self.abort_transaction = client.commit_transaction, client.abort_transaction
@@ -188,7 +188,7 @@ class ConfluentProducer:
         on_delivery = partial(self._on_delivery, partition, offsets.append)
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             self._produce(partition, batch.slice(start, ROWS_AT_ONCE), on_delivery, full)
-            self._client.poll(0)
+            self.poll(0)
             if self.failure is not None:
                 break
 
@@ -200,6 +200,20 @@ class ConfluentProducer:
 
     def __len__(self) -> int:
         return len(self._client)
+
+    def poll(self, seconds: float) -> int:
+        return self._served(self._client.poll, seconds)
+
+    def flush(self, seconds: float) -> int:
+        return self._served(self._client.flush, seconds)
+
+    def _served(self, serve: Callable[[float], int], seconds: float) -> int:
+        """Serve the client; its wrapper raises a fatal error in place of calling `error_cb`."""
+        try:
+            return serve(seconds)
+        except KafkaException as error:
+            self._report(error.args[0])
+            return len(self._client)
 
     def purge(self, *, in_flight: bool) -> None:
         self._client.purge(in_flight=in_flight)

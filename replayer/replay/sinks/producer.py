@@ -1,6 +1,7 @@
 """One producer to one topic: batches of records in order, as they are, with their own timestamps."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -44,14 +45,23 @@ SPEED = {
 WINDOW_BYTES = 16 * 1024 * 1024
 """Enough for five requests on their way to each of three leaders. The queue is larger, so that larger records fit."""
 PRODUCERS_AT_ONCE = 8
-
+SILENT_SECONDS = 600.0
+"""A partition that was sent nothing for so long counts as new: brokers forget a producer that is silent for a day."""
+AFTER_FATAL = {KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE}
+"""Codes of records that were not sent because of another record's fatal error."""
+TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 Meaning = Callable[[int, KafkaError], BlockgzError]
 """What to raise for a record of a partition that was not taken."""
 
 
 class TopicProducer:
-    """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any."""
+    """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any.
+
+    Without transactions, the first record for a partition goes alone. A broker takes any sequence number from a
+    producer that it does not know in a partition: had it refused the first batch, it would take the next ones, which
+    were on their way. Once it has acknowledged one record, it refuses what follows a batch that it refused.
+    """
 
     def __init__(
         self,
@@ -75,25 +85,48 @@ class TopicProducer:
         self.ends: Mapping[int, int] = {}
         """The ends of partitions before the first record, where they are known."""
         self._lanes: dict[int, LaneReports] = {}
+        self._begins_alone = "transactional.id" not in settings
+        self._last_sent: dict[int, float] = {}
+        self._held: dict[int, pa.RecordBatch] = {}
+        """Records by partition that wait until the one before them is acknowledged."""
+        self._answered: set[int] = set()
         self._failure: BlockgzError | None = None
         self._stopped = threading.Event()
 
     def send(self, partition: int, batch: pa.RecordBatch) -> None:
-        """Hands over a batch of `records.SCHEMA`, no timestamp of it 0; waits for room in the producer's queue.
+        """Hand over a batch of `records.SCHEMA`, no timestamp of it 0; wait for room in the producer's queue.
 
         Raises DeliveryFailed or AccessDenied as soon as it is known that a record was not taken.
         """
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = LaneReports(partition, self.ends.get(partition))
+        if partition not in self._lanes:
+            self._lanes[partition] = LaneReports(partition, self.ends.get(partition))
+        while partition in self._held:
+            self._serve(POLL_SECONDS)
         self._wait_for_window(batch)
-        lane.sent(batch)
+        now = time.monotonic()
+        if self._begins_alone and now - self._last_sent.get(partition, -SILENT_SECONDS) >= SILENT_SECONDS:
+            self._answered.discard(partition)
+            self._held[partition], batch = batch.slice(1), batch.slice(0, 1)
+        self._last_sent[partition] = now
+        self._hand_over(partition, batch)
+        self._serve(0)
+
+    def _hand_over(self, partition: int, batch: pa.RecordBatch) -> None:
+        self._lanes[partition].sent(batch)
         try:
             self.client.produce(partition, batch, self._wait_for_room)
         except KafkaException as error:
+            # After a fatal error the report that says why may still be on its way.
+            self.client.poll(POLL_SECONDS)
             self.raise_failure()
             raise self._meaning(partition, error.args[0]) from error
-        self._serve(0)
+
+    def _release(self) -> None:
+        """Hand over what waits behind records that are acknowledged by now."""
+        for partition in self._held.keys() & self._answered:
+            # Waiting for room releases others meanwhile.
+            if (batch := self._held.pop(partition, None)) is not None and batch.num_rows:
+                self._hand_over(partition, batch)
 
     def acknowledged(self) -> dict[int, Any]:
         """By partition, the offsets of the records that the cluster took since the last call: int64 arrays, in order.
@@ -110,12 +143,15 @@ class TopicProducer:
         """What was told so far: the records that it settles are kept no longer."""
         for number, offsets in self.client.delivered().items():
             self._lanes[number].told(offsets)
+            self._answered.add(number)
 
     def flush(self) -> None:
         """Waits until the cluster has taken everything, which has a deadline of its own; raises as `send` does."""
-        while self.client.flush(POLL_SECONDS):
+        while self.client.flush(POLL_SECONDS) or self._held:
+            self._collect()
             self.raise_failure()
             self.raise_if_stopped()
+            self._release()
         self.raise_failure()
         # An empty queue means nothing once `stop` has emptied it.
         self.raise_if_stopped()
@@ -147,7 +183,9 @@ class TopicProducer:
             )
 
     def not_taken(self, partition: int | None, error: KafkaError) -> BlockgzError:
-        """One of our errors for a record that was not taken; of which partition, where that is known."""
+        """Return one of our errors for a record that was not taken; of which partition, if that is known."""
+        if error.code() in AFTER_FATAL and self.connection_errors.fatal is not None:
+            partition, error = None, self.connection_errors.fatal
         place = self.topic if partition is None else f"{self.topic}:{partition}"
         what = f"the cluster did not accept a record for {place}"
         failure = self.connection_errors.denied or self.connection_errors.first
@@ -155,7 +193,7 @@ class TopicProducer:
         if error.code() in DENIED or self.connection_errors.denied is not None:
             remedy = "check the SASL settings (-X) and the ACLs: Write on the topic"
             return AccessDenied(what, why=reason, remedy=remedy)
-        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
+        if any(KafkaError(code).str() in error.str() for code in TOO_LARGE):
             return DeliveryFailed(what, why=reason, remedy=f"raise max.message.bytes of topic {self.topic}")
         return DeliveryFailed(what, why=reason, remedy="fix the cause and continue with --resume")
 
@@ -169,11 +207,12 @@ class TopicProducer:
         self._collect()
         self.raise_failure()
         self.raise_if_stopped()
+        self._release()
 
     def _wait_for_window(self, batch: pa.RecordBatch) -> None:
-        """Until no more records are unanswered than make a window, if they are as large as these are."""
+        """Wait until no more records are unanswered than make a window, if they are as large as these are."""
         most = self._window * batch.num_rows // max(1, payload_bytes(batch))
-        while len(self.client) > most:
+        while len(self.client) + sum(held.num_rows for held in self._held.values()) > most:
             self._serve(POLL_SECONDS)
 
     def _wait_for_room(self, record_bytes: int) -> None:

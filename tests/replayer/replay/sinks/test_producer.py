@@ -48,3 +48,48 @@ def test_a_window_of_records_is_unanswered_at_most(monkeypatch: pytest.MonkeyPat
     for _ in range(100):
         producer.send(0, batch)
     assert cluster.most == max(1, WINDOW_BYTES // value_bytes + 1)
+
+
+class PickyCluster(SlowCluster):
+    """Notes what it is handed; answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handed: list[tuple[int, list[int]]] = []
+        self.answers: dict[int, Any] = {}
+
+    def produce(self, partition: int, batch: pa.RecordBatch, full: Callable[[int], None]) -> None:
+        super().produce(partition, batch, full)
+        self.handed.append((partition, batch.column("offset").to_pylist()))
+
+    def delivered(self) -> dict[int, Any]:
+        told, self.answers = self.answers, {}
+        return told
+
+    def flush(self, _: float) -> int:
+        return 0
+
+
+def test_the_first_record_for_a_partition_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others of its batch, and no batch of another partition, wait until it is acknowledged."""
+    cluster = PickyCluster()
+    monkeypatch.setattr(producer_module, "batch_producer", lambda *_: cluster)
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    producer = TopicProducer({}, "copy", look=lambda *_: [])
+    three, two = (batch_from_records([Record(n, 1, 0, None, b"", ()) for n in some]) for some in (range(3), (3, 4)))
+    producer.send(0, three)
+    producer.send(1, three)
+    assert cluster.handed == [(0, [0]), (1, [0])]
+    cluster.answers = {0: np.array([7])}
+    producer.send(0, two)
+    assert cluster.handed[2:] == [(0, [1, 2]), (0, [3, 4])]
+    cluster.answers = {1: np.array([5])}
+    producer.flush()
+    assert cluster.handed[4:] == [(1, [1, 2])]
+    now += producer_module.SILENT_SECONDS
+    producer.send(0, two)
+    assert cluster.handed[5:] == [(0, [3])]
+    transactional = TopicProducer({"transactional.id": "job"}, "copy", look=lambda *_: [])
+    transactional.send(0, three)
+    assert cluster.handed[6:] == [(0, [0, 1, 2])]
