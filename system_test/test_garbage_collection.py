@@ -29,8 +29,8 @@ from index_format.chunk_index import ancestor_index
 from index_format.keys import ChunkStart, Conflict, ObjectKey, ObjectKind, catalog_name, parse_key
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import Verdict
 from replayer.verify.partition import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
@@ -70,7 +70,7 @@ class Site:
         async def use() -> Verdict:
             address: Address = parse_address(self.address)
             async with open_reader(address, S3Settings(self.endpoint_url)) as reader:
-                report = await verify_partition(Archive(reader), topic, 0, Depth.RECORDS, lambda count: None)
+                report = await verify_partition(Archive(reader), topic, 0, Depth.RECORDS, lambda *_: None)
                 assert not report.lost
                 return report.verdict
 

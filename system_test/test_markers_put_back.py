@@ -12,8 +12,9 @@ import pytest
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport, Verdict
+from replayer.verify.findings import PartitionReport
 from replayer.verify.partition import verify_partition
 from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
@@ -82,7 +83,7 @@ def test_markers_that_were_put_back_are_told_from_writers_at_work(
 
 def verified(archive: Path, topic: str, partition: int = 0) -> PartitionReport:
     reader = LocalReader(LocalAddress(str(archive)))
-    return asyncio.run(verify_partition(Archive(reader), topic, partition, Depth.STRUCTURE, lambda _: None))
+    return asyncio.run(verify_partition(Archive(reader), topic, partition, Depth.STRUCTURE, lambda *_: None))
 
 
 def test_a_partition_whose_marker_is_lost_gets_no_new_chain(site: Site, topic_name: str, tmp_path: Path) -> None:

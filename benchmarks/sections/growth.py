@@ -23,9 +23,10 @@ from benchmarks.tables import Table
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.reader import CountingReader
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.read.lookup import Found, look_up
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport, Verdict
+from replayer.verify.findings import PartitionReport
 from replayer.verify.partition import verify_partition
 from tests.support.memory_reader import MemoryReader
 
@@ -176,7 +177,7 @@ def verified(folder: str, chunks: int) -> Json:
 
     async def report() -> PartitionReport:
         archive = Archive(BareReader(LocalAddress(folder), chunks))
-        return await verify_partition(archive, TOPIC, 0, Depth.STRUCTURE, lambda _: None)
+        return await verify_partition(archive, TOPIC, 0, Depth.STRUCTURE, lambda *_: None)
 
     started = time.perf_counter()
     found = asyncio.run(report())

@@ -16,13 +16,14 @@ from index_format.records import Record
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.report import naming_what_is_left
 from replayer.place import ArchivePlace
+from replayer.read.damage import Verdict
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Positions, Reading, Selection
 from replayer.read.topics import TopicPartitions
 from replayer.replay.plan import describe_source
 from replayer.verify.against_topic import compare_with_topic
 from replayer.verify.comparison import Progress
-from replayer.verify.findings import ComparisonReport, Relation, Verdict
+from replayer.verify.findings import ComparisonReport, Relation
 from replayer.verify.report import comparison_document, record_document
 from replayer.verify.report_files import ReportFiles
 

@@ -27,6 +27,7 @@ from replayer.cli.restore.carrying_out import ending_signals, surroundings
 from replayer.cli.restore.output import print_outcome
 from replayer.kafka.admin import KafkaAdmin
 from replayer.place import ArchivePlace
+from replayer.read.damage import Verdict
 from replayer.replay.jobs.lock import held
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
@@ -141,7 +142,7 @@ async def _tried(options: DrillOptions, as_json: bool, kafka: dict[str, str], pl
         click.echo(msgspec.json.encode(document))
     else:
         _print(document)
-    return ended_code(PARTLY_FAILED if document["verdict"] == "FAILURE" else 0, signals, is_done=not run.ending)
+    return ended_code(PARTLY_FAILED if document["verdict"] is Verdict.FAILURE else 0, signals, is_done=not run.ending)
 
 
 def _print(document: dict[str, Any]) -> None:

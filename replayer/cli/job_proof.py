@@ -13,6 +13,7 @@ from blockgz_runtime.program.tables import print_table
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.place import ArchivePlace
+from replayer.read.damage import Verdict
 from replayer.replay.proof.job_proof import JobProof, proof_document, prove_job
 from replayer.replay.recorded_job import kept_job
 
@@ -24,7 +25,7 @@ def verify_job(name: str, jobs: str | None, kafka: dict[str, str], archive: Arch
         click.echo(msgspec.json.encode(proof_document(proof)))
     else:
         _print(proof)
-    return PARTLY_FAILED if proof.verdict == "FAILURE" else 0
+    return PARTLY_FAILED if proof.verdict is Verdict.FAILURE else 0
 
 
 async def _prove(
@@ -56,4 +57,6 @@ def _print(proof: JobProof) -> None:
             )
     for text in proof.warnings:
         click.echo(f"WARNING {text}")
+    if proof.not_compared:
+        click.echo(f"{proof.not_compared} records were counted and not compared")
     click.echo(proof.verdict)

@@ -13,9 +13,10 @@ from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.signing import is_signed_by, signature_of
 from blockgz_runtime.units import timestamp_text
 from index_format.errors import MalformedObject
+from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report
-from replayer.verify.findings import ArchiveReport, EarlierFindings, Verdict
+from replayer.verify.findings import ArchiveReport, EarlierFindings
 from replayer.verify.report import verification_document
 from replayer.verify.report_files import FORMAT, ReportFiles
 
@@ -85,7 +86,13 @@ def print_report(report: ArchiveReport) -> None:
             end = "" if orphan.end is None else orphan.end
             click.echo(f"{place} orphan {orphan.key}, offsets [{orphan.start}..{end}): above the marker, not committed")
     _print_above(report)
+    if report.checked_chunks < report.chunks:
+        click.echo(f"{_share(report.checked_chunks, report.chunks)}: damage in the others goes unnoticed")
     click.echo(report.verdict.value)
+
+
+def _share(checked: int, chunks: int) -> str:
+    return f"{checked:,} of {chunks:,} chunks were checked ({100 * checked / chunks:.3g}%)"
 
 
 def _print_since(found: EarlierFindings) -> None:
@@ -94,7 +101,8 @@ def _print_since(found: EarlierFindings) -> None:
         click.echo(f"FAILURE {place} differs from the report of {found.created}: {each.reason}")
     for warning in found.warnings:
         click.echo(f"WARNING {warning}")
-    click.echo(f"compared with the report of {found.created}: {found.partitions} partitions, {found.verdict.value}")
+    earlier = f"the report of {found.created} ({found.earlier_verdict})"
+    click.echo(f"compared with {earlier}: {found.partitions} partitions, {found.verdict.value}")
 
 
 def _print_above(report: ArchiveReport) -> None:
@@ -180,7 +188,12 @@ def _findings(body: bytes) -> str:
         return f": an erase of {records:,} records, {document['archive']}, {timestamp_text(document['at'])}"
     if kind != FORMAT:
         return ", but it is not a report of blockgz"
-    return f": {document['verdict']}, {document['archive']}, {document['created']}"
+    what = next((document[name] for name in ("archive", "restore", "drill") if name in document), "")
+    found = document.get("partitions")
+    partitions = found if isinstance(found, list) else []
+    checked, chunks = (sum(each.get(name, 0) for each in partitions) for name in ("checked_chunks", "chunks"))
+    share = f", {_share(checked, chunks)}" if checked < chunks else ""
+    return f": {document['verdict']}, {what}, {document['created']}{share}"
 
 
 def _content(path: Path) -> bytes:

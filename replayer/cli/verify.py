@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -24,7 +24,6 @@ from replayer.place import ArchivePlace
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.verify.chunk_checks import ChunkChoice, Depth
-from replayer.verify.chunk_checks import Progress as OnProgress
 from replayer.verify.earlier import EarlierReport
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.report_files import ReportFiles
@@ -147,27 +146,23 @@ async def _verify(
 
 
 @contextmanager
-def _watched(work: VerifyWork) -> Iterator[OnProgress]:
-    with naming_what_is_left(work.names, lambda: len(work.report.partitions)), _progress(work.bytes) as on_progress:
-        yield on_progress
+def _watched(work: VerifyWork) -> Iterator[Callable[[], None]]:
+    with naming_what_is_left(work.names, lambda: len(work.report.partitions)), _progress(work) as advanced:
+        yield advanced
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[OnProgress]:
-    """A bar on stderr where that is a terminal, a line every few seconds elsewhere."""
+def _progress(work: VerifyWork) -> Iterator[Callable[[], None]]:
+    """Show a bar on stderr if that is a terminal, otherwise a line every few seconds."""
     if not sys.stderr.isatty():
-        done = 0
 
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
+        def show() -> None:
+            click.echo(f"verifying: {bytes_text(work.done)} of {bytes_text(work.bytes)}", err=True)
 
-        with every(
-            PLAIN_SECONDS, lambda: click.echo(f"verifying: {bytes_text(done)} of {bytes_text(total)}", err=True)
-        ):
-            yield advance
+        with every(PLAIN_SECONDS, show):
+            yield lambda: None
         return
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
-        task = bar.add_task("verify", total=total)
-        yield lambda count: bar.advance(task, count)
+        task = bar.add_task("verify", total=work.bytes)
+        yield lambda: bar.update(task, completed=work.done, total=work.bytes)

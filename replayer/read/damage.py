@@ -4,8 +4,9 @@ What is missing, or not what led to it, need not be damaged: it may have been re
 read. The marker is read again then, and only if it leads to the same object, that is damaged.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from blockgz_runtime.errors import ObjectMissing
@@ -16,6 +17,21 @@ Damaged = (FormatError, ObjectMissing)
 
 MOST_REWRITES = 5
 """So often a marker is read again, and leads to something else that cannot be read either: then that is damaged."""
+
+
+class Verdict(StrEnum):
+    """What a verification, a proof, a restore or a drill found, worst first; docs/verify.md defines each."""
+
+    FAILURE = "FAILURE"
+    WARNING = "WARNING"
+    UNPROVED = "UNPROVED"
+    SAMPLED = "SAMPLED"
+    OK = "OK"
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of several verdicts; OK if there are none."""
+    return min(verdicts, key=list(Verdict).index, default=Verdict.OK)
 
 
 class Rereadable(Protocol):
@@ -64,10 +80,15 @@ class Unreadable(NamedTuple):
 
 @dataclass(frozen=True)
 class Damage:
-    """An object that is not what it must be, whether or not records are lost by it."""
+    """An object that is not what it must be, whether or not records are lost by it.
+
+    The chunks at offsets [start, end) have to be read to find it again; None if every verification finds it.
+    """
 
     key: str
     reason: str
+    start: int | None = field(default=None, compare=False)
+    end: int | None = field(default=None, compare=False)
 
 
 class LostRange(NamedTuple):

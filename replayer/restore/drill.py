@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from blockgz_runtime.errors import NotInArchive
 from index_format.errors import BlockgzError
 from replayer.groups.renaming import GroupMap
+from replayer.read.damage import Verdict, worst
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.stages import wall_clock
@@ -102,13 +103,17 @@ def drill_document(
     skipped = [f"{each.topic.source}: {lost}" for each in outcomes for lost in each.skipped]
     gaps = [f"{each.source}: {gap}" for each in part.topics for gap in each.gaps]
     failed = not proved or left or lacks or skipped
+    tried, of = (sum(len(each.numbers) for each in plan.topics) for plan in (part, whole))
+    verdicts = [each.verdict for each in outcomes if each.verdict is not None]
+    verdicts += [Verdict.FAILURE] if failed else [Verdict.WARNING] if gaps else []
+    verdicts += [Verdict.SAMPLED] if tried < of else []
     return {
-        "verdict": "FAILURE" if failed else "WARNING" if gaps else "OK",
+        "verdict": worst(verdicts),
         "drill": drill.name,
         "at": drill.at,
         "seed": drill.seed,
-        "partitions": sum(len(each.numbers) for each in part.topics),
-        "partitions_of": sum(len(each.numbers) for each in whole.topics),
+        "partitions": tried,
+        "partitions_of": of,
         "records": sum(each.records for each in outcomes),
         "bytes": part.bytes,
         "seconds": round(seconds, 3),

@@ -15,6 +15,7 @@ from blockgz_runtime.store.writer import Store
 from index_format.errors import FormatError
 from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused
+from replayer.read.damage import Verdict
 from replayer.replay.job import check_job_name
 from replayer.restore.document import RestorePlan, TopicToRestore
 
@@ -43,7 +44,7 @@ class TopicDone(Sealed, frozen=True, kw_only=True):
     source: str
     target: str
     records: Count
-    verdict: str | None
+    verdict: Verdict | None
     warnings: tuple[str, ...] = ()
     at: int
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from replayer.read.damage import Verdict, worst
 from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome
 from replayer.restore.document import RestorePlan
@@ -28,17 +29,15 @@ def outcome_document(
     seconds: float,
     acls: AclsOutcome | None = None,
 ) -> dict[str, Any]:
-    """What was done; `verdict` is OK only where every topic of the plan is restored and proved, its groups and
-    ACLs set.
-    """
+    """Return what was done; `verdict` is OK only if every topic is restored and proved, and groups and ACLs are set."""
     restored = all(each.state == "restored" for each in outcomes)
     lacks = any(each.topic.lacks or each.topic.gaps or each.skipped for each in outcomes)
-    sampled = any(each.verdict == "SAMPLED" for each in outcomes)
-    proved = "UNPROVED" if plan.prove == "none" else "SAMPLED" if sampled else "OK"
+    verdicts = [each.verdict for each in outcomes if each.verdict is not None]
+    verdicts += [Verdict.UNPROVED] if plan.prove == "none" else []
     failed = groups_error or (acls is not None and acls.error) or not restored
-    verdict = "FAILURE" if failed else "WARNING" if lacks else proved
+    verdicts += [Verdict.FAILURE] if failed else [Verdict.WARNING] if lacks else []
     return {
-        "verdict": verdict,
+        "verdict": worst(verdicts),
         "restore": name,
         "archive_id": plan.archive_id,
         "prove": plan.prove,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from blockgz_runtime.open_files import allow_open_files
 from index_format.errors import BlockgzError
+from replayer.read.damage import Verdict
 from replayer.replay.prepare import PRODUCERS
 from replayer.replay.proof.job_proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job
@@ -134,7 +135,7 @@ class RestoreRun:
         outcome.notes += proof.warnings
         if proof.not_compared:
             outcome.notes.append(f"sampled: {proof.not_compared} records are counted and not compared")
-        if proof.verdict == "FAILURE":
+        if proof.verdict is Verdict.FAILURE:
             outcome.state, outcome.error = "failed", f"the proof failed: {_fault(proof)}"
             outcome.do = f"see replayer verify --job {outcome.job}"
             return False

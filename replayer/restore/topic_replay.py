@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Literal
 
+from replayer.read.damage import Verdict
 from replayer.replay.pace import Commands
 from replayer.replay.replaying import planned_replay
 from replayer.replay.run import Progress
@@ -24,7 +25,7 @@ class TopicOutcome:
     state: TopicState = "interrupted"
     records: int = 0
     seconds: float = 0.0
-    verdict: str | None = None
+    verdict: Verdict | None = None
     error: str | None = None
     do: str | None = None
     notes: list[str] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from replayer.read.archive import Archive
 from replayer.read.topics import TopicPartitions
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Task
-from replayer.verify.chunk_checks import ChunkChoice, Depth, Progress
+from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.report import verification_document
 from replayer.verify.report_files import ReportFiles
 from replayer.verify.verifying import VerifyWork, verify_archive
@@ -203,9 +203,13 @@ async def verify(
     """Verifies, and writes the report where there is a folder for it."""
 
     @contextmanager
-    def watched(work: VerifyWork) -> Iterator[Progress]:
-        task.all = work.bytes
-        yield task.advance
+    def watched(work: VerifyWork) -> Iterator[Callable[[], None]]:
+        def advanced() -> None:
+            task.done, task.all = work.done, work.bytes
+            task.changed()
+
+        advanced()
+        yield advanced
 
     choice = ChunkChoice(None, share, random.randrange(2**32))
     report = await verify_archive(archive, wanted, depth, choice=choice, watched=watched)

@@ -5,6 +5,8 @@ read later leads to as well, unless an older one was put back. FORMAT.md, "Above
 """
 
 import asyncio
+from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -94,11 +96,26 @@ class _Kept:
 
 @dataclass
 class AboveListing:
-    """What lay above the markers of some partitions when it was made."""
+    """What lay above the markers of some partitions when it was made; if asked for, also which chunks there were."""
 
     bytes: int = 0
     """Of data that these partitions have."""
+    chunks: "dict[ObjectKind, array[int]] | None" = None
+    """Hashes of the names of all indexes and data objects: of a chunk 16 bytes are kept."""
     kept: dict[tuple[TopicFolder, int], _Kept] = field(default_factory=dict)
+
+    def note(self, key: ObjectKey) -> None:
+        """Keep that a chunk's index or data exists."""
+        if self.chunks is not None and key.kind in self.chunks:
+            self.chunks[key.kind].append(hash(key.stem))
+
+    def lacks(self, layout: str, index_key: str) -> bool:
+        """Return whether the index, or data of the same name, was not listed: it may be missing."""
+        key = parse_key(layout, index_key)
+        return self.chunks is not None and not all(
+            key is not None and (at := bisect_left(names, hash(key.stem))) < len(names) and names[at] == hash(key.stem)
+            for names in self.chunks.values()
+        )
 
     def of(self, partition: ArchivedPartition) -> list[ObjectKey]:
         """The objects that lay above its marker; none where it was not listed."""
@@ -106,13 +123,16 @@ class AboveListing:
         return [] if kept is None else kept.keys + ([kept.newest] if kept.newest else [])
 
 
-async def list_above(archive: Archive, places: Iterable[tuple[str, int]]) -> AboveListing:
+async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chunks: bool = False) -> AboveListing:
     """Lists what lies above the markers of partitions, before the markers are read that it is compared with.
 
-    A partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, from the chain's end
+    With `chunks` everything is listed, so that missing chunks are found without reading those that are there. A
+    partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, from the chain's end
     on, layout `seed` one of the whole archive. Of a partition at most some MB are kept.
     """
     listing, limit = AboveListing(), asyncio.Semaphore(PARTITIONS_AT_ONCE)
+    if chunks and archive.other is None:
+        listing.chunks = {ObjectKind.INDEX: array("q"), ObjectKind.DATA: array("q")}
 
     async def look(topic: str, number: int) -> None:
         async with limit:
@@ -125,20 +145,29 @@ async def list_above(archive: Archive, places: Iterable[tuple[str, int]]) -> Abo
             if archive.other is None and (archive.layout != "seed" or partition.marker.successor is None):
                 kept = listing.kept[partition.keys.folder, number] = _Kept(_Bounds.of(partition.marker))
                 if archive.layout != "seed":
-                    await _list_partition(archive, partition.keys, kept)
+                    await _list_partition(archive, partition, kept, listing)
 
     await asyncio.gather(*(look(*place) for place in places))
-    if archive.layout == "seed" and listing.kept:
+    if archive.layout == "seed" and (listing.kept or listing.chunks):
         await _list_all(archive, listing)
+    if listing.chunks is not None:
+        listing.chunks = {kind: array("q", sorted(names)) for kind, names in listing.chunks.items()}
     return listing
 
 
-async def _list_partition(archive: Archive, keys: PartitionKeys, kept: _Kept) -> None:
-    # Catalogs are named _catalog/: behind it too.
-    async for name in archive.reader.list(keys.home, f"{keys.home}{kept.bounds.chain_end:020d}"):
-        key = parse_key(keys.layout, name)
-        if key is not None:
-            kept.offer(key)
+async def _list_partition(archive: Archive, partition: ArchivedPartition, kept: _Kept, listing: AboveListing) -> None:
+    for keys, _ in partition.folders:
+        is_newest = keys.home == partition.keys.home
+        if not (is_newest or listing.chunks is not None):
+            continue
+        # Catalogs are named _catalog/: behind it too.
+        start = "" if listing.chunks is not None else f"{keys.home}{kept.bounds.chain_end:020d}"
+        async for name in archive.reader.list(keys.home, start):
+            key = parse_key(keys.layout, name)
+            if key is not None:
+                listing.note(key)
+                if is_newest:
+                    kept.offer(key)
 
 
 async def _list_all(archive: Archive, listing: AboveListing) -> None:
@@ -147,6 +176,7 @@ async def _list_all(archive: Archive, listing: AboveListing) -> None:
         key = parse_key("seed", name)
         if key is None:
             continue
+        listing.note(key)
         place = key.folder, key.partition
         is_catalog = key.kind is ObjectKind.CATALOG
         kept = listing.kept.get(place) if is_catalog else newest.get((key.folder.topic, key.partition))

@@ -10,11 +10,12 @@ from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.read.archive import Archive
 from replayer.read.blocks import readable_chunks
+from replayer.read.damage import Verdict
 from replayer.read.partition import Chunk
 from replayer.read.selection import Positions, Selection, chosen_entries, erased_ranges, select
 from replayer.read.topics import TopicPartitions
 from replayer.verify.comparison import Progress, compare_copy, compare_source, relation_of
-from replayer.verify.findings import ComparisonReport, Relation, Verdict
+from replayer.verify.findings import ComparisonReport, Relation
 
 EVERYTHING = Positions()
 

@@ -80,8 +80,12 @@ class Depth(IntEnum):
     """Every record is decoded."""
 
 
-Progress = Callable[[int], None]
-"""Gets the bytes of data that each finished chunk accounts for."""
+Progress = Callable[[int, int], None]
+"""Gets the bytes of each chunk's data: those that were checked, and those of a chunk that was not chosen."""
+
+
+def unwatched(_checked: int, _passed: int) -> None:
+    """Ignore progress."""
 
 
 class CheckedBlock(NamedTuple):
@@ -224,8 +228,9 @@ class _ChunkChecks:
         if self._depth > Depth.STRUCTURE and under_way.digest.hexdigest() != chunk.index.data.sha256:
             under_way.damage = under_way.damage or "its sha256 is not the one in its index"
         if under_way.damage is not None:
-            self._found.damage.append(Damage(chunk.data_key, under_way.damage))
-        self._progress(chunk.entry.bytes)
+            at = chunk.entry.start_offset, chunk.entry.next_offset
+            self._found.damage.append(Damage(chunk.data_key, under_way.damage, *at))
+        self._progress(chunk.entry.bytes, 0)
 
     def _lose(self, found: Unreadable) -> None:
         """A block of the chunk under way, or a chunk."""
@@ -237,7 +242,7 @@ class _ChunkChecks:
         else:
             self._end_chunk()
             self._found.recounted += found.num_records
-            self._found.damage.append(Damage(found.key, found.reason))
+            self._found.damage.append(Damage(found.key, found.reason, found.start, found.end))
 
     def _pass(self, checked: CheckedBlock) -> None:
         assert self._chunk is not None

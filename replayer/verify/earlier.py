@@ -14,7 +14,7 @@ from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.blocks import read_block
-from replayer.read.damage import Damaged
+from replayer.read.damage import Damaged, Verdict, worst
 from replayer.read.partition import END, ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import erased_ranges
@@ -38,6 +38,7 @@ class EarlierPartition(msgspec.Struct, frozen=True):
     erased: tuple[Erased, ...] = ()
     incarnation: int | None = None
     chain: str | None = None
+    checked_chunks: int | None = None
 
     @property
     def folder(self) -> TopicFolder:
@@ -61,6 +62,13 @@ class EarlierReport(msgspec.Struct, frozen=True):
     depth: str
     partitions: tuple[EarlierPartition, ...]
     archive_id: str | None = None
+    verdict: Verdict = Verdict.OK
+
+    @property
+    def own_verdict(self) -> Verdict:
+        """The verdict; earlier releases called a sample OK."""
+        is_sample = any(each.checked_chunks not in (None, each.chunks) for each in self.partitions)
+        return worst([self.verdict, Verdict.SAMPLED] if is_sample else [self.verdict])
 
 
 def parse_report(body: bytes, name: str) -> EarlierReport:
@@ -104,7 +112,7 @@ async def compare_with(
             why=f"it is of archive {report.archive_id} at {report.archive}, this one is {archive_id}",
             remedy="check -a; if it is right, the archive verified then is no longer there",
         )
-    found = EarlierFindings(report.created)
+    found = EarlierFindings(report.created, report.own_verdict)
     for each in selected(report, topics):
         found.partitions += 1
         name = f"{each.topic}:{each.partition}"

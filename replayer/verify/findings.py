@@ -7,22 +7,9 @@ from typing import NamedTuple
 
 from index_format.chunk_index import Gap
 from index_format.records import Record
-from replayer.read.damage import Damage, LostRange
+from replayer.read.damage import Damage, LostRange, Verdict, worst
 from replayer.read.inventory import MissingPartition
 from replayer.read.positions import OffsetRange
-
-
-class Verdict(Enum):
-    """FAILURE is damage or a difference; WARNING is what was recorded when it happened, or is excused."""
-
-    OK = "OK"
-    WARNING = "WARNING"
-    FAILURE = "FAILURE"
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """The worst of several verdicts; OK of none."""
-    return next((each for each in (Verdict.FAILURE, Verdict.WARNING) if each in verdicts), Verdict.OK)
 
 
 class AbsentPartition(NamedTuple):
@@ -78,6 +65,8 @@ class PartitionReport:
     incarnation: int | None = None
     chain: str | None = None
     """The digest of the chain, see `replayer.verify.partition.ChainDigest`; None where not all of it can be read."""
+    checked: list[OffsetRange] = field(default_factory=list)
+    """The offsets of the chunks that were checked, in order and apart."""
     unopened: int = 0
     """Encrypted chunks whose contents were to be looked at, and were not, for want of keys."""
 
@@ -85,7 +74,9 @@ class PartitionReport:
     def verdict(self) -> Verdict:
         if self.lost or self.damage:
             return Verdict.FAILURE
-        return Verdict.WARNING if self.gaps or self.unopened else Verdict.OK
+        if self.gaps or self.unopened:
+            return Verdict.WARNING
+        return Verdict.OK if self.checked_chunks == self.chunks else Verdict.SAMPLED
 
     @property
     def readable(self) -> list[OffsetRange]:
@@ -116,6 +107,8 @@ class EarlierFindings:
     """What the comparison with an earlier report found; `partitions` were compared."""
 
     created: str
+    earlier_verdict: Verdict
+    """The report's own: of what it had not read, the comparison says that it is the same, not that it is right."""
     partitions: int = 0
     differences: list[EarlierDifference] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -142,6 +135,14 @@ class ArchiveReport:
     """When the inventory was made from a listing, in ms: what was lost before is not missed."""
     archive_id: str | None = None
     since_report: EarlierFindings | None = None
+
+    @property
+    def chunks(self) -> int:
+        return sum(each.chunks for each in self.partitions)
+
+    @property
+    def checked_chunks(self) -> int:
+        return sum(each.checked_chunks for each in self.partitions)
 
     @property
     def verdict(self) -> Verdict:

@@ -15,6 +15,8 @@ from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.damage import MOST_REWRITES, Damage, Damaged, LostRange, Unreadable
 from replayer.read.partition import ArchivedPartition
+from replayer.read.positions import OffsetRange
+from replayer.read.prefetch import streamed
 from replayer.read.selection import joined_ranges
 from replayer.verify.above_marker import AboveListing, AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import (
@@ -26,6 +28,7 @@ from replayer.verify.chunk_checks import (
     Progress,
     check_chunks,
     joined,
+    unwatched,
 )
 from replayer.verify.findings import PartitionReport
 from replayer.verify.survey import Identity
@@ -69,6 +72,10 @@ class ChunkChain:
     last_is_candidate: bool = False
     checked: int = 0
     """Chunks that were chosen and could be read once more."""
+    checked_offsets: list[OffsetRange] = field(default_factory=list)
+    """The offsets of these, each from the end of the chunk before it: in order and apart."""
+    unlisted: list[ChunkEntry] = field(default_factory=list)
+    """Chunks that were not chosen, and of which a listing lacks the index or the data."""
     last_offsets: "array[int]" = field(default_factory=lambda: array("q"))
     gaps: set[Gap] = field(default_factory=set)
     lost: list[LostRange] = field(default_factory=list)
@@ -90,6 +97,13 @@ class ChunkChain:
         if self.last_is_candidate:
             self.candidates += 1
             self.first_candidate = self.first_candidate or entry.name
+
+    def check(self, start: int, end: int) -> None:
+        """Note that all there is at offsets [start, end), at or above those before, is checked."""
+        if self.checked_offsets and self.checked_offsets[-1].end == start:
+            start = self.checked_offsets.pop().start
+        if start < end:
+            self.checked_offsets.append(OffsetRange(start, end))
 
     def lose(self, catalog: Unreadable) -> None:
         self.is_whole = False
@@ -118,20 +132,22 @@ async def verify_partition(
     `listing` was made before, of this partition too; without one it is made here. Where something is damaged, and was
     rewritten since the marker was read, what it leads to now is verified. Raises only for what is not damage.
     """
-    listing = listing or await list_above(archive, [(topic, partition)])
+    listing = listing or await list_above(archive, [(topic, partition)], chunks=not choice.takes_all)
     opened = await open_to_verify(archive, topic, partition)
     if isinstance(opened, PartitionReport):
         return opened
     for _ in range(MOST_REWRITES):
         chain = await read_chain(opened, choice)
         above = await look_above(opened, listing)
-        found = await check_chunks(opened, chosen_chunks(opened, chain, progress), depth, progress)
-        report = assembled(opened, topic, chain, [found], identity, above)
-        lost = [each.start for each in (*chain.lost, *found.lost)]
-        newer = await opened.newer(*lost[:1]) if lost or found.damage else None
+        parts = [await check_chunks(opened, chosen_chunks(opened, chain, progress, listing), depth, progress)]
+        if chain.unlisted:
+            parts.insert(0, await check_chunks(opened, streamed(chain.unlisted), depth, unwatched))
+        report = assembled(opened, topic, chain, parts, identity, above)
+        lost = [each.start for each in (*chain.lost, *(lost for part in parts for lost in part.lost))]
+        newer = await opened.newer(*lost[:1]) if lost or any(part.damage for part in parts) else None
         if newer is None:
             break
-        opened, progress = newer, lambda _: None
+        opened, progress = newer, unwatched
     return report
 
 
@@ -142,7 +158,8 @@ async def open_to_verify(archive: Archive, topic: str, partition: int) -> Archiv
     except Damaged as error:
         keys = await archive.partition_keys(topic, partition)
         lost = await _unreachable(archive, keys)
-        return PartitionReport(topic, partition, lost=lost, damage=[Damage(keys.marker, error.reason)])
+        damage = [Damage(keys.marker, error.reason)]
+        return PartitionReport(topic, partition, lost=lost, damage=damage, incarnation=keys.folder.incarnation)
 
 
 async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_CHUNK) -> ChunkChain:
@@ -171,30 +188,44 @@ async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_C
 
 
 async def chosen_chunks(
-    partition: ArchivedPartition, chain: ChunkChain, progress: Progress = lambda _: None
+    partition: ArchivedPartition,
+    chain: ChunkChain,
+    progress: Progress = unwatched,
+    listing: AboveListing | None = None,
 ) -> AsyncIterator[ChunkEntry]:
     """The chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others.
 
-    A catalog that cannot be read any more becomes damage of the chain.
+    A catalog that cannot be read any more becomes damage of the chain. Those of the others that a `listing` lacks are
+    noted there.
     """
     known = {each.key for each in chain.damage}
     chosen = iter(chain.chosen)
     wanted, number = next(chosen, None), 0
+    behind, is_checked = partition.floor, True
+    chain.check(0, behind)
     async for entry in partition.walk(0, END):
         if isinstance(entry, Unreadable) and entry.key not in known:
             chain.lose(entry)
             chain.records -= entry.num_records
             chain.last_is_candidate = False  # which of the others are chosen is another question now
+        if isinstance(entry, Unreadable):
+            behind, is_checked = entry.end, False
         if not isinstance(entry, ChunkEntry):
             continue
         is_candidate = chain.choice.considers(entry)
-        if is_candidate and number == wanted:
+        is_checked = is_candidate and number == wanted
+        if is_checked:
             wanted = next(chosen, None)
             chain.checked += 1
+            chain.check(behind, entry.next_offset)
             yield entry
         else:
-            progress(entry.bytes)
-        number += is_candidate
+            if listing is not None and listing.lacks(partition.keys_of(entry).layout, partition.index_key(entry)):
+                chain.unlisted.append(entry)
+            progress(0, entry.bytes)
+        behind, number = entry.next_offset, number + is_candidate
+    if is_checked:
+        chain.check(behind, partition.next_offset)
 
 
 def _check_joints(chain: ChunkChain, joints: Sequence[Joint], turns: Collection[int]) -> None:
@@ -252,9 +283,11 @@ def assembled(
     marker, chosen = partition.marker, chain.chosen
     lost = sorted([*chain.lost, *found.lost], key=lambda each: each.start)
     reasons = [] if identity is None else identity.objections(partition.keys.folder, marker)
+    about_tail = list[Damage]()
     has_last = chain.last_is_candidate and chosen[-1] == chain.candidates - 1 and _has_newest(partition, chain)
     if has_last and found.last_hash != marker.tail_hash and found.last_hash and marker.tail_hash:
-        reasons.insert(0, "its tail_hash is not that of the last record")
+        reason, last = "its tail_hash is not that of the last record", chain.last_offsets[-1]
+        about_tail.append(Damage(partition.keys.marker, reason, last, last + 1))
     named = [gap for gap in found.gaps if gap.end > partition.floor]
     # Markers tell when a gap was recorded, and indexes do not.
     gaps = {(gap.start, gap.end, gap.reason): gap for gap in (*named, *chain.gaps)}.values()
@@ -276,6 +309,7 @@ def assembled(
             *chain.damage,
             *found.damage,
             *partition.damage,
+            *about_tail,
             *(Damage(partition.keys.marker, reason) for reason in reasons),
             *above.damage,
         ],
@@ -284,6 +318,7 @@ def assembled(
         incarnation=partition.keys.folder.incarnation,
         chain=chain.digest.sha256 if chain.is_whole else None,
         unopened=found.unopened,
+        checked=chain.checked_offsets,
     )
 
 

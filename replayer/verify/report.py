@@ -8,7 +8,7 @@ import msgspec
 
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
-from replayer.read.damage import Damage
+from replayer.read.damage import Damage, Verdict
 from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import (
@@ -28,7 +28,7 @@ table { border-collapse: collapse; margin: 1em 0; width: 100% }
 th, td { border-bottom: 1px solid #ccc; padding: .3em .6em; text-align: left; vertical-align: top }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 code { font-size: 90%; overflow-wrap: anywhere }
-.OK { color: #186a2b } .WARNING { color: #8a5a00 } .FAILURE { color: #a8071a; font-weight: bold }
+.OK { color: #186a2b } .WARNING, .UNPROVED, .SAMPLED { color: #8a5a00 } .FAILURE { color: #a8071a; font-weight: bold }
 """
 COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chunks", "checked_chunks")
 UNUSUAL_COUNTS = ("unopened_chunks",)
@@ -42,6 +42,8 @@ def verification_document(report: ArchiveReport, address: str, depth: Depth) -> 
         "verdict": report.verdict.value,
         "archive": address,
         "depth": depth.name.lower(),
+        "chunks": report.chunks,
+        "checked_chunks": report.checked_chunks,
         "partitions": [_partition(partition) for partition in report.partitions],
         "damage": [_damage(damage) for damage in report.damage],
         "absent": [absent._asdict() for absent in report.absent],
@@ -77,6 +79,7 @@ def _since_report(found: EarlierFindings) -> Document:
     return {
         "verdict": found.verdict.value,
         "created": found.created,
+        "earlier_verdict": found.earlier_verdict,
         "partitions": found.partitions,
         "differences": differences,
         "warnings": found.warnings,
@@ -104,6 +107,7 @@ def _partition(report: PartitionReport) -> Document:
         "incarnation": report.incarnation,
         "chain": report.chain,
         "unopened_chunks": report.unopened,
+        "checked": _runs(report.checked),
     }
 
 
@@ -149,7 +153,7 @@ def _runs(runs: Iterable[OffsetRange]) -> list[Document]:
 
 
 def _damage(damage: Damage) -> Document:
-    return {"object": damage.key, "reason": damage.reason}
+    return {"object": damage.key, "reason": damage.reason, "from": damage.start, "to": damage.end}
 
 
 def _digests(digests: Digests | None) -> Document | None:
@@ -232,7 +236,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, int | float):
         return f'<td class="number">{value:,}</td>'
     text = escape(str(value))
-    if text in ("OK", "WARNING", "FAILURE"):
+    if text in Verdict.__members__:
         return f'<td class="{text}">{text}</td>'
     return f"<td><code>{text}</code></td>" if len(text) == 64 or text.startswith("{") else f"<td>{text}</td>"
 

@@ -25,11 +25,11 @@ from index_format.identity import TopicConfig
 from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_catalog, decode_marker
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
-from replayer.read.damage import Damaged, SkipDamage, StopAtDamage
+from replayer.read.damage import Damaged, SkipDamage, StopAtDamage, Verdict
 from replayer.read.inventory import compare
 from replayer.read.selection import scan
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport, Verdict
+from replayer.verify.findings import PartitionReport
 from replayer.verify.partition import verify_partition
 from replayer.verify.survey import Identity, read_identity
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
@@ -405,7 +405,7 @@ async def _check_older(partition: Written, archive: Archive, identity: Identity,
 
 async def _verified(partition: Written, archive: Archive, identity: Identity) -> PartitionReport:
     return await verify_partition(
-        archive, partition.topic, partition.number, Depth.RECORDS, lambda _: None, identity=identity
+        archive, partition.topic, partition.number, Depth.RECORDS, lambda *_: None, identity=identity
     )
 
 

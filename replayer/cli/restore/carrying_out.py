@@ -23,6 +23,7 @@ from replayer.kafka.acls import KafkaAcls
 from replayer.kafka.groups import KafkaGroups
 from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.replay.jobs.log import this_process
 from replayer.replay.stages import wall_clock
 from replayer.restore.acls import AclsOutcome, set_acls
@@ -102,7 +103,7 @@ async def carried_out(
     stand = (groups is not None or plan.groups is None) and (acls is not None or not plan.create_acls)
     is_done = not run.ending or (stand and all(each.state == "restored" for each in outcomes))
     lacks = any(each.topic.lacks or each.skipped for each in outcomes)
-    failed = document["verdict"] == "FAILURE" or lacks
+    failed = document["verdict"] is Verdict.FAILURE or lacks
     return ended_code(PARTLY_FAILED if failed else 0, signals, is_done=is_done)
 
 

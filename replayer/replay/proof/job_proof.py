@@ -12,6 +12,7 @@ import pyarrow as pa
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Selection, erased_ranges, joined_ranges
 from replayer.replay.jobs.folder import JobFolder, JobRequest
@@ -40,17 +41,17 @@ class JobProof:
     warnings: list[str] = field(default_factory=list)
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """FAILURE where records are wrong, foreign or not there; WARNING where some came twice, are still to come, or
         were pruned or erased from the archive since.
 
         SAMPLED where nothing of that was found, and not all was looked at.
         """
         if any(lane.faulty for lane in self.lanes):
-            return "FAILURE"
+            return Verdict.FAILURE
         if self.warnings or any(lane.sent_twice or lane.gone for lane in self.lanes):
-            return "WARNING"
-        return "SAMPLED" if self.not_compared else "OK"
+            return Verdict.WARNING
+        return Verdict.SAMPLED if self.not_compared else Verdict.OK
 
     @property
     def not_compared(self) -> int:

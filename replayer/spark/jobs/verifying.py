@@ -19,7 +19,7 @@ from replayer.read.partition import ArchivedPartition
 from replayer.read.prefetch import streamed
 from replayer.spark.jobs.reading import named_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
-from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
+from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks, unwatched
 from replayer.verify.earlier import EarlierReport, compare_with
 from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, open_to_verify, read_chain
@@ -108,17 +108,18 @@ async def planned(
             witness = await named_topics(archive, topics, {each.folder.topic for each in demands.earlier.partitions})
             compared = await compare_with(archive, found.identity.archive_id, demands.earlier, witness)
             found.report.since_report = compared
-        listing = await list_above(archive, found.places)
+        listing = await list_above(archive, found.places, chunks=not choice.takes_all)
         for topic, number in found.places:
             partition = await open_to_verify(archive, topic, number)
             if isinstance(partition, PartitionReport):
                 subjects.append(partition)
                 continue
             chain = await read_chain(partition, choice)
-            if digests and len(partition.folders) == 1:
+            if digests and choice.takes_all and len(partition.folders) == 1:
                 slices.append(await _whole(len(subjects), partition, chain))
             else:
-                chosen = [entry async for entry in chosen_chunks(partition, chain)]
+                chosen = [entry async for entry in chosen_chunks(partition, chain, listing=listing)]
+                chosen = sorted([*chosen, *chain.unlisted], key=lambda entry: entry.start_offset)
                 slices += _slices(len(subjects), partition, chosen, None if digests else task_bytes)
             subjects.append(Subject(topic, partition, chain, await look_above(partition, listing)))
     return VerificationPlan(found, subjects, slices)
@@ -212,4 +213,4 @@ class Check:
             entries = streamed(task.entries)
             if task.choice is not None:
                 entries = chosen_chunks(partition, await read_chain(partition, task.choice))
-            return await check_chunks(partition, entries, self.depth, lambda _: None)
+            return await check_chunks(partition, entries, self.depth, unwatched)

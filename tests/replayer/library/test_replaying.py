@@ -8,9 +8,9 @@ import replayer
 from index_format.records import iter_records
 from replayer.kafka.reader import KafkaReader
 from replayer.library.replaying import ReplayChoice, replay_request
+from replayer.read.damage import Verdict
 from replayer.read.topics import TopicPartitions
 from replayer.replay.request import ReplayRequest, Shape
-from replayer.verify.findings import Verdict
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 

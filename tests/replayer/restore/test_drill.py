@@ -3,6 +3,7 @@
 import pytest
 
 from blockgz_runtime.errors import NotInArchive
+from replayer.read.damage import Verdict
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.drill import Drill, drill_document, sampled
 from replayer.restore.topic_replay import TopicOutcome
@@ -57,14 +58,16 @@ def test_what_is_refused_or_empty_is_not_taken() -> None:
 
 
 def outcome(state: str, **changes: object) -> TopicOutcome:
-    fields = {"records": 100, "verdict": "OK", **changes}
+    fields = {"records": 100, "verdict": Verdict.OK, **changes}
     return TopicOutcome(topic("a"), "drill.a-1", state, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("found", "left", "whole", "verdict"),
     [
-        (outcome("restored"), [], plan(topic("a"), topic("b")), "OK"),
+        (outcome("restored"), [], plan(topic("a")), "OK"),
+        (outcome("restored"), [], plan(topic("a"), topic("b")), "SAMPLED"),
+        (outcome("restored", verdict=Verdict.WARNING), [], plan(topic("a"), topic("b")), "WARNING"),
         (outcome("failed", error="no"), [], plan(topic("a")), "FAILURE"),
         (outcome("interrupted"), [], plan(topic("a")), "FAILURE"),
         (outcome("restored", skipped=["0 [3..5): damaged"]), [], plan(topic("a")), "FAILURE"),

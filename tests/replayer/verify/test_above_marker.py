@@ -17,9 +17,10 @@ from index_format.chunk_index import Gap
 from index_format.keys import Conflict, ObjectKey, ObjectKind, parse_key
 from index_format.marker import Continues, Marker, claimed, decode_marker, encode
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.verify import above_marker
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport, Verdict
+from replayer.verify.findings import PartitionReport
 from replayer.verify.partition import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
@@ -34,7 +35,7 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveWriter:
 
 def verified(partition: PartitionWriter, topic: str = "orders", depth: Depth = Depth.RECORDS) -> PartitionReport:
     archive = Archive(LocalReader(LocalAddress(str(partition.archive.root))))
-    return asyncio.run(verify_partition(archive, topic, 0, depth, lambda _: None))
+    return asyncio.run(verify_partition(archive, topic, 0, depth, lambda *_: None))
 
 
 def claim(partition: PartitionWriter) -> None:
@@ -212,7 +213,7 @@ class Committing(PassingReader):
 def test_a_live_archive_is_never_a_failure(writer: ArchiveWriter) -> None:
     partition, _ = written(writer, 2)
     reader = Committing(partition)
-    report = asyncio.run(verify_partition(Archive(reader), "orders", 0, Depth.STRUCTURE, lambda _: None))
+    report = asyncio.run(verify_partition(Archive(reader), "orders", 0, Depth.STRUCTURE, lambda *_: None))
     assert report.verdict is Verdict.OK
     assert report.chunks > 5 and not report.lost and not report.damage
 

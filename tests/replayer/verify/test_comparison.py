@@ -15,9 +15,10 @@ from index_format.records import Record, batch_from_records
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
+from replayer.read.damage import Verdict
 from replayer.read.positions import OffsetRange
 from replayer.verify.comparison import compare_copy, compare_source, relation_of
-from replayer.verify.findings import ComparisonReport, Difference, Excused, PartitionComparison, Relation, Verdict
+from replayer.verify.findings import ComparisonReport, Difference, Excused, PartitionComparison, Relation
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.selections import selections_of

@@ -16,10 +16,11 @@ from index_format.chunk_index import Gap
 from index_format.keys import Conflict
 from index_format.marker import encode, inserted
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.read.topics import parse_topic
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, compare_with, parse_report
-from replayer.verify.findings import ArchiveReport, EarlierFindings, Verdict
+from replayer.verify.findings import ArchiveReport, EarlierFindings
 from replayer.verify.partition import verify_partition
 from replayer.verify.report import verification_document
 from replayer.verify.survey import survey
@@ -53,7 +54,7 @@ def report_of(writer: ArchiveWriter, *topics: str) -> EarlierReport:
         identity, places, report = await survey(archive, [(topic, None) for topic in topics])
         for topic, number in places:
             report.partitions.append(
-                await verify_partition(archive, topic, number, Depth.STRUCTURE, lambda _: None, identity=identity)
+                await verify_partition(archive, topic, number, Depth.STRUCTURE, lambda *_: None, identity=identity)
             )
         return report
 

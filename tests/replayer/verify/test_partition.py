@@ -1,6 +1,8 @@
 """Verifying a partition; test_verify_corruption.py and its campaign try every kind of damage."""
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,17 @@ from blockgz_runtime.store.local import LocalReader
 from index_format import objects
 from index_format.chunk_index import Gap
 from index_format.key_filter import hashes_of, key_filter
+from index_format.keys import INDEX_SUFFIXES
 from index_format.marker import encode, entry_of, inserted
 from index_format.records import Record
 from replayer.read.archive import Archive
-from replayer.read.damage import LostRange
-from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth
-from replayer.verify.findings import PartitionReport, Verdict
+from replayer.read.damage import LostRange, Verdict
+from replayer.read.positions import OffsetRange
+from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth
+from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, read_chain, verify_partition
 from replayer.verify.survey import read_identity
+from replayer.verify.verifying import VerifyWork, verify_archive
 from tests.index_format.builders import record
 from tests.replayer.conftest import Opened
 from tests.support import chain
@@ -28,7 +33,7 @@ from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 def verified(root: Path, depth: Depth = Depth.RECORDS) -> PartitionReport:
     archive = Archive(LocalReader(LocalAddress(str(root))))
-    return asyncio.run(verify_partition(archive, "orders", 0, depth, lambda count: None))
+    return asyncio.run(verify_partition(archive, "orders", 0, depth, lambda *_: None))
 
 
 def offsets(lost: list[LostRange], of: list[Record]) -> set[int]:
@@ -264,7 +269,9 @@ def test_the_chosen_chunks_are_those_of_the_chain(opened: Opened, writer: Archiv
     async def chosen(archive: Archive, choice: ChunkChoice) -> tuple[list[int], list[int]]:
         opened = await archive.open_partition("orders", 0)
         chain, skipped = await read_chain(opened, choice), list[int]()
-        found = [entry.start_offset async for entry in chosen_chunks(opened, chain, skipped.append)]
+        found = [
+            entry.start_offset async for entry in chosen_chunks(opened, chain, lambda _, passed: skipped.append(passed))
+        ]
         assert len(found) == len(chain.chosen)
         return found, skipped
 
@@ -311,3 +318,65 @@ def test_a_catalog_is_not_remembered_forever(
         return (await read_chain(partition)).chunks, len(partition._catalogs)
 
     assert opened.read(walked) == (1000, 3)
+
+
+def share_verified(root: Path, choice: ChunkChoice, depth: Depth = Depth.BLOCKS) -> ArchiveReport:
+    archive = Archive(LocalReader(LocalAddress(str(root))))
+    return asyncio.run(verify_archive(archive, [], depth, choice=choice))
+
+
+@pytest.fixture(params=["topic", "seed"])
+def twenty(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, PartitionWriter]:
+    """A partition of 20 chunks with ten records each."""
+    partition = ArchiveWriter(tmp_path / "archive", request.param).partition("orders", 0)
+    for start in range(0, 200, 10):
+        partition.commit(records(range(start, start + 10)))
+    return tmp_path / "archive", partition
+
+
+def test_a_sample_is_not_ok_and_names_the_chunks_that_it_checked(twenty: tuple[Path, PartitionWriter]) -> None:
+    root, partition = twenty
+    assert share_verified(root, EVERY_CHUNK).verdict is Verdict.OK
+    assert share_verified(root, EVERY_CHUNK).partitions[0].checked == [OffsetRange(0, 200)]
+    since = ChunkChoice(partition.records[185].timestamp)
+    (found,) = share_verified(root, since).partitions
+    assert (found.verdict, found.checked_chunks, found.checked) == (Verdict.SAMPLED, 2, [OffsetRange(180, 200)])
+    assert share_verified(root, since, Depth.STRUCTURE).verdict is Verdict.SAMPLED
+    for seed in range(20):
+        (found,) = share_verified(root, ChunkChoice(None, 0.1, seed)).partitions
+        offsets = sum(end - start for start, end in found.checked)
+        assert (found.verdict, found.checked_chunks, offsets) == (Verdict.SAMPLED, 2, 20)
+
+
+def test_a_sample_finds_every_missing_object(twenty: tuple[Path, PartitionWriter]) -> None:
+    root, partition = twenty
+    keys = [f"{partition.keys.chunks}{each.name}" for each in partition.marker.tail]
+    kinds = [(key, key.removesuffix(INDEX_SUFFIXES[partition.keys.layout]) + ".gz") for key in keys]
+    for number, key in enumerate(key for pair in kinds for key in pair):
+        offset = 10 * (number // 2)
+        body = (root / key).read_bytes()
+        (root / key).unlink()
+        report = share_verified(root, ChunkChoice(None, 0.05, number), Depth.STRUCTURE)
+        (root / key).write_bytes(body)
+        (found,) = report.partitions
+        assert (report.verdict, found.records) == (Verdict.FAILURE, 190), key
+        assert [(lost.start, lost.end) for lost in found.lost] == [(offset, offset + 10)], key
+    assert number == 39
+
+
+def test_the_bytes_of_a_sample_are_those_of_its_chunks(twenty: tuple[Path, PartitionWriter]) -> None:
+    root, _ = twenty
+    seen: list[tuple[int, int]] = []
+
+    @contextmanager
+    def watched(work: VerifyWork) -> Iterator[Callable[[], None]]:
+        seen.append((work.done, work.bytes))
+        yield lambda: seen.append((work.done, work.bytes))
+
+    archive = Archive(LocalReader(LocalAddress(str(root))))
+    choice = ChunkChoice(None, 0.1, 3)
+    asyncio.run(verify_archive(archive, [], Depth.BLOCKS, choice=choice, watched=watched))
+    whole = sum(path.stat().st_size for path in root.rglob("*.gz"))
+    assert seen[0] == (0, round(whole * 0.1))
+    assert seen[-1][0] == seen[-1][1] and 0 < seen[-1][0] < whole / 5
+    assert all(done <= of for done, of in seen)

@@ -161,7 +161,10 @@ def test_an_archive_is_compared_with_an_earlier_signed_report(
     same = verify(tmp_path, *since)
     created = json.loads(earlier.read_bytes())["created"]
     assert same.exit_code == 0
-    assert same.stdout.splitlines()[-2:] == [f"compared with the report of {created}: 1 partitions, OK", "WARNING"]
+    assert same.stdout.splitlines()[-2:] == [
+        f"compared with the report of {created} (WARNING): 1 partitions, OK",
+        "WARNING",
+    ]
     assert json.loads(verify(tmp_path, "--json", *since).stdout)["since_report"]["differences"] == []
 
     writer = partition.archive
@@ -226,7 +229,9 @@ def test_what_was_found_is_printed_though_the_report_cannot_be_written(
 
 
 def test_a_part_of_the_chunks_is_checked(tmp_path: Path, partition: PartitionWriter) -> None:
-    (tmp_path / "archive" / partition.keys.home / f"{0:020d}.gz").unlink()
+    path = tmp_path / "archive" / partition.keys.home / f"{0:020d}.gz"
+    body = path.read_bytes()
+    path.write_bytes(bytes(len(body)))
 
     def found(*arguments: str) -> tuple[int, int, object]:
         result = verify(tmp_path, "--records", "--json", *arguments)
@@ -234,6 +239,8 @@ def test_a_part_of_the_chunks_is_checked(tmp_path: Path, partition: PartitionWri
         return result.exit_code, report["checked_chunks"], report["digests"]
 
     assert found() == (3, 21, None)
+    printed = verify(tmp_path, "--deep", "--since", f"@{NEWEST}").stdout.splitlines()
+    assert printed[-2:] == ["1 of 21 chunks were checked (4.76%): damage in the others goes unnoticed", "WARNING"]
     assert found("--since", f"@{NEWEST}") == (0, 1, None)
     assert found("--since", "2100-01-01") == (0, 0, None)
     code, checked, digests = found("--sample", "10%")

@@ -16,13 +16,14 @@ from index_format.records import Record, batch_from_records
 from replayer.cli.report import print_report
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Selection
 from replayer.verify.above_marker import list_above
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.comparison import compare_source
 from replayer.verify.earlier import EarlierReport, compare_with, parse_report
-from replayer.verify.findings import ArchiveReport, EarlierFindings, Excused, PartitionReport, Verdict
+from replayer.verify.findings import ArchiveReport, EarlierFindings, Excused, PartitionReport
 from replayer.verify.partition import verify_partition
 from replayer.verify.report import verification_document
 from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records
@@ -57,7 +58,7 @@ def maintainer(writer: PartitionWriter) -> Maintainer:
 
 def verified(archive: MemoryArchiveWriter, reader: MemoryReader | None = None) -> PartitionReport:
     opened = Archive(reader or MemoryReader(archive.objects))
-    return asyncio.run(verify_partition(opened, "orders", 0, Depth.RECORDS, lambda _: None))
+    return asyncio.run(verify_partition(opened, "orders", 0, Depth.RECORDS, lambda *_: None))
 
 
 def report_of(archive: MemoryArchiveWriter) -> EarlierReport:
@@ -217,7 +218,7 @@ def test_a_catalog_without_a_chunk_above_the_marker_is_read(
 
     async def listed() -> None:
         listing = await list_above(opened, [("orders", 0)])
-        await verify_partition(opened, "orders", 0, Depth.STRUCTURE, lambda _: None, listing=listing)
+        await verify_partition(opened, "orders", 0, Depth.STRUCTURE, lambda *_: None, listing=listing)
 
     asyncio.run(listed())
 

@@ -631,5 +631,5 @@ def _wait(attempt: int, cause: object) -> None:
     raise AssertionError(cause)
 
 
-def _nothing(count: int) -> None:
+def _nothing(checked: int, passed: int) -> None:
     """The progress of a verification."""

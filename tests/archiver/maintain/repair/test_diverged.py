@@ -128,7 +128,7 @@ async def view(world: Cluster, topic: str) -> View:
     }
     outcomes = await look_up_all(partition, range(110))
     found.looked_up = {n: each.record.value for n, each in outcomes.items() if isinstance(each, Found)}
-    found.verified = await verify_partition(archive, topic, 3, Depth.RECORDS, lambda _: None)
+    found.verified = await verify_partition(archive, topic, 3, Depth.RECORDS, lambda *_: None)
     found.summary, found.gaps = summarize(partition), await partition.gaps()
     assert sorted(found.records) == list(found.records), "in order, each once"
     assert found.looked_up == found.records

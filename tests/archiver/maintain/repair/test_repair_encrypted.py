@@ -76,7 +76,7 @@ def read(vault: Vault, keys: str) -> list[int]:
 
     async def found() -> list[int]:
         archive = Archive(MemoryReader(vault.store.bodies()), keyring=load_keyring(keys))
-        report = await verify_partition(archive, "orders", 3, Depth.RECORDS, lambda _: None)
+        report = await verify_partition(archive, "orders", 3, Depth.RECORDS, lambda *_: None)
         assert not report.damage and not report.lost, (report.damage, report.lost)
         partition = await archive.open_partition("orders", 3)
         return [offset async for batch in scan(partition, 0, 2**62) for offset in batch.column("offset").to_pylist()]
@@ -177,7 +177,7 @@ def test_a_truncated_log_goes_on_with_the_keys(keys: str, low: int, start: int, 
 
     async def found() -> list[int]:
         archive = Archive(MemoryReader(cluster.store.bodies()), keyring=load_keyring(keys))
-        report = await verify_partition(archive, "orders", 3, Depth.RECORDS, lambda _: None)
+        report = await verify_partition(archive, "orders", 3, Depth.RECORDS, lambda *_: None)
         assert not report.damage and not report.lost, (report.damage, report.lost)
         partition = await archive.open_partition("orders", 3)
         return [offset async for batch in scan(partition, 0, 2**62) for offset in batch.column("offset").to_pylist()]

@@ -50,7 +50,7 @@ def stored(root: Path, objects: Mapping[str, bytes]) -> ArchivePlace:
 async def alone(archive: Archive, depth: Depth, choice: ChunkChoice, demands: Demands) -> ArchiveReport:
     identity, places, report = await survey(archive, [], demands.expected)
     for place in places:
-        found = await verify_partition(archive, *place, depth, lambda _: None, choice=choice, identity=identity)
+        found = await verify_partition(archive, *place, depth, lambda *_: None, choice=choice, identity=identity)
         report.partitions.append(found)
     if demands.earlier is not None:
         report.since_report = await compare_with(archive, identity.archive_id, demands.earlier, [])
