@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ class Team:
         self.folder = folder
         self.members: list[Running] = []
 
-    def join(self, *arguments: str) -> Running:
-        member = start("archiver", "run", *arguments, *QUICK, "-b", self.bootstrap, "-a", str(self.folder))
+    def join(self, *arguments: str, end_chunks: tuple[str, ...] = ()) -> Running:
+        member = start("archiver", "run", *arguments, *QUICK, *end_chunks, "-b", self.bootstrap, "-a", str(self.folder))
         self.members.append(member)
         return member
 
@@ -204,6 +205,48 @@ def test_partitions_that_a_fenced_member_gave_up_get_an_owner(team: Team, topic_
     assert "unowned" in other.stderr + restarted.stderr
     assert other.terminate().exit_code == restarted.terminate().exit_code == 0
     team.assert_exact(topic_name, 4)
+
+
+@contextmanager
+def plain_member(bootstrap: str, topic: str, instance_id: str) -> Iterator[threading.Event]:
+    """A member of the archivers' group that archives nothing; gives an event that is set once it has joined."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": topic,
+            "group.instance.id": instance_id,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "logger": logging.getLogger("kafka"),
+        }
+    )
+    has_joined, is_over = threading.Event(), threading.Event()
+    consumer.subscribe([topic], on_assign=lambda *_: has_joined.set())
+    poll = threading.Thread(target=lambda: [consumer.consume(1, 0.1) for _ in iter(is_over.is_set, True)], daemon=True)
+    poll.start()
+    try:
+        yield has_joined
+    finally:
+        is_over.set()
+        poll.join()
+        consumer.close()
+
+
+def test_a_member_whose_id_is_taken_while_it_gives_partitions_up_ends_with_an_error(
+    team: Team, topic_name: str
+) -> None:
+    """As in a rolling update of a StatefulSet. It is stopped in between, and hears of both at once."""
+    create_topic(team.bootstrap, topic_name, 4)
+    fill(team.bootstrap, topic_name, 4, 400)
+    chunks = ("--chunk-interval", "10m")
+    first = team.join(topic_name, "--group-id", topic_name, "--group-instance-id", "first", end_chunks=chunks)
+    first.wait_for(lambda: first.stderr.count(" claimed ") == 4, 30, "the first member has all partitions")
+    with plain_member(team.bootstrap, topic_name, "second"):
+        first.wait_for(lambda: " revoked " in first.stderr, 30, "some are for the second member")
+        first.signal(signal.SIGSTOP)
+        with plain_member(team.bootstrap, topic_name, "first") as has_joined:
+            assert has_joined.wait(30), "another process takes the first one's place"
+            first.signal(signal.SIGCONT)
+            assert first.wait(30).exit_code == 11
 
 
 def test_a_stopped_member_comes_back_as_a_zombie(team: Team, topic_name: str) -> None:

@@ -160,7 +160,6 @@ class GroupMember:
         self._rest = rest
         self._wait = wait
         self._informed_at = -math.inf
-        self._informed: dict[Partition, int] = {}
         self.joined = False
 
     @property
@@ -213,13 +212,10 @@ class GroupMember:
 
     def give_up(self, partitions: Sequence[Partition]) -> None:
         """Flush and commit within the grace time; the group hears how far the partitions came."""
-        self._give_up(partitions, lambda: False)
-
-    def _give_up(self, partitions: Sequence[Partition], is_cut_short: Callable[[], bool]) -> None:
-        self._hand_over(partitions)
         active = self._ownership.active
         leaving = {partition: active[partition] for partition in partitions if partition in active}
-        self._ownership.give_up(partitions, self._config.grace, self._rest, is_cut_short)
+        self._hand_over(partitions)
+        self._ownership.give_up(partitions, self._config.grace, self._rest)
         self._inform(leaving)
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
@@ -230,9 +226,17 @@ class GroupMember:
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
         log.info(LogEvent.REVOKED, partitions=len(partitions))
+        self._hand_over(partitions)
         # The grace of a process that is told to end meanwhile is for its other partitions, too. What goes on then,
-        # beside the next owner, is safe where a swap keeps writers apart.
-        self._give_up(partitions, lambda: bool(self._wait(0)) and not self._config.single_writer)
+        # beside the next owner, is safe where a swap keeps writers apart. The group does not hear here how far the
+        # partitions came: their next owner commits that, and a commit that is answered late is dangerous; see
+        # `KafkaSource._await_commit`.
+        self._ownership.give_up(
+            partitions,
+            self._config.grace,
+            self._rest,
+            lambda: bool(self._wait(0)) and not self._config.single_writer,
+        )
 
     def lost(self, partitions: Sequence[Partition]) -> None:
         self._lose(partitions, "the group continued without this process")
@@ -250,14 +254,8 @@ class GroupMember:
 
     def _inform(self, archivers: Mapping[Partition, PartitionArchiver]) -> None:
         """Advisory, for lag tools: the archive's markers alone say what is archived."""
-        news = {
-            partition: position
-            for partition, archiver in archivers.items()
-            if (position := archiver.state.committed) is not None and self._informed.get(partition) != position
-        }
-        if news:
-            self._informed |= news
-            self._fetching.commit(news)
+        positions = {partition: archiver.state.committed for partition, archiver in archivers.items()}
+        self._fetching.commit({partition: at for partition, at in positions.items() if at is not None})
 
 
 Assignment = Drain | GroupMember

@@ -2,8 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -98,6 +98,8 @@ POLL_SECONDS = 0.1
 """A poll that does not get as many messages as it asks for takes so long, whatever it gets."""
 LOGGED_ANYWAY = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT)
 """Of these librdkafka logs a line itself."""
+COMMIT_ANSWER_SECONDS = 5.0
+"""A rebalance waits so long, at most, for the answer to a commit of the group's offsets."""
 LEADERS_SECONDS = 2.0
 """So long the leaders are asked for, at most, before anything is fetched; librdkafka keeps asking by itself."""
 
@@ -184,11 +186,11 @@ class KafkaSource:
 
         Raises UsageError for settings that are refused.
         """
-        self._settings = dict(settings)
+        self._settings = {**settings, "on_commit": self._commit_answered}
         self._client: FetchClient
         self._member: Consumer | None = None
         if kernel_takes(settings):
-            self._client = make_client(KernelClient, self._settings)
+            self._client = make_client(KernelClient, dict(settings))
         else:
             self._member = make_client(Consumer, self._settings)
             self._client = ConfluentClient(self._member)
@@ -202,6 +204,12 @@ class KafkaSource:
         self._at_once = FIRST_MESSAGES_A_POLL
         self._refusal: BlockgzError | None = None
         """What the group said, until the next poll."""
+        self._fatal: KafkaError | None = None
+        """Why a call was refused after a fatal error, until a poll has looked for the group's own words."""
+        self._committed: dict[Partition, int] = {}
+        """Positions that the group confirmed."""
+        self._unanswered: list[TopicPartition] = []
+        """One partition of each commit that the group has not answered yet."""
         self._uncounted = 0
         """Bytes of a record that polls do not count, as measured last."""
 
@@ -218,6 +226,8 @@ class KafkaSource:
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             # Taken note of only; each partition is consumed when its claim succeeded, from where the archive ends.
             consumer.incremental_assign([])
+            for partition in _plain(partitions):
+                self._committed.pop(partition, None)  # another member may have committed since
             listener.assigned(_plain(partitions))
 
         def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -229,23 +239,27 @@ class KafkaSource:
             leave(consumer, partitions)
 
         def leave(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            self._await_commit()
             self._forget(_plain(partitions))
             if self._fetches_apart:
                 consumer.incremental_unassign([])  # as it was assigned: it fetches nothing itself
 
-        self._group_member.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+        with self._refused_later():
+            self._group_member.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def join_again(self, topics: Sequence[str], listener: GroupListener) -> None:
         """Give all partitions up and join the group as a new member would, which makes it rebalance."""
-        self._group_member.unsubscribe()
-        self.subscribe(topics, listener)
+        with self._refused_later():
+            self._group_member.unsubscribe()
+            self.subscribe(topics, listener)
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
         if not self._consuming:
             # A client that knows no leaders yet may notice for a second at the latest that it is to fetch.
             with suppress(KafkaException):
                 self._client.ask_leaders(LEADERS_SECONDS)
-        self._client.assign(positions)
+        with self._refused_later():
+            self._client.assign(positions)
         self._consuming.update(positions)
         self.resume(self._paused.intersection(positions))
 
@@ -262,21 +276,57 @@ class KafkaSource:
         """
         if pausing := self._consuming.intersection(partitions):
             self._paused |= pausing
-            self._client.pause(pausing)
+            with self._refused_later():
+                self._client.pause(pausing)
 
     def resume(self, partitions: Collection[Partition]) -> None:
         """Fetch these from where they were paused."""
         if resuming := self._consuming.intersection(partitions):
             self._paused -= resuming
-            self._client.resume(resuming)
+            with self._refused_later():
+                self._client.resume(resuming)
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
-        """Tell the group how far the archive is, for lag tools; advisory, not waited for."""
-        with suppress(KafkaException):  # such as after a fatal error
-            self._group_member.commit(
-                offsets=[TopicPartition(*partition, at, self._metadata) for partition, at in positions.items()],
-                asynchronous=True,
-            )
+        """Report to the group how far the archive is, for lag tools; advisory, not waited for.
+
+        Positions that the group confirmed already are left out.
+        """
+        news = [
+            TopicPartition(*partition, at, self._metadata)
+            for partition, at in positions.items()
+            if self._committed.get(partition) != at
+        ]
+        if news:
+            with self._refused_later():
+                self._group_member.commit(offsets=news, asynchronous=True)
+                self._unanswered.append(news[0])
+
+    def _commit_answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Take note of an answer; called inside `poll`. What was not confirmed is sent again by a later `commit`."""
+        del self._unanswered[:1]
+        if error is None:
+            self._committed |= {(each.topic, each.partition): each.offset for each in partitions if not each.error}
+
+    def _await_commit(self) -> None:
+        """Wait until the group has answered all commits.
+
+        The thread of librdkafka 2.16 recurses until its stack overflows if a commit is answered with
+        FENCED_INSTANCE_ID after `incremental_unassign` was called for a member without partitions. A coordinator
+        answers in order, and an answer is handled before what is asked of librdkafka after it arrived.
+        """
+        if self._unanswered:
+            with suppress(KafkaException):  # no answer in time, or a fatal error
+                self._group_member.committed(self._unanswered[:1], timeout=COMMIT_ANSWER_SECONDS)
+
+    @contextmanager
+    def _refused_later(self) -> Iterator[None]:
+        """Have `poll` raise MemberRefused if a call is refused because of a fatal error before it."""
+        try:
+            yield
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._FATAL:
+                raise
+            self._fatal = error.args[0]
 
     def batched(self, partitions: Iterable[Partition]) -> list[Event]:
         """What was polled of partitions and waits to be worth a batch: it waits no longer."""
@@ -284,7 +334,8 @@ class KafkaSource:
 
     def _forget(self, partitions: Sequence[Partition]) -> None:
         leaving = self._consuming.intersection(partitions)
-        self._client.unassign(leaving)
+        with self._refused_later():
+            self._client.unassign(leaving)
         self._consuming -= leaving
         self._batching.forget(leaving)
 
@@ -315,6 +366,8 @@ class KafkaSource:
         if batches := [event.batch for event in events if isinstance(event, Fetched)]:
             self._uncounted = self._client.uncounted(batches)
         self._at_once = messages_a_poll(polled.num_messages, num_bytes, self._at_once, self._client.most_messages)
+        if self._fatal is not None and self._refusal is None:
+            self._refusal = _refused(self._fatal)
         return events
 
     def _told_by_group(self) -> list[Event]:
@@ -333,11 +386,7 @@ class KafkaSource:
         """What is no record brings about, behind the records before it."""
         partition, error = told.partition, told.error
         if error.code() == KafkaError._FATAL:
-            self._refusal = MemberRefused(
-                "the consumer group refuses this process",
-                why=error.str(),
-                remedy="give every process its own --group-instance-id",
-            )
+            self._refusal = _refused(error)
             return ()
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             self._refusal = AccessDenied(
@@ -394,6 +443,14 @@ def _failed(partition: Partition, error: KafkaError) -> Event:
         return PartitionFailed(partition, failure)
     # Taking the partition over again finds out what happened to it: retention, truncation, another leader, a new topic.
     return PartitionFailed(partition, PartitionUnavailable(failure.what, why=failure.why))
+
+
+def _refused(error: KafkaError) -> MemberRefused:
+    return MemberRefused(
+        "the consumer group refuses this process",
+        why=error.str(),
+        remedy="give every process its own --group-instance-id",
+    )
 
 
 def _plain(partitions: Sequence[TopicPartition]) -> list[Partition]:

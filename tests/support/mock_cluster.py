@@ -14,8 +14,8 @@ from confluent_kafka import Producer, cimpl
 from index_format.records import Record
 
 PARTITIONS = 4
-FIND_COORDINATOR = 10
-"""Kafka's number of the request."""
+OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
+"""Kafka's numbers of these requests."""
 
 _TOPIC, _PARTITION, _VALUE, _MSGFLAGS, _HEADER, _COPY = 1, 3, 4, 7, 9, 2
 """Kinds of arguments of rd_kafka_producev, and a flag; see rdkafka.h."""
@@ -44,6 +44,21 @@ class MockCluster:
         self._library.rd_kafka_mock_push_request_errors_array(
             self._cluster, ctypes.c_int16(request), ctypes.c_size_t(times), errors
         )
+
+    def answer_late(self, request: int, error: int, milliseconds: int) -> None:
+        """Answer the next request of that kind with an error, and so much later."""
+        self._library.rd_kafka_mock_broker_push_request_error_rtts(
+            self._cluster,
+            ctypes.c_int32(1),
+            ctypes.c_int16(request),
+            ctypes.c_size_t(1),
+            ctypes.c_int(error),
+            ctypes.c_int(milliseconds),
+        )
+
+    def rebalance_at_once(self) -> None:
+        """Do not wait for more members of a new group."""
+        self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, ctypes.c_int32(0))
 
     def refuse_no_more(self, request: int) -> None:
         """Answer requests of that kind again, whatever was still to be refused."""

@@ -25,8 +25,12 @@ FOUND_AS = {
     "an unreachable cluster holds commits back": "dropped",
     "the budget of what waits is not kept": "memory",
     "what was polled is forgotten as a partition leaves": "dropped",
+    "partitions are given up before a commit is answered": "error",
 }
-FIRST_SEED = {"a claim is used after another process took the partition": 120}
+FIRST_SEED = {
+    "a claim is used after another process took the partition": 120,
+    "partitions are given up before a commit is answered": 175,
+}
 """What shows rarely is looked for near a seed at which it did when it was planted; the others from 0."""
 
 
@@ -48,7 +52,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, f"not found in {MOST_SCHEDULES} schedules: {done.stdout}{done.stderr}"
-    found = done.stdout.splitlines()[0]
+    found = next(line for line in done.stdout.splitlines() if line.startswith("seed "))
     assert re.match(rf"seed \d+: {FOUND_AS[name]}: ", found), found
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tests.support.service_simulation.logs import Cluster, Partition
 
 SESSION_SECONDS = 12.0
+HEARTBEAT_SECONDS = 3.0
 METADATA_SECONDS = 4.0
 """Until the group notices topics that came or went."""
 
@@ -23,6 +24,8 @@ class Member:
     """The session ended, and the member has not heard of it."""
     refusal: int | None = None
     """An error code that the member is told instead of being served."""
+    is_taken_over: bool = False
+    """Another process has its static id, which it does not know yet."""
 
 
 class Group:
@@ -64,7 +67,7 @@ class Group:
         """The sessions of a host end: the others take over what was its members'."""
         for member in [member for member in self.members if member.host == host]:
             self.members.remove(member)
-            member.is_out, member.refusal = True, None
+            member.is_out, member.is_taken_over, member.refusal = True, False, None
         self.rebalance()
 
     def rebalance(self) -> None:

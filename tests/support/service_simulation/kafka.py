@@ -17,6 +17,8 @@ from tests.support.service_simulation.logs import Cluster, Log, Partition
 from tests.support.service_simulation.virtual_time import NOW
 
 BROKER_SECONDS = 10.0
+COMMIT_SECONDS = 0.3
+"""Until a commit of the group's offsets is answered."""
 FACTS_SECONDS = 3.0
 BASE_MS = 1_760_000_000_000
 
@@ -83,15 +85,24 @@ class SimulatedConsumer:
         self._positions: dict[Partition, Position] = {}
         self._paused: set[Partition] = set()
         self._member: Member | None = None
+        self._on_commit = settings.get("on_commit")
+        self._unanswered: list[tuple[float, Sequence[TopicPartition]]] = []
+        """Commits, and when each is answered."""
+        self._is_revoking = False
 
     def subscribe(
         self, topics: Sequence[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
     ) -> None:
+        def revoke(consumer: object, partitions: Sequence[TopicPartition]) -> None:
+            self._is_revoking = True
+            on_revoke(consumer, partitions)
+            self._is_revoking = False
+
         def told(callback: Callable[..., None]) -> Callable[[Sequence[Partition]], None]:
             return lambda partitions: callback(self, [TopicPartition(*each) for each in partitions])
 
         if self._member is None:
-            member = Member(self._host, frozenset(topics), told(on_assign), told(on_revoke), told(on_lost))
+            member = Member(self._host, frozenset(topics), told(on_assign), told(revoke), told(on_lost))
             self._member = member
             self._kafka.group.join(member)
         else:
@@ -108,6 +119,9 @@ class SimulatedConsumer:
             self._place(each)
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._is_revoking and any(at > NOW.hub.now for at, _ in self._unanswered):
+            # If the answer is FENCED_INSTANCE_ID, librdkafka overflows its stack.
+            NOW.hub.failures.append(AssertionError(f"{self._host} gives partitions up before a commit is answered"))
         for each in partitions:
             self._positions.pop((each.topic, each.partition), None)
             self._paused.discard((each.topic, each.partition))
@@ -127,13 +141,26 @@ class SimulatedConsumer:
         self._paused.difference_update((each.topic, each.partition) for each in partitions)
 
     def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool = True) -> None:
-        for each in offsets:
-            self._kafka.group.committed[each.topic, each.partition] = (each.offset, each.metadata)
+        self._unanswered.append((NOW.hub.now + COMMIT_SECONDS, offsets))
+        if self._member is not None and not self._member.is_taken_over:
+            for each in offsets:
+                self._kafka.group.committed[each.topic, each.partition] = (each.offset, each.metadata)
+
+    def _answer_commits(self) -> None:
+        while self._unanswered and self._unanswered[0][0] <= NOW.hub.now:
+            _, offsets = self._unanswered.pop(0)
+            if self._member is not None and self._member.is_taken_over:
+                self._member.refusal = KafkaError._FATAL
+                self._on_commit(KafkaError(KafkaError.FENCED_INSTANCE_ID), [])
+            else:
+                self._on_commit(None, offsets)
 
     def committed(self, partitions: Sequence[TopicPartition], timeout: float = BROKER_SECONDS) -> list[TopicPartition]:
         host = self._kafka.request("committed")
         if not self._kafka.wait_for_answer(host, timeout):
             fail(KafkaError._TIMED_OUT)
+        if self._unanswered:  # answers come in order
+            NOW.hub.sleep(max(0.0, self._unanswered[-1][0] - NOW.hub.now))
         found = [(each, self._kafka.group.committed.get((each.topic, each.partition))) for each in partitions]
         return [TopicPartition(each.topic, each.partition, *(known or (-1001, None))) for each, known in found]
 
@@ -151,6 +178,7 @@ class SimulatedConsumer:
         until = hub.now + timeout
         while True:
             is_answered = kafka.cluster.answers(self._host)
+            self._answer_commits()
             if self._member is not None:
                 if (code := self._member.refusal) is not None and not self._member.is_out:
                     hub.sleep(max(timeout, 0.1))

@@ -13,7 +13,7 @@ from archiver.ingest import kafka_source
 from archiver.ingest.backpressure import FetchMode
 from blockgz_runtime.errors import BufferFailed, BufferFull
 from blockgz_runtime.store.retry import LONGEST_REFUSAL_SECONDS
-from tests.support.service_simulation.group import METADATA_SECONDS, SESSION_SECONDS
+from tests.support.service_simulation.group import HEARTBEAT_SECONDS, METADATA_SECONDS, SESSION_SECONDS, Member
 from tests.support.service_simulation.judge import Violation, check_threads, judge, marker_key, stayed_unknown
 from tests.support.service_simulation.logs import Log, Partition
 from tests.support.service_simulation.store import Noise, Spell, Trouble
@@ -170,7 +170,7 @@ class Schedule:
         for _, log in world.cluster.partitions():
             log.has_leader, log.held_back = True, None
         for member in world.group.members:
-            member.refusal = None
+            member.refusal, member.is_taken_over = None, False
         world.group.rebalance()
         if self.rng.random() < FORGOTTEN_SHARE:
             known = [partition for partition, _ in world.cluster.partitions()]
@@ -352,6 +352,25 @@ def _refuse(schedule: Schedule) -> None:
         world.disturbed("refuse", host=member.host, code=member.refusal)
 
 
+@disturbance("take over")
+def _take_over(schedule: Schedule) -> None:
+    """Another process takes a member's static id while the member gives partitions up; it learns that later."""
+    world, rng = schedule.world, schedule.rng
+    members = [member for member in world.group.members if member.owned]
+    if not members:
+        return
+    member = rng.choice(members)
+    member.is_taken_over = True
+    world.group.forget(rng.sample(sorted(member.owned), k=rng.randint(1, len(member.owned))))
+    world.disturbed("take over", host=member.host)
+    world.hub.call_at(world.hub.now + HEARTBEAT_SECONDS, lambda: _hear_of_it(member))
+
+
+def _hear_of_it(member: Member) -> None:
+    if member.is_taken_over:
+        member.refusal = KafkaError._FATAL
+
+
 @disturbance("cluster gone")
 def _cluster_gone(schedule: Schedule) -> None:
     world, rng = schedule.world, schedule.rng
@@ -383,7 +402,17 @@ def _retention(schedule: Schedule) -> None:
             schedule.world.disturbed("retention", partition=partition, low=log.low)
 
 
-TAKING = ("expire", "refuse", "stop", "cluster gone", "ids unknown", "leaderless", "buffer fails", "store spell")
+TAKING = (
+    "expire",
+    "refuse",
+    "take over",
+    "stop",
+    "cluster gone",
+    "ids unknown",
+    "leaderless",
+    "buffer fails",
+    "store spell",
+)
 """After these, a log that has moved on meanwhile shows whether what was in hand was kept."""
 
 
