@@ -18,6 +18,7 @@ from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
+from replayer.kafka.record_size import sizes_above
 from replayer.replay.sinks.delivery_reports import read_back
 from replayer.replay.sinks.producer import TopicProducer, producer_settings
 from system_test.support.kafka_broker import KafkaBroker
@@ -105,6 +106,27 @@ def test_whoever_is_fenced_is_told(made: Callable[[], BatchProducer]) -> None:
     assert (error.code(), error.fatal(), error.retriable()) == (KafkaError._FENCED, True, False)
     with pytest.raises(KafkaException):
         first.produce(0, batch_from_records(records(range(3))), wait)
+
+
+def test_records_are_as_large_as_a_broker_finds_them(broker: KafkaBroker, topic_name: str) -> None:
+    """To the byte, if they are not compressed."""
+    properties = {"bootstrap.servers": broker.bootstrap, "compression.type": "none"}
+    headers = (("header", b"x" * 200), ("none", None))
+    row = Record(7, 1_760_000_000_000, 0, b"key", b"v" * 20_000, headers)
+    ((offset, size),) = sizes_above(batch_from_records([row]), 1, "none")
+    assert offset == 7
+    create_topic(broker.bootstrap, topic_name, 2, {"max.message.bytes": str(size)})
+    larger = row._replace(value=row.value + b"v")
+    assert list(sizes_above(batch_from_records([row, larger]), size, "none")) == [(7, size + 1)]
+    assert not list(sizes_above(batch_from_records([row, larger]), size, "lz4"))
+    look = partial(read_back, properties, topic_name)
+    producer = TopicProducer(producer_settings(properties, size), topic_name, look)
+    producer.send(0, batch_from_records([row]))
+    producer.flush()
+    producer.send(1, batch_from_records([larger]))
+    with pytest.raises(DeliveryFailed):
+        producer.flush()
+    producer.stop()
 
 
 @pytest.mark.parametrize("kind", [KernelProducer, ConfluentProducer])

@@ -16,6 +16,7 @@ from system_test.support.programs import Completed, start
 from system_test.support.topics import (
     NewRecord,
     Record,
+    alter_topic,
     create_topic,
     own_config,
     partition_count,
@@ -116,6 +117,29 @@ def test_a_topic_is_made_like_the_archived_one(site: Site, topic_name: str) -> N
     assert config["retention.ms"] == "-1", "as the source had it"
     report = site.replayer_json("verify", topic_name, "--against-topic", target, *site.kafka)
     assert (report["verdict"], report["records"]) == ("OK", 30)
+
+
+def test_records_above_the_limit_that_the_topic_has_now(site: Site, topic_name: str) -> None:
+    """A topic that is created takes them and gets its own limit last; one that exists is not written to at all."""
+    noise = random.Random(SEED)
+    records = [NewRecord(noise.randbytes(200_000 if n == 3 else 100), key=b"%d" % n) for n in range(10)]
+    create_topic(site.bootstrap, topic_name)
+    produce(site.bootstrap, topic_name, records)
+    alter_topic(site.bootstrap, topic_name, {"max.message.bytes": "100000"})
+    site.once(topic_name)
+    target = f"{topic_name}-copy"
+    done = replay(site, topic_name, target, "--create-topic")
+    assert f"{target} has max.message.bytes=" in done.stderr
+    assert watermarks(site.bootstrap, target) == (0, 10)
+    assert own_config(site.bootstrap, target)["max.message.bytes"] == "100000"
+    assert written_down(site) == []
+
+    create_topic(site.bootstrap, f"{target}-2", 1, {"max.message.bytes": "100000"})
+    refused = replay(site, topic_name, f"{target}-2", check=2)
+    assert "partition 0, offset 3 takes" in refused.stderr
+    assert watermarks(site.bootstrap, f"{target}-2") == (0, 0)
+    before = replay(site, topic_name, f"{target}-2", "--to", "3", "--json")
+    assert json.loads(before.stdout)["records"] == 3
 
 
 @pytest.mark.parametrize("before", [HOURS_OF_RETENTION, {}], ids=["own", "of-the-cluster"])

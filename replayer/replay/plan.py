@@ -15,6 +15,7 @@ from blockgz_runtime.record_filter import RecordFilter
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
+from replayer.kafka.record_size import sizes_above
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
 from replayer.read.blocks import (
     RANGE_BYTES,
@@ -29,7 +30,7 @@ from replayer.read.damage import Damaged, DamagePolicy, Unreadable, across_rewri
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import OffsetRange
 from replayer.read.prefetch import prefetched, streamed
-from replayer.read.selection import Reading, Selection, chosen_entries, selected, trimmed
+from replayer.read.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
 from replayer.replay.pipeline import KeepPartitions, Router
 
 LOSSLESS_FORMATS = frozenset({"json", "arrow"})
@@ -75,8 +76,8 @@ class RecordPlace(NamedTuple):
     offset: int
 
 
-class SoloBlock(NamedTuple):
-    """A record that fills a block of its own, and the block's compressed size in bytes."""
+class LargeRecord(NamedTuple):
+    """A record that is larger than a limit, and the bytes that it takes in Kafka, compressed if that is smaller."""
 
     place: RecordPlace
     bytes: int
@@ -86,11 +87,11 @@ class SoloBlock(NamedTuple):
 class Findings:
     """What the records themselves have to say where the target's configuration asks; None: nothing found, or not asked.
 
-    `without_key` is a record that has no key, `largest_solo` the largest record that fills a block of its own.
+    `without_key` is a record that has no key, `too_large` the first one that is larger than the target accepts.
     """
 
     without_key: RecordPlace | None = None
-    largest_solo: SoloBlock | None = None
+    too_large: LargeRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ class Preflight:
     """Whether the replay makes the target; `target` says then what it will be like."""
     notes: tuple[str, ...] = ()
     """What is done to records and target that a plan should show."""
+    lifted: Mapping[str, str] = field(default_factory=dict)
+    """Settings that the target is created with for the time of the replay, in place of its own."""
     can_hold: bool = True
     """Whether the target's retention can be held for the time of the replay."""
 
@@ -156,6 +159,8 @@ class ReplayPlan:
     router: Router
     job: JobState
     notes: tuple[str, ...] = ()
+    lifted: Mapping[str, str] = field(default_factory=dict)
+    """As Preflight's."""
 
     @property
     def records(self) -> int:
@@ -345,18 +350,18 @@ async def _add_divided(
 
 
 async def find_refusable(
-    selections: Sequence[Selection], config: TopicConfig | None, reading: Reading = EVERYTHING
+    selections: Sequence[Selection], config: TopicConfig | None, reading: Reading = EVERYTHING, codec: str = "lz4"
 ) -> Findings:
-    """What the target's configuration asks of single records: keys where it is compacted, sizes where it limits them.
+    """Return what the target's configuration asks of records: keys if it is compacted, sizes if it limits them.
 
-    Reads records up to the first without a key for the one, all indexes for the other; nothing where neither is asked.
-    Sizes are not looked at where the filter asks for more than times: indexes do not tell whose they are.
+    For keys, records are read up to the first without one. For sizes, blocks are read that are larger, uncompressed,
+    than the limit; `codec` compresses what is sent.
     """
     if config is None:
         return Findings()
     without_key = await _first_without_key(selections, reading) if config.compacts else None
-    sized = config.max_message_bytes is not None and not reading.filter.conditions
-    return Findings(without_key, await _largest_solo(selections, reading) if sized else None)
+    limit = config.max_message_bytes
+    return Findings(without_key, None if limit is None else await _first_too_large(selections, limit, codec, reading))
 
 
 async def _first_without_key(selections: Sequence[Selection], reading: Reading) -> RecordPlace | None:
@@ -371,22 +376,37 @@ async def _first_without_key(selections: Sequence[Selection], reading: Reading) 
     return None
 
 
-async def _largest_solo(selections: Sequence[Selection], reading: Reading) -> SoloBlock | None:
-    """The largest block that holds one record: nothing that a producer can choose compresses it much better."""
-    largest: SoloBlock | None = None
-    wanted = reading.filter.may_match
+async def _first_too_large(
+    selections: Sequence[Selection], limit: int, codec: str, reading: Reading
+) -> LargeRecord | None:
+    def may_hold_one(span: TimeBounded) -> bool:
+        match span:
+            case BlockEntry(byte_length_uncompressed=size) | ChunkEntry(raw_bytes=size):
+                return size > limit and reading.filter.may_match(span)
+            case _:
+                return reading.filter.may_match(span)
+
+    for partition, (start, end) in selections:
+        batches = scan(partition, start, end, may_hold_one, on_damage=reading.on_damage(partition))
+        async with aclosing(batches):
+            async for batch in batches:
+                for offset, size in sizes_above(reading.filter.apply(batch), limit, codec):
+                    return LargeRecord(RecordPlace(partition.partition, offset), size)
+    return None
+
+
+async def largest_block(selections: Sequence[Selection], above: int, reading: Reading = EVERYTHING) -> int:
+    """Return the uncompressed bytes of the largest block, or `above` if none is larger."""
+    largest, wanted = above, reading.filter.may_match
     for selection in selections:
         partition, (start, end) = selection
         on_damage = reading.on_damage(partition)
-        entries = _entries(selection, wanted, on_damage)
+        entries = (entry async for entry in _entries(selection, wanted, on_damage) if entry.raw_bytes > largest)
         opened = partial(_chunk, partition, on_damage=on_damage)
         async for chunk in prefetched(entries, opened, cost=lambda _: 1, budget=INDEXES_AT_ONCE):
-            if chunk is None:
-                continue
-            for block in _selected(chunk, start, end):
-                if block.num_records == 1 and wanted(block) and (largest is None or block.byte_length > largest.bytes):
-                    place = RecordPlace(partition.partition, block.first_record_offset)
-                    largest = SoloBlock(place, block.byte_length)
+            if chunk is not None:
+                blocks = filter(wanted, _selected(chunk, start, end))
+                largest = max([largest, *(block.byte_length_uncompressed for block in blocks)])
     return largest
 
 

@@ -24,6 +24,7 @@ def make_plan(preflight: Preflight) -> ReplayPlan:
         preflight.router,
         preflight.job,
         preflight.notes,
+        preflight.lifted,
     )
 
 
@@ -203,13 +204,13 @@ def _refuse_missing_keys(preflight: Preflight, config: TopicConfig) -> None:
 
 
 def _refuse_large_records(preflight: Preflight, config: TopicConfig) -> None:
-    solo, limit = preflight.findings.largest_solo, config.max_message_bytes
-    if solo is not None and limit is not None and solo.bytes > limit:
+    found, limit = preflight.findings.too_large, config.max_message_bytes
+    if found is not None and limit is not None and found.bytes > limit:
         raise ReplayRefused(
             f"topic {preflight.request.target!r} does not accept records as large as some of these",
-            why=f"its max.message.bytes is {limit}, and the record at partition {solo.place.partition}, offset "
-            f"{solo.place.offset} takes {solo.bytes} bytes even compressed",
-            remedy=f"{_alter(preflight)}max.message.bytes={solo.bytes * 2}",
+            why=f"its max.message.bytes is {limit}, and the record at partition {found.place.partition}, offset "
+            f"{found.place.offset} takes {found.bytes} bytes even compressed",
+            remedy=f"{_alter(preflight)}max.message.bytes={found.bytes * 2}",
         )
 
 

@@ -16,7 +16,7 @@ from blockgz_runtime.store.writer import Store
 from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin
-from replayer.kafka.topic_facts import TopicFacts
+from replayer.kafka.topic_facts import NewTopic, TopicFacts, parse_config
 from replayer.kafka.topic_pin import TopicPin
 from replayer.read.archive import Archive
 from replayer.read.inventory import compare
@@ -51,6 +51,7 @@ from replayer.replay.plan import (
     TimeBounds,
     describe_source,
     find_refusable,
+    largest_block,
 )
 from replayer.replay.request import ReplayRequest
 from replayer.replay.run import ReplayWork
@@ -62,7 +63,7 @@ from replayer.replay.sinks.transactional import TransactionalSink
 from replayer.replay.stages import (
     wall_clock,
 )
-from replayer.replay.target_topic import state_folder
+from replayer.replay.target_topic import LIMIT, raised_limit, state_folder
 
 PRODUCERS = 4
 """So many share the lanes of a job with transactions."""
@@ -414,8 +415,28 @@ def _as_sent(source: SourcePartition, request: ReplayRequest, now_ms: int) -> So
     return replace(source, timestamps=times, is_exact=source.is_exact and not drops)
 
 
-async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin) -> Preflight:
-    """Asks archive and cluster; changes nothing."""
+async def lifted_settings(
+    creates: NewTopic | None, known: KnownJob, admin: KafkaAdmin
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the limit of records that a new topic gets at first, and what the plan says of it."""
+    if creates is None:
+        return {}, ()
+    own = parse_config(creates.config).max_message_bytes
+    lifted = raised_limit(creates.config, await largest_block(known.remaining, (own or 0) // 2, known.planning))
+    if not lifted:
+        return {}, ()
+    text = f"{LIMIT}={lifted[LIMIT]}"
+    try:
+        await asyncio.to_thread(admin.refuse_uncreatable, replace(creates, config={**creates.config, **lifted}))
+    except ReplayRefused as error:
+        return {}, (f"the cluster refuses {text} while records arrive ({error.why}): records above {own} are refused",)
+    return lifted, (f"{creates.name} has {text} while records arrive, then {own}",)
+
+
+async def ask_before(
+    request: ReplayRequest, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin, codec: str
+) -> Preflight:
+    """Ask archive and cluster; change nothing. `codec` compresses what is sent."""
     remaining, facts, now_ms = known.remaining, target.facts, wall_clock()
     budget = EdgeBudget()
     sources = [_as_sent(await describe_source(each, known.planning, budget), request, now_ms) for each in remaining]
@@ -424,16 +445,20 @@ async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarg
     held = sorted(lane for lane in lanes if there and facts and lane < facts.num_partitions)
     # Only the records themselves could tell what transforms make of their keys and sizes.
     asked = None if request.shape.chain else facts.config if facts else None
+    lifted, notes = await lifted_settings(target.creates, known, admin)
+    if lifted and asked is not None:
+        asked = replace(asked, max_message_bytes=None)
     topic = known.work.selections[0].partition.topic
     return Preflight(
         TargetRequest(topic, request.target, request.into_source, request.shape.append),
         tuple(sources),
         facts,
         await asyncio.to_thread(admin.watermarks, request.target, held) if held else {},
-        await find_refusable(remaining, asked, known.planning),
+        await find_refusable(remaining, asked, known.planning, codec),
         now_ms,
         known.pipeline.router,
         known.state(resume=request.resume),
         creates=target.creates is not None,
-        notes=target.notes,
+        notes=(*target.notes, *notes),
+        lifted=lifted,
     )

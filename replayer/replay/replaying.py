@@ -29,6 +29,7 @@ from replayer.replay.result import ReplayResult
 from replayer.replay.run import Progress, run_replay
 from replayer.replay.seams import Keeping, RecordSink
 from replayer.replay.shaped_target import ShapedTarget, make_ready, shaped_target
+from replayer.replay.sinks.compression import codec_of
 from replayer.replay.target_topic import set_back, undo_retention
 
 FILES, FILES_OF_A_PRODUCER = 100, 15
@@ -49,14 +50,15 @@ class Groundwork:
 
     async def plan(self, known: KnownJob, *notes: str) -> ReplayPlan:
         """The plan of a job, with more notes; raises NoSuchTopic or ReplayRefused."""
-        preflight = with_missing(await ask_before(self.request, known, self.target, self.admin), self.missing)
+        codec = codec_of(self.request.producing(self.properties))
+        preflight = with_missing(await ask_before(self.request, known, self.target, self.admin, codec), self.missing)
         can_undo = self.target.creates is not None or (isinstance(known, PreparedJob) and known.created)
         last = () if can_undo else (f"{self.target.name} exists: what is written to it cannot be taken back",)
         return make_plan(replace(preflight, notes=(*preflight.notes, *notes, *last)))
 
-    async def make_ready(self) -> None:
-        """Makes the target topic, and holds its retention, as was asked for."""
-        await asyncio.to_thread(make_ready, self.target, self.admin, self.properties)
+    async def make_ready(self, plan: ReplayPlan) -> None:
+        """Make the target topic, and hold its retention, as the plan says."""
+        await asyncio.to_thread(make_ready, self.target, plan.lifted, self.admin, self.properties)
 
     async def set_back(self) -> str | None:
         """Sets back the retention that any run of a job held, once that is complete; says so if there was one."""
@@ -137,7 +139,7 @@ class PlannedReplay:
         """Makes the target ready and takes the job; raises JobTakenOver, TargetChanged or ReplayRefused."""
         ground = self.ground
         with self.job.alone():
-            await ground.make_ready()
+            await ground.make_ready(self.plan)
             fresh = ground.admin
             if ground.target.creates:
                 fresh = await asyncio.to_thread(ground.admin.again)

@@ -5,7 +5,7 @@ Nothing is changed before `make_ready`.
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from index_format.keys import parse_topic_folder
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
@@ -23,7 +23,7 @@ from replayer.replay.stages import (
     StripHeaders,
     TransformStage,
 )
-from replayer.replay.target_topic import plan_hold, retention_file, still_means, while_held
+from replayer.replay.target_topic import HELD, RetentionHold, plan_hold, retention_file, still_means, while_held
 from replayer.topics.archived_topic import MIN_INSYNC, creation_note, new_topic, partition_count
 
 
@@ -122,15 +122,21 @@ def _notes(
             yield f"on the way: {stage.fingerprint}"
 
 
-def make_ready(target: ShapedTarget, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:
-    """Makes the topic, and holds its retention, what it was having been written down first."""
+def make_ready(
+    target: ShapedTarget, lifted: Mapping[str, str], admin: KafkaAdmin, properties: Mapping[str, str]
+) -> None:
+    """Create the topic with these settings `lifted`, and hold its retention; what they were is written down first."""
     if target.creates is None and not target.holds:
         return
     changes = TopicChanges(properties)
+    file = retention_file(admin, properties, target.name)
     if target.creates is not None:
-        changes.create(target.creates)
-    if target.holds:
-        file = retention_file(admin, properties, target.name)
+        own, held = target.creates.config, {**(HELD if target.holds else {}), **lifted}
+        if held:
+            before = {name: own.get(name) for name in held}
+            file.write(RetentionHold(topic=target.name, topic_id=None, before=before, held=held))
+        changes.create(replace(target.creates, config={**own, **held}))
+    elif target.holds:
         topic_id = target.facts.topic_id if target.facts else None
         hold = file.read()
         # What an earlier run wrote down is what the retention was before any of them.

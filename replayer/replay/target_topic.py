@@ -15,6 +15,19 @@ from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, TopicFacts
 
 HELD: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
+LIMIT = "max.message.bytes"
+LARGEST_LIMIT = 2**31 - 1
+ROOM = 1024
+"""Bytes that a small record takes in Kafka beyond those of its archived form."""
+
+
+def raised_limit(config: Mapping[str, str], largest_block: int) -> dict[str, str]:
+    """Return the limit that a new topic needs while records arrive; empty if its own one is high enough.
+
+    Twice the largest block, uncompressed, covers any record of it and the headers that a replay adds.
+    """
+    needed, own = min(LARGEST_LIMIT, 2 * largest_block + ROOM), config.get(LIMIT, "")
+    return {LIMIT: str(needed)} if own.isdigit() and int(own) < needed else {}
 
 
 def parse_topic_config(text: str) -> tuple[str, str]:
@@ -28,7 +41,7 @@ def parse_topic_config(text: str) -> tuple[str, str]:
 
 
 class RetentionHold(msgspec.Struct, frozen=True, kw_only=True):
-    """What was changed about a topic's retention, and what it was; written down before the change is made."""
+    """The settings of a topic that a replay lifted, and what they were; written before the change is made."""
 
     format: str = "blockgz-retention-hold"
     version: int = 1
@@ -101,7 +114,10 @@ class RetentionFile:
 
 
 def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str | None:
-    """Sets the retention back that was written down, and says so; None where nothing was."""
+    """Set back the settings that were written down, and return what to say about retention; None if nothing.
+
+    A limit that a topic was created with is set back without a word, as the plan said.
+    """
     file = retention_file(admin, properties, name)
     hold = file.read()
     if hold is None:
@@ -115,6 +131,8 @@ def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str
     if change:
         changes.alter(name, change)
     file.remove()
+    if not hold.held.keys() & HELD.keys():
+        return None
     done = [f"{setting}={value}" for setting, value in change.values.items()]
     done += [f"{setting} of the cluster" for setting in change.removed]
     done += [f"{setting} left as somebody has set it since" for setting in change.kept]

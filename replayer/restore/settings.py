@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from blockgz_runtime.units import time_text
 from replayer.kafka.topic_facts import ConfigChange, parse_config
+from replayer.replay.target_topic import LIMIT
 from replayer.topics.archived_topic import MIN_INSYNC
 
 KEEPING_ALL: Mapping[str, str] = {
@@ -60,6 +61,10 @@ def last_settings(settings: Mapping[str, str], own: Mapping[str, str], restored:
         for name, value in sorted(settings.items())
         if name in LAST and name not in held and own.get(name) == KEEPING_ALL.get(name) and own.get(name) != value
     }
+    # The replay raised it, and set it back unless another machine finished it.
+    limit = parse_config(settings).max_message_bytes
+    if limit is not None and (parse_config(own).max_message_bytes or 0) > limit:
+        values[LIMIT] = settings[LIMIT]
     return LastSettings(ConfigChange(values), tuple(held.values()))
 
 

@@ -4,6 +4,7 @@ from replayer.errors import ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.prepare import refuse_changed_target
 from replayer.replay.stages import wall_clock
+from replayer.replay.target_topic import LIMIT
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.request import Surroundings, new_topic
 from replayer.restore.settings import Restored, last_settings
@@ -20,8 +21,10 @@ def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: S
     if facts is None:
         return
     wanted = new_topic(plan, topic)
-    own = around.changes.own_config(topic.target)
-    if facts.num_partitions != wanted.partitions or dict(own) != dict(wanted.config):
+    own = dict(around.changes.own_config(topic.target))
+    if LIMIT in own and LIMIT in wanted.config:
+        own[LIMIT] = wanted.config[LIMIT]  # a replay raises it at first
+    if facts.num_partitions != wanted.partitions or own != dict(wanted.config):
         raise ReplayRefused(
             f"topic {topic.target} exists",
             why="this restore did not create it",

@@ -37,7 +37,7 @@ async def replay(
         plan, ground = planned.plan, planned.ground
         if not agreed(plan, options, as_json=as_json):
             return 0
-        await ground.make_ready()
+        await ground.make_ready(plan)
         begun = time.monotonic()
         result = await _run(planned.replay, plan, spark, as_json=as_json)
         note = await ground.set_back() if result.complete else None

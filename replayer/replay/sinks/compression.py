@@ -19,6 +19,11 @@ LEVELS: Mapping[str, range] = {
 """The codecs, each with its levels as far as librdkafka knows them."""
 
 
+def codec_of(properties: Mapping[str, str]) -> str:
+    """Return the codec that a producer with these settings of librdkafka uses."""
+    return properties.get(TYPE) or properties.get(ALIAS) or DEFAULT
+
+
 class Compression(NamedTuple):
     """A codec, and its level where it is not the codec's own."""
 

@@ -11,10 +11,10 @@ from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks, pars
 from replayer.replay.pipeline import KeepPartitions, Router
 from replayer.replay.plan import (
     Findings,
+    LargeRecord,
     Preflight,
     RecordPlace,
     ReplayPlan,
-    SoloBlock,
     SourcePartition,
     TargetRequest,
     TimeBounds,
@@ -145,7 +145,7 @@ def test_a_compacted_target_refuses_records_without_a_key() -> None:
 
 
 def test_a_record_that_is_too_large_even_compressed_is_refused() -> None:
-    found = Findings(largest_solo=SoloBlock(RecordPlace(0, 5), 2_000_000))
+    found = Findings(too_large=LargeRecord(RecordPlace(0, 5), 2_000_000))
     small = facts(max_message_bytes="1048588")
     refused(ReplayRefused, "as large.*1048588.*2000000 bytes.*max.message.bytes=4000000", target=small, findings=found)
     assert plan(facts(max_message_bytes="2000000"), findings=found)

@@ -2,21 +2,31 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from blockgz_runtime.kafka.kernel_choice import KERNEL
+from blockgz_runtime.record_filter import RecordFilter
+from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.local import LocalReader
+from blockgz_runtime.store.reader import CountingReader
 from index_format.errors import CorruptBlock
 from index_format.records import Record, iter_records
-from replayer.errors import DeliveryFailed
+from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
-from replayer.kafka.topic_facts import parse_config
-from replayer.read.selection import Selection
-from replayer.replay.plan import RecordPlace, TimeBounds, describe_source, find_refusable
+from replayer.kafka.topic_facts import NewTopic, parse_config
+from replayer.read.archive import Archive
+from replayer.read.positions import OffsetRange
+from replayer.read.selection import Reading, Selection
+from replayer.replay.plan import RecordPlace, TimeBounds, describe_source, find_refusable, largest_block
+from replayer.replay.prepare import lifted_settings
 from replayer.replay.result import LaneResult, ReplayResult
 from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.target_topic import ROOM
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.replays import NoStore, replay_into
@@ -182,7 +192,52 @@ def test_records_that_a_target_would_refuse_are_found(tmp_path: Path) -> None:
     selections = selections_of(tmp_path, "refusable")
     found = asyncio.run(find_refusable(selections, config))
     assert found.without_key == RecordPlace(3, 30)
-    solo = next(block for block in index.blocks if block.num_records == 1)
-    assert found.largest_solo is not None
-    assert found.largest_solo == (RecordPlace(3, 20), solo.byte_length)
+    assert found.too_large is None, "compressed it is smaller"
+    found = asyncio.run(find_refusable(selections, config, codec="none"))
+    assert found.too_large is not None
+    assert (found.too_large.place, found.too_large.bytes > 1000) == (RecordPlace(3, 20), True)
+    larger = replace(config, max_message_bytes=1100)
+    assert asyncio.run(find_refusable(selections, larger, codec="none")).too_large is None
+    others = Reading(RecordFilter(until=records([20])[0].timestamp))
+    assert asyncio.run(find_refusable(selections, config, others, "none")).too_large is None
     assert asyncio.run(find_refusable(selections, None)).without_key is None
+    largest = max(block.byte_length_uncompressed for block in index.blocks)
+    assert asyncio.run(largest_block(selections, 100)) == largest > 1000
+    assert asyncio.run(largest_block(selections, 10_000)) == 10_000
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_new_topic_takes_every_record_at_first_unless_the_cluster_refuses(tmp_path: Path, refuses: bool) -> None:
+    index = ArchiveWriter(tmp_path).partition("limited", 0).commit(records(range(40)))
+    asked: list[NewTopic] = []
+
+    def refuse_uncreatable(topic: NewTopic) -> None:
+        asked.append(topic)
+        if refuses:
+            raise ReplayRefused("topic cannot be created", why="a policy", remedy="")
+
+    known = SimpleNamespace(remaining=selections_of(tmp_path, "limited"), planning=Reading())
+    creates = NewTopic("copy", 1, {"max.message.bytes": "100"})
+    admin = SimpleNamespace(refuse_uncreatable=refuse_uncreatable)
+    lifted, (note,) = asyncio.run(lifted_settings(creates, known, admin))  # type: ignore[arg-type]
+    size = str(2 * max(block.byte_length_uncompressed for block in index.blocks) + ROOM)
+    assert [topic.config for topic in asked] == [{"max.message.bytes": size}]
+    assert lifted == ({} if refuses else {"max.message.bytes": size})
+    assert ("refuses" in note and "(a policy): records above 100 are refused" in note) is refuses
+
+
+def test_only_blocks_above_the_limit_are_read_for_sizes(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path).partition("sized", 0)
+    writer.commit(records(range(40)), block_bytes=400)
+    rows = records(range(40, 80))
+    rows[20] = rows[20]._replace(value=b"x" * 1000)
+    index = writer.commit(rows, block_bytes=400)
+    reader = CountingReader(LocalReader(LocalAddress(str(tmp_path))))
+    (partition,) = asyncio.run(Archive(reader).open_topic("sized"))
+    selections = [Selection(partition, OffsetRange(0, 80))]
+    before = reader.data_bytes_fetched
+    config = parse_config({"max.message.bytes": "1000"})
+    found = asyncio.run(find_refusable(selections, config, codec="none")).too_large
+    assert found is not None and found.place == RecordPlace(0, 60)
+    (solo,) = (block for block in index.blocks if block.byte_length_uncompressed > 1000)
+    assert reader.data_bytes_fetched - before == solo.byte_length

@@ -12,6 +12,7 @@ from replayer.replay.target_topic import (
     parse_topic_config,
     plan_hold,
     plan_undo,
+    raised_limit,
     still_means,
     while_held,
 )
@@ -44,6 +45,13 @@ def test_a_held_retention_is_set_back_to_what_it_was(
     assert undo == change
     after = {name: value for name, value in {**during, **undo.values}.items() if name not in undo.removed}
     assert after == {**before, **{name: value for name, value in meanwhile.items() if name in undo.kept}}
+
+
+def test_a_new_topic_takes_records_of_any_block() -> None:
+    assert raised_limit({"max.message.bytes": "1000000"}, 600_000) == {"max.message.bytes": "1201024"}
+    assert raised_limit({"max.message.bytes": "1000000"}, 499_000) == {}
+    assert raised_limit({}, 600_000) == {}, "the cluster's own limit is not known"
+    assert raised_limit({"max.message.bytes": "5"}, 2**40) == {"max.message.bytes": str(2**31 - 1)}
 
 
 def test_setting_back_twice_changes_nothing() -> None:

@@ -30,6 +30,15 @@ def test_what_comes_last() -> None:
     assert not again, "done once, there is nothing to do"
 
 
+def test_a_raised_limit_comes_last() -> None:
+    """Unless the replay, which raised it, has set it back."""
+    own = {**first_settings(SETTINGS), "max.message.bytes": "3000000"}
+    change, _ = last_settings(SETTINGS, own, Restored(NOW - DAY, 10, replicas=3), NOW)
+    assert change.values["max.message.bytes"] == "2000000"
+    lower = {**own, "max.message.bytes": "1000000"}
+    assert "max.message.bytes" not in last_settings(SETTINGS, lower, Restored(NOW, 10, replicas=3), NOW).change.values
+
+
 def test_what_somebody_has_set_since_stays() -> None:
     own = {**first_settings(SETTINGS), "retention.ms": "5", "min.insync.replicas": "1"}
     change, _ = last_settings(SETTINGS, own, Restored(NOW, 10, replicas=3), NOW)
