@@ -152,6 +152,17 @@ class ArchiveView:
         """Those of a plain topic name as of the last look, oldest first; empty where there was only ever one."""
         return self._survey.incarnations.get(topic, []) if self._survey else []
 
+    def holds(self, folder: str) -> bool:
+        """Return whether the archive holds a topic's incarnation, or lost it, as of the last look; True for none."""
+        if self._survey is None or not folder:
+            return True
+        named, missing = parse_topic_folder(folder), {each.topic for each in self._survey.missing}
+        found = self._survey.topics.get(named.topic, SurveyedTopic((), ()))
+        held = {each.keys.folder for each in found.partitions} | {
+            parse_topic_folder(name) for name in self._survey.incarnations.get(named.topic, ())
+        }
+        return bool(named in held or found.damaged or missing & {named.topic, folder})
+
     async def coverage(self, name: str, seconds: float | None = None) -> tuple[list[PartitionCoverage], Look] | Look:
         """The coverage of a topic's partitions in order; the look under way where it is not known in so many seconds.
 

@@ -147,7 +147,7 @@ class Replays:
         named = form.model_copy(update={"job": name})
         launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=now_ms())
         async with self._alone(name, named.named_target):
-            if not await self._in_thread(self._add, name, launch):
+            if not await self.in_thread(self._add, name, launch):
                 raise UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
             await self._run(name, named)
         return name
@@ -171,12 +171,12 @@ class Replays:
         """Lets a paused job go on, or runs one that ended before it was complete again with --resume."""
         job = await self.get(name)
         self._refuse_read_only()
-        if job["state"] == "paused" or await self._in_thread(self._wanted, job) == "pause":
+        if job["state"] == "paused" or await self.in_thread(self._wanted, job) == "pause":
             await self._change(name, state="run")
             return
         if "resume" not in job["actions"]:
             raise UsageError(f"job {name} cannot be resumed", why=f"it is {job['state']}")
-        launch = await self._in_thread(self._launch, name)
+        launch = await self.in_thread(self._launch, name)
         if launch is None:
             raise UsageError(
                 f"job {name} cannot be resumed here",
@@ -192,7 +192,7 @@ class Replays:
         if job["state"] not in ("planning", "running", "paused"):
             return None
         with suppress(ReplayRefused):
-            control = read_control(self._store, job["id"])
+            control = read_control(self.store, job["id"])
             return control.state if control is not None else None
         return None
 
@@ -201,7 +201,7 @@ class Replays:
         job = await self.get(name)
         self._refuse_read_only()
         if action not in job["actions"]:
-            goes_on = action == "pause" and await self._in_thread(self._wanted, job) == "run"
+            goes_on = action == "pause" and await self.in_thread(self._wanted, job) == "run"
             if not goes_on:
                 raise UsageError(f"job {name} cannot be told to {action}", why=f"it is {job['state']}")
         await self._change(name, state=action)
@@ -216,13 +216,13 @@ class Replays:
 
     async def all(self) -> list[dict[str, Any]]:
         """Every job, the newest first."""
-        names = await self._in_thread(self._names)
-        found = await asyncio.gather(*(self._in_thread(self._listed, name) for name in names))
+        names = await self.in_thread(self._names)
+        found = await asyncio.gather(*(self.in_thread(self._listed, name) for name in names))
         return sorted((each for each in found if each), key=lambda each: each["created_at_ms"] or 0, reverse=True)
 
     async def get(self, name: str) -> dict[str, Any]:
         """One job; raises NotInArchive."""
-        found = await self._in_thread(self._document, name) if is_job_name(name) else None
+        found = await self.in_thread(self._document, name) if is_job_name(name) else None
         if found is None:
             raise NotInArchive(f"there is no job {name[:80]}", why="no folder has that name", remedy="see /jobs")
         return found
@@ -238,7 +238,7 @@ class Replays:
 
     def kept(self, name: str) -> tuple[JobRequest, JobFolder]:
         """What a job was begun with, and its folder; raises NotInArchive."""
-        folder = JobFolder(self._store, name)
+        folder = JobFolder(self.store, name)
         request = folder.request()
         if request is None:
             raise NotInArchive(f"job {name[:80]} has not begun", why="nothing of it was written yet")
@@ -256,7 +256,7 @@ class Replays:
     async def _run(self, name: str, form: ReplayForm, *more: str) -> None:
         """Starts the process, and waits until it reports or ends."""
         self._known.pop(name, None)
-        before = await self._in_thread(self._progress, name)
+        before = await self.in_thread(self._progress, name)
         with _opened_log(name) as log:
             process = subprocess.Popen(
                 self._command(form, "--control", "--yes", *more),
@@ -270,7 +270,7 @@ class Replays:
         self._begun = [*((job, begun) for job, begun in self._begun if begun.poll() is None), (name, process)]
         deadline = time.monotonic() + BEGIN_SECONDS
         while time.monotonic() < deadline:
-            progress = await self._in_thread(self._progress, name)
+            progress = await self.in_thread(self._progress, name)
             if progress is not None and (before is None or progress.run != before.run):
                 return
             if process.poll() is not None:
@@ -279,11 +279,12 @@ class Replays:
                 return
             await asyncio.sleep(0.1)
 
-    async def _in_thread(self, call: Callable[..., T], *given: Any) -> T:
+    async def in_thread(self, call: Callable[..., T], *given: Any) -> T:
+        """Return the result of a call that asks the store of jobs."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *given))
 
     async def _change(self, name: str, **changes: Any) -> None:
-        await self._in_thread(lambda: change_control(self._store, name, **changes))
+        await self.in_thread(lambda: change_control(self.store, name, **changes))
 
     def _listed(self, name: str) -> dict[str, Any] | None:
         """The same for a list: one that is over is not looked at again for a while."""
@@ -294,7 +295,7 @@ class Replays:
 
     def _document(self, name: str) -> dict[str, Any] | None:
         """A job as the API gives it; None where the folder holds none."""
-        store, folder, locks = self._store, JobFolder(self._store, name), state_folder() / "jobs"
+        store, folder, locks = self.store, JobFolder(self.store, name), state_folder() / "jobs"
         launch, progress, summary, request, failure = self._launch(name), None, None, None, None
         state: JobState | None = None
         try:
@@ -365,25 +366,26 @@ class Replays:
         return ["resume", *actions] if state in OVER and has_launch else actions
 
     def _names(self) -> list[str]:
-        return job_names(self._store)
+        return job_names(self.store)
 
     def _add(self, name: str, launch: JobLaunch) -> bool:
-        return self._store.put_if_absent(f"{name}/launch.json", encode(launch), name)
+        return self.store.put_if_absent(f"{name}/launch.json", encode(launch), name)
 
     def _launch(self, name: str) -> JobLaunch | None:
         key = f"{name}/launch.json"
-        found = self._store.get(key)
+        found = self.store.get(key)
         with suppress(BlockgzError):
             return decode(found.body, JobLaunch, key) if found else None
         return None
 
     def _progress(self, name: str) -> JobProgress | None:
         with suppress(BlockgzError):
-            return read_progress(self._store, name)
+            return read_progress(self.store, name)
         return None
 
     @cached_property
-    def _store(self) -> ToolStore:
+    def store(self) -> ToolStore:
+        """The folders of jobs."""
         return open_store(jobs_place(self._settings.jobs), self._settings.place.s3)
 
     def _refuse_read_only(self) -> None:

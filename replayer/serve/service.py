@@ -14,14 +14,15 @@ from fastapi.responses import Response
 from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.store.cache import DiskCache, default_folder
 from replayer.place import opened
-from replayer.serve.archive_view import ArchiveView
+from replayer.serve.archive_view import ArchiveView, Look
 from replayer.serve.archivers import Archivers
 from replayer.serve.bounds import Bound, BoundedAnswer, pieces
 from replayer.serve.costs import CostingReader
+from replayer.serve.errors import told
 from replayer.serve.replays import Replays
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Tasks
-from replayer.serve.verifying import Reports
+from replayer.serve.verifying import OpenDamage, Reports, unknown_damage
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ LARGE_BYTES = 1024 * 1024
 FILES_AT_ONCE = 4
 MOST_LARGE = 16
 """Answers of more bytes than that, each held until its client has taken it."""
+KEPT_SECONDS = 2.0
+"""A page waits so long for the store of jobs, which may hang."""
 MOST_STREAMS = 16
 """Of records, each of which reads ahead."""
 MOST_WATCHED = 100
@@ -50,6 +53,8 @@ class Service:
     replays: Replays
     reports: Reports
     archivers: Archivers
+    kept: Look = field(default_factory=Look)
+    """At the damage that is kept."""
     reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
     large: Bound = field(default_factory=lambda: Bound(MOST_LARGE, "large answers"))
     streams: Bound = field(default_factory=lambda: Bound(MOST_STREAMS, "streams of records"))
@@ -78,6 +83,20 @@ class Service:
         length = {"Content-Length": str(len(body))}
         return BoundedAnswer(self.large, pieces(body), media_type, length | dict(headers or {}))
 
+    async def open_damage(self) -> list[OpenDamage]:
+        """Return what verifications found damaged, and none after them right, of topics that are still there."""
+        view, reports, look = self.view, self.reports, self.kept
+        if look.is_due:
+            address = view.archive.reader.address
+            look.begin(lambda: self.replays.in_thread(reports.read_kept, view.archive_id, address))
+        if reports.kept is None:
+            await look.wait(KEPT_SECONDS)
+        found = await self.in_thread(reports.open_damage, view.archive_id)
+        if reports.kept is None or look.error is not None:
+            why = "it does not answer" if look.error is None else told(look.error)[1]["error"]
+            found.append(unknown_damage(f"what earlier verifications found, beside the jobs, cannot be read: {why}"))
+        return [each for each in found if view.holds(each.folder)]
+
     @property
     def has_brokers(self) -> bool:
         """Whether a cluster is known."""
@@ -89,12 +108,13 @@ async def running_service(settings: ServeSettings) -> AsyncIterator[Service]:
     """Opens the archive; ends all that is under way at the end, replay jobs apart."""
     folder = default_folder()
     async with opened(settings.place, DiskCache(folder) if folder else None, CostingReader) as archive:
+        replays = Replays(settings)
         service = Service(
             settings,
             ArchiveView(archive),
             Tasks(),
-            Replays(settings),
-            Reports(settings.reports, settings.report_key),
+            replays,
+            Reports(settings.reports, settings.report_key, lambda: replays.store),
             Archivers(settings.archivers),
         )
         try:
@@ -102,6 +122,7 @@ async def running_service(settings: ServeSettings) -> AsyncIterator[Service]:
         finally:
             await service.tasks.close()
             await service.archivers.close()
+            await service.kept.close()
             await service.view.close()
 
 

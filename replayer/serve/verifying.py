@@ -1,8 +1,9 @@
 """Verifications that are begun from the page, and the history of reports in a folder."""
 
+import hashlib
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,16 +11,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.errors import NotInArchive, StoreBusy
 from blockgz_runtime.signing import is_signed_by, signature_of
-from index_format.errors import BlockgzError
+from blockgz_runtime.store.writer import ContentTag, ToolStore
+from index_format.errors import BadName, BlockgzError
+from index_format.keys import parse_topic_folder, topic_of
+from index_format.objects import Sealed, decode, encode, stored
 from replayer.read.archive import Archive
+from replayer.read.damage import Verdict, worst
 from replayer.read.topics import TopicPartitions
+from replayer.replay.jobs.control import TRIES
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Task
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.report import verification_document
-from replayer.verify.report_files import ReportFiles
+from replayer.verify.report_files import ReportFiles, created_now
 from replayer.verify.verifying import VerifyWork, verify_archive
 
 MAX_REPORT_BYTES = 64 * 1024 * 1024
@@ -28,14 +34,43 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json")
 DEPTHS = {"structure": Depth.STRUCTURE, "blocks": Depth.BLOCKS, "records": Depth.RECORDS}
 
 
-class LostRange(NamedTuple):
-    """Offsets [start, end) of a partition that a report calls lost."""
+MOST_KEPT = 10_000
 
-    topic: str
-    partition: int
-    start: int
-    end: int
+
+class OpenDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """Damage that a report named and no later one found repaired: offsets [start, end), or a whole object.
+
+    `folder` is a topic's incarnation, empty for objects of the archive; `partition` is None for those of a topic.
+    """
+
+    folder: str
+    partition: int | None
+    start: int | None
+    end: int | None
     reason: str
+    depth: str
+    """That of the report: a verification that reads less cannot find it."""
+    found: str
+    """When the report was made."""
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What it is the damage of, however often it is found."""
+        return self.folder, self.partition, self.start, self.end, self.reason
+
+
+def unknown_damage(why: str) -> OpenDamage:
+    """Return what stands for damage that cannot be told."""
+    return OpenDamage("", None, None, None, why, "records", "")
+
+
+@stored
+class KeptDamage(Sealed, frozen=True, kw_only=True):
+    """The open damage of one archive, beside the folders of jobs: `~damage/{archive}.json`."""
+
+    format: str = "blockgz-open-damage"
+    version: int = 1
+    damage: tuple[OpenDamage, ...] = ()
 
 
 class _Range(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
@@ -44,26 +79,63 @@ class _Range(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"})
     reason: str = ""
 
 
-class _Damage(msgspec.Struct, frozen=True):
+class _Damage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
     object: str
     reason: str
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What is wrong with what."""
+        return f"{self.object}: {self.reason}" if self.object else self.reason
 
 
 class _Partition(msgspec.Struct, frozen=True):
     topic: str
     partition: int
-    verdict: str
+    verdict: Verdict
     records: int
     lost: tuple[_Range, ...] = ()
     gaps: tuple[_Range, ...] = ()
+    damage: tuple[_Damage, ...] = ()
     chunks: int = 0
     checked_chunks: int = 0
+    checked: tuple[_Range, ...] | None = None
+    incarnation: int | None = None
+
+    @property
+    def folder(self) -> str:
+        """The topic's incarnation."""
+        named = parse_topic_folder(self.topic)
+        return str(named._replace(incarnation=self.incarnation or named.incarnation))
+
+    @property
+    def checked_offsets(self) -> tuple[_Range, ...]:
+        """The offsets of the checked chunks; reports of earlier releases have them only if that was all."""
+        everything = (_Range(0, 2**63),) if self.checked_chunks == self.chunks else ()
+        return everything if self.checked is None else self.checked
+
+    @property
+    def found(self) -> list[_Damage]:
+        """What is damaged, each once: an object whose lost offsets are named is not named again."""
+        lost = [_Damage("", each.reason, each.start, each.end) for each in self.lost]
+        return lost + [
+            each
+            for each in self.damage
+            if not any(
+                each.reason == one.reason
+                if each.start is None or each.end is None
+                else one.start < each.end and each.start < one.end
+                for one in self.lost
+            )
+        ]
 
 
 class Report(msgspec.Struct, frozen=True):
     """What is shown of a report of any kind."""
 
-    verdict: str
+    verdict: Verdict
     created: str
     archive: str
     archive_id: str | None = None
@@ -78,30 +150,55 @@ class KnownReport(NamedTuple):
 
     name: str
     created: str
-    verdict: str
+    verdict: Verdict
     depth: str
     archive: str
     num_partitions: int
     signature: str
-    lost: tuple[LostRange, ...]
+    lost: int
+    """The number of lost ranges."""
     chunks: int
     checked_chunks: int
     """Fewer where only a share was verified."""
     archive_id: str | None
-    whole: frozenset[tuple[str, int]]
-    """Topics and partitions of which the data of all chunks was checked."""
+    damage: tuple[OpenDamage, ...]
+    checked: dict[tuple[str, int], tuple[_Range, ...]]
+    """By incarnation and partition, the offsets of the chunks that were checked."""
 
     @property
     def document(self) -> dict[str, Any]:
         """As the API gives it."""
-        return {name: fact for name, fact in self._asdict().items() if name != "whole"} | {"lost": len(self.lost)}
+        return {name: fact for name, fact in self._asdict().items() if name not in ("damage", "checked")}
+
+    def settles(self, damage: OpenDamage) -> bool:
+        """Return whether this verification read what was damaged, so that it would name it again."""
+        depth, least = (DEPTHS.get(name, Depth.STRUCTURE) for name in (self.depth, damage.depth))
+        if self.signature == "wrong" or depth < least or self.created < damage.found:
+            return False
+        if damage.partition is None:
+            return not damage.folder or damage.folder in {folder for folder, _ in self.checked}
+        ranges, start, end = self.checked.get((damage.folder, damage.partition)), damage.start, damage.end
+        if ranges is None or start is None or end is None:
+            return ranges is not None
+        return any(each.start <= start and end <= each.end for each in ranges)
+
+
+def after(damage: Iterable[OpenDamage], report: KnownReport) -> list[OpenDamage]:
+    """Return what is open after a report: what was and is not settled, and what it names."""
+    left = [each for each in damage if not report.settles(each)]
+    return list({each.place: each for each in (*report.damage, *left)}.values())
 
 
 class Reports:
-    """The reports in a folder, newest first; those that did not change are not read again."""
+    """The reports in a folder, newest first, and what they left damaged; files that did not change are not read again.
 
-    def __init__(self, folder: Path | None, key: Path | None) -> None:
-        self._folder, self._key = folder, key
+    Open damage is kept in `store` too, where that of jobs is: reports may be deleted, or never be written.
+    """
+
+    def __init__(self, folder: Path | None, key: Path | None, store: Callable[[], ToolStore]) -> None:
+        self._folder, self._key, self._store = folder, key, store
+        self.kept: tuple[OpenDamage, ...] | None = None
+        """None before it was read."""
         self._known: dict[str, tuple[tuple[int, int], KnownReport | None]] = {}
 
     def all(self) -> list[KnownReport]:
@@ -110,7 +207,8 @@ class Reports:
             return []
         files = [path for path in self._folder.glob("*.json") if NAME.fullmatch(path.name)]
         found = [self._report(path) for path in files]
-        return sorted((each for each in found if each), key=lambda each: each.created, reverse=True)[:MOST_REPORTS]
+        known = sorted((each for each in found if each), key=lambda each: (each.created, self._known[each.name][0]))
+        return known[::-1][:MOST_REPORTS]
 
     def body(self, name: str) -> bytes:
         """A report as it was written; raises NotInArchive for what is none."""
@@ -135,14 +233,34 @@ class Reports:
             if each.depth != "comparison" and (None in (archive_id, each.archive_id) or archive_id == each.archive_id)
         ]
 
-    def lost(self, archive_id: str | None, topic: str) -> list[LostRange]:
-        """What is known to be lost of a topic: of each partition, since the newest verification of all its chunks."""
-        found: list[LostRange] = []
-        settled: set[int] = set()
-        for report in self.of_archive(archive_id):
-            found += [each for each in report.lost if each.topic == topic and each.partition not in settled]
-            settled |= {partition for name, partition in report.whole if name == topic}
-        return list(dict.fromkeys(found))
+    def read_kept(self, archive_id: str | None, address: str) -> None:
+        """Read what is kept of an archive again; raises what the store raises."""
+        self.kept = self._kept(_kept_key(archive_id, address))[0]
+
+    def open_damage(self, archive_id: str | None) -> list[OpenDamage]:
+        """Return what is kept, and what reports of an archive name, unless a later report settles it."""
+        found = list(self.kept or ())
+        for report in reversed(self.of_archive(archive_id)):
+            found = after(found, report)
+        return found
+
+    def keep(self, document: dict[str, Any]) -> None:
+        """Keep what is open after a verification that just ended; nothing is written while nothing is."""
+        report = self._parsed("", msgspec.json.encode({"created": created_now(), **document}), "none")
+        key = _kept_key(report.archive_id, report.archive)
+        for _ in range(TRIES):
+            kept, tag = self._kept(key)
+            self.kept = kept
+            found = tuple(after(self.open_damage(report.archive_id), report)[:MOST_KEPT])
+            body = encode(KeptDamage(damage=found))
+            if found == kept or self._store().compare_and_swap(key, body, tag) is not None:
+                self.kept = found
+                return
+        raise StoreBusy(f"{key} cannot be changed", why=f"others changed it {TRIES} times meanwhile")
+
+    def _kept(self, key: str) -> tuple[tuple[OpenDamage, ...], ContentTag | None]:
+        found = self._store().get(key)
+        return (decode(found.body, KeptDamage, key).damage, found.etag) if found else ((), None)
 
     def _report(self, path: Path) -> KnownReport | None:
         try:
@@ -157,31 +275,35 @@ class Reports:
     def _read(self, path: Path) -> KnownReport | None:
         body = path.read_bytes()
         try:
-            report = msgspec.json.decode(body, type=Report)
-        except msgspec.MsgspecError:
+            return self._parsed(path.name, body, self._signature(path, body))
+        except (msgspec.MsgspecError, BadName):
             return None
-        lost = tuple(
-            LostRange(each.topic, each.partition, lost.start, lost.end, lost.reason)
-            for each in report.partitions
-            for lost in each.lost
+
+    def _parsed(self, name: str, body: bytes, signature: str) -> KnownReport:
+        report = msgspec.json.decode(body, type=Report)
+        above = [(topic_of(each.object) or "", None, each) for each in report.damage]
+        found = [(part.folder, part.partition, each) for part in report.partitions for each in part.found]
+        damage = (
+            OpenDamage(folder, number, each.start, each.end, each.text, report.depth, report.created)
+            for folder, number, each in (*above, *found)
         )
+        chunks = sum(each.chunks for each in report.partitions)
+        checked = sum(each.checked_chunks for each in report.partitions)
         return KnownReport(
-            path.name,
+            name,
             report.created,
-            report.verdict,
+            # Earlier releases called a sample OK.
+            worst([report.verdict, Verdict.SAMPLED]) if checked < chunks else report.verdict,
             report.depth,
             report.archive,
             len(report.partitions),
-            self._signature(path, body),
-            lost,
-            sum(each.chunks for each in report.partitions),
-            sum(each.checked_chunks for each in report.partitions),
+            signature,
+            sum(len(each.lost) for each in report.partitions),
+            chunks,
+            checked,
             report.archive_id,
-            frozenset(
-                (each.topic, each.partition)
-                for each in report.partitions
-                if report.depth != "structure" and each.checked_chunks == each.chunks
-            ),
+            tuple(damage),
+            {(each.folder, each.partition): each.checked_offsets for each in report.partitions},
         )
 
     def _signature(self, path: Path, body: bytes) -> str:
@@ -197,10 +319,21 @@ class Reports:
             return "not checked"
 
 
+def _kept_key(archive_id: str | None, address: str) -> str:
+    # No job can have such a name, so lists of jobs leave it out.
+    return f"~damage/{archive_id or hashlib.sha256(address.encode()).hexdigest()[:32]}.json"
+
+
 async def verify(
-    task: Task, archive: Archive, settings: ServeSettings, wanted: list[TopicPartitions], depth: Depth, share: float
+    task: Task,
+    archive: Archive,
+    settings: ServeSettings,
+    keep: Callable[[dict[str, Any]], Awaitable[None]],
+    wanted: list[TopicPartitions],
+    depth: Depth,
+    share: float,
 ) -> None:
-    """Verifies, and writes the report where there is a folder for it."""
+    """Verify, write the report if there is a folder for it, and `keep` what is damaged."""
 
     @contextmanager
     def watched(work: VerifyWork) -> Iterator[Callable[[], None]]:
@@ -230,3 +363,5 @@ async def verify(
         "lost_ranges": len(lost),
         "warnings": document["warnings"],
     }
+    task.all = task.done
+    await keep(document)

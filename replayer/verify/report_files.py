@@ -17,6 +17,11 @@ from replayer.verify.report import Document, page
 FORMAT = "blockgz-report"
 
 
+def created_now() -> str:
+    """Return the time as reports have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 @dataclass(frozen=True)
 class ReportFiles:
     """Where reports go, the key that signs them, and whether they leave out what records hold."""
@@ -49,7 +54,7 @@ class ReportFiles:
         whole = {
             "format": FORMAT,
             "version": 1,
-            "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "created": created_now(),
             "program": f"blockgz {version('blockgz')}",
             **document,
         }

@@ -158,6 +158,7 @@ def begin_verification(job: VerifyJob, service: Service, user: str) -> Task:
         verify,
         archive=service.view.archive,
         settings=service.settings,
+        keep=partial(service.replays.in_thread, service.reports.keep),
         wanted=wanted,
         depth=DEPTHS[job.depth],
         share=job.sample,
@@ -259,6 +260,13 @@ async def list_reports(service: Serving) -> dict[str, Any]:
     """Verification reports in the server's folder, the newest first."""
     found = await service.in_thread(service.reports.all)
     return {"reports": [each.document for each in found]}
+
+
+@routes.get("/damage", tags=["reports"])
+async def list_damage(service: Serving) -> dict[str, Any]:
+    """What verifications found damaged, and none after them read again and found right."""
+    await service.view.survey()
+    return {"damage": msgspec.to_builtins(await service.open_damage())}
 
 
 @routes.get("/reports/{name}", tags=["reports"])

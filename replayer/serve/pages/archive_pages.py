@@ -23,7 +23,7 @@ from replayer.serve.costs import cost_text, counted
 from replayer.serve.errors import told, trouble_of
 from replayer.serve.pages.rendering import PAGE_SECONDS, error_page, page, progress_page
 from replayer.serve.service import Serving
-from replayer.serve.verifying import LostRange
+from replayer.serve.verifying import OpenDamage
 
 routes = APIRouter()
 TOPICS_ON_A_PAGE = 100
@@ -66,6 +66,7 @@ async def overview(
             "newest": max((each["max_timestamp_ms"] or 0 for each in everything), default=0) or None,
         },
         missing=survey.missing,
+        open_damage=await service.open_damage(),
         taken_at=int(survey.taken_at * 1000),
         trouble=trouble_of(service.view.look.error),
         lags=await service.archivers.of_topics(PAGE_SECONDS),
@@ -95,10 +96,11 @@ async def topic_page(
     coverages, look = found
     survey = await service.view.topic(topic)
     assert survey is not None
-    lost = await service.in_thread(service.reports.lost, service.view.archive_id, topic)
+    folders = {parse_topic_folder(topic), *(each.keys.folder for each in survey.partitions)}
+    known = [each for each in await service.open_damage() if each.folder in set(map(str, folders))]
     begin = (number - 1) * PARTITIONS_ON_A_PAGE
     shown_ones = coverages[begin : begin + PARTITIONS_ON_A_PAGE]
-    rows = [CoverageRow(topic, with_lost(each, lost)) for each in shown_ones]
+    rows = [CoverageRow(topic, with_lost(each, known)) for each in shown_ones]
     axis = narrowed(axis_of(shown_ones, SLICES, scale), start, end)
     return page(
         request,
@@ -109,6 +111,7 @@ async def topic_page(
         scale=scale,
         is_narrowed=start is not None or end is not None,
         damaged=survey.damaged,
+        objects=[each for each in known if each.start is None],
         maintenance={each.partition: each.marker.maintenance or None for each in survey.partitions},
         incarnations=service.view.incarnations(parse_topic_folder(topic).topic),
         taken_at=service.view.taken_at_ms,
@@ -121,12 +124,15 @@ async def topic_page(
     )
 
 
-def with_lost(coverage: PartitionCoverage, found: Sequence[LostRange]) -> PartitionCoverage:
-    """The coverage with what verifications called lost."""
+def with_lost(coverage: PartitionCoverage, found: Sequence[OpenDamage]) -> PartitionCoverage:
+    """Return the coverage with what verifications found damaged."""
     lost = [
         Gap(each.start, each.end, each.reason)
         for each in found
-        if each.partition == coverage.partition and each.start < each.end
+        if each.partition == coverage.partition
+        and each.start is not None
+        and each.end is not None
+        and each.start < each.end
     ]
     if not lost:
         return coverage

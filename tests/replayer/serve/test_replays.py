@@ -211,7 +211,7 @@ def test_a_store_that_does_not_answer_says_nothing_of_a_job(tmp_path: Path, monk
             raise StoreUnavailable("it does not answer")
 
     page = page_of(tmp_path, monkeypatch)
-    page.__dict__["_store"] = Silent()
+    page.__dict__["store"] = Silent()
     with pytest.raises(StoreUnavailable):
         asyncio.run(page.get("j"))
 
@@ -245,7 +245,7 @@ def test_a_store_of_jobs_that_hangs_holds_up_no_other_thread(tmp_path: Path, mon
             return super().get(key)
 
     page = page_of(tmp_path, monkeypatch)
-    page.__dict__["_store"] = Hanging()
+    page.__dict__["store"] = Hanging()
 
     async def run() -> None:
         waiting = [asyncio.ensure_future(page.get(f"j{number}")) for number in range(40)]
