@@ -81,6 +81,13 @@ def test_a_library_is_known_where_it_belongs(libraries: tuple[str, ...], homes: 
     assert not {module for module in found if not any(module.is_relative_to(home) for home in homes)}
 
 
+def test_calls_that_abort_the_process_are_made_by_a_child_process() -> None:
+    """librdkafka fails an assertion in them if a broker goes away."""
+    calls = re.compile(r"\.(describe_consumer_groups|delete_consumer_groups|describe_cluster)\b")
+    found = {str(module) for module in modules() if calls.search((ROOT / module).read_text())}
+    assert found == {"blockgz_runtime/kafka/admin_apart.py"}
+
+
 def test_what_the_programs_import_is_installed_with_them() -> None:
     """The tests bring so much along that a missing requirement shows nowhere but where only the programs are."""
     setup = ConfigParser()

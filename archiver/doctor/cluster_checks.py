@@ -31,7 +31,9 @@ from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import listed
 from blockgz_runtime.kafka.admin import answered
+from blockgz_runtime.kafka.admin_apart import AdminApart
 from blockgz_runtime.kafka.connection import DENIED
+from blockgz_runtime.kafka.settings import make_client
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.identity import ArchiveInfo
 
@@ -52,8 +54,9 @@ class ClusterChecks:
 
     def broker(self) -> Iterator[Finding]:
         """Whether a broker answers, and what it offers; the others rest on it."""
-        self._cluster = KafkaCluster(cluster_settings(self._config))
-        self._access = KafkaAccess(self._cluster.admin)
+        settings = cluster_settings(self._config)
+        self._cluster = KafkaCluster(settings)
+        self._access = KafkaAccess(self._cluster.admin, make_client(AdminApart, settings))
         known = self._known = self._cluster.topics()
         self.is_reached = True
         self._brokers = self._access.num_brokers()
@@ -119,8 +122,9 @@ class ClusterChecks:
 class KafkaAccess:
     """Read-only questions; None stands for what the brokers do not tell in time."""
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: AdminClient, apart: AdminApart) -> None:
         self._admin = admin
+        self._apart = apart
 
     def num_brokers(self) -> int | None:
         """How many brokers there are."""
@@ -138,10 +142,10 @@ class KafkaAccess:
 
     def group_operations(self, group_id: str) -> frozenset[str] | None:
         """What may be done to a consumer group; None also where nobody joined it yet."""
-        answers = self._admin.describe_consumer_groups(
-            [group_id], include_authorized_operations=True, request_timeout=DEADLINE_SECONDS
-        )
-        return _operations(answers[group_id])
+        try:
+            return self._apart.group_operations(group_id, DEADLINE_SECONDS)
+        except KafkaException as error:
+            return _without_operations(error)
 
     def rebalance_protocols(self) -> frozenset[str] | None:
         """The group protocols that a broker offers, such as `classic` and `consumer`."""
@@ -169,5 +173,9 @@ def _operations(answer: Any) -> frozenset[str] | None:
     try:
         operations = answer.result().authorized_operations
     except KafkaException as error:
-        return frozenset() if error.args[0].code() in DENIED else None
+        return _without_operations(error)
     return None if operations is None else frozenset(operation.name for operation in operations)
+
+
+def _without_operations(error: KafkaException) -> frozenset[str] | None:
+    return frozenset() if error.args[0].code() in DENIED else None

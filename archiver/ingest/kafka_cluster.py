@@ -73,12 +73,13 @@ class KafkaCluster:
         return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
 
     def cluster_id(self) -> str | None:
-        """The cluster's id, or None where the broker does not tell it. Raises AccessDenied."""
-        if not self._is_controlled():
-            return None
-        what = f"the cluster at {self._bootstrap} cannot be described"
-        cluster = answered(self.admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS), what)
-        return None if cluster is None else cluster.cluster_id
+        """Return the cluster's id; None if no broker answers, or if the cluster has no controller."""
+        with suppress(KafkaException):
+            metadata = self.admin.list_topics(timeout=FACTS_DEADLINE_SECONDS)
+            if has_controller(metadata):
+                cluster_id: str | None = metadata.cluster_id
+                return cluster_id
+        return None
 
     def topic_ids(self, topics: Collection[str]) -> TopicIdAnswers:
         """The ids of topics, as far as the cluster tells them now."""
@@ -204,7 +205,7 @@ class KafkaCluster:
         if not self._has_controller:
             return None
         try:
-            acls = topic_acls(self.admin, FACTS_DEADLINE_SECONDS)
+            acls = topic_acls(self.admin, self._settings, FACTS_DEADLINE_SECONDS)
         except KafkaException as error:
             if error.args[0].code() in DENIED:
                 denied = AccessDenied("the ACLs cannot be read", why=error.args[0].str())

@@ -1,6 +1,6 @@
 """The ACLs on a cluster's topics: read and created."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -14,14 +14,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourceType,
 )
 
+from blockgz_runtime.kafka.admin_apart import AdminApart
+from blockgz_runtime.kafka.settings import make_client
 from index_format.acls import Acl
 
 NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
 """What brokers answer that keep no ACLs."""
 
 
-def topic_acls(admin: AdminClient, seconds: float) -> list[Acl]:
-    """All ACLs on topics, in one request; needs Describe on the cluster. Raises KafkaException.
+def topic_acls(admin: AdminClient, settings: Mapping[str, Any], seconds: float) -> list[Acl]:
+    """Return all ACLs on topics, in one request; needs Describe on the cluster. Raises KafkaException.
 
     A refusal arrives as an empty list, because librdkafka 2.16 drops the answer's error: who gets none is asked for his
     rights. A cluster without an authorizer grants all of them, and has no ACLs.
@@ -37,13 +39,13 @@ def topic_acls(admin: AdminClient, seconds: float) -> list[Acl]:
     )
     found = admin.describe_acls(wanted, request_timeout=seconds).result()
     if not found:
-        _check_may_read(admin, seconds)
+        _check_may_read(settings, seconds)
     return [_acl(each) for each in found]
 
 
-def _check_may_read(admin: AdminClient, seconds: float) -> None:
-    rights = admin.describe_cluster(include_authorized_operations=True, request_timeout=seconds)
-    if AclOperation.DESCRIBE not in (rights.result().authorized_operations or ()):  # None where there is no right
+def _check_may_read(settings: Mapping[str, Any], seconds: float) -> None:
+    apart: AdminApart = make_client(AdminApart, dict(settings))
+    if AclOperation.DESCRIBE.name not in apart.cluster_operations(seconds):
         raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed"))
 
 

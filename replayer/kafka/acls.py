@@ -24,12 +24,13 @@ class KafkaAcls:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raises UsageError."""
-        self._admin: AdminClient = make_client(AdminClient, client_settings(properties, CLIENT_ID))
+        self._settings = client_settings(properties, CLIENT_ID)
+        self._admin: AdminClient = make_client(AdminClient, self._settings)
 
     def of_topics(self, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
         """The ACLs that concern each of the topics, whether or not it exists; one request for all."""
         try:
-            found = AclsOfTopics(topic_acls(self._admin, SECONDS))
+            found = AclsOfTopics(topic_acls(self._admin, self._settings, SECONDS))
         except KafkaException as error:
             raise _failure(error.args[0], "ACLs cannot be read, which needs Describe on the cluster") from error
         return {topic: found.concerning(topic) for topic in topics}

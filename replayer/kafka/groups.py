@@ -7,6 +7,7 @@ from typing import NamedTuple
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from blockgz_runtime.kafka.admin_apart import AdminApart
 from blockgz_runtime.kafka.cluster_groups import ClusterGroups, listed_groups
 from blockgz_runtime.kafka.committed import CommittedOffset, GroupOffsets
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
@@ -109,10 +110,10 @@ class KafkaGroups:
             offsets.commit(wanted)
 
     def delete(self, group: str) -> None:
-        """Deletes a group with all its positions; it may be gone already."""
-        (answer,) = self._admin.delete_consumer_groups([group], request_timeout=BROKER_DEADLINE_SECONDS).values()
+        """Delete a group with all its positions; it may be gone already."""
+        apart: AdminApart = make_client(AdminApart, self._settings)
         try:
-            answer.result()
+            apart.delete_group(group, BROKER_DEADLINE_SECONDS)
         except KafkaException as error:
             failure: KafkaError = error.args[0]
             if failure.code() != KafkaError.GROUP_ID_NOT_FOUND:

@@ -1,5 +1,6 @@
 """What is asked of a cluster: bounds of logs now and then, configurations that may be denied."""
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from archiver.ingest.kafka_cluster import KafkaCluster, LogEnds, LogView, TopicD
 from archiver.ingest.kafka_source import Partition
 from archiver.logs import LogEvent
 from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz_runtime.kafka.admin_apart import AdminApart
 from blockgz_runtime.kafka.settings import client_settings
 from index_format.acls import Acl
 from tests.blockgz_runtime.kafka.test_admin import DENIED, future
@@ -60,15 +62,14 @@ def test_watermarks_outlive_a_broker_that_does_not_answer() -> None:
 class Admin:
     """A client that may read the configuration of one topic of two; `acls` is the answer to who asks for them."""
 
-    def __init__(self, acls: object = SECURITY_DISABLED, rights: list[AclOperation] | None = None) -> None:
-        """`rights` are those on the cluster; a broker that grants none tells nothing."""
-        self.acls, self.rights = acls, rights
+    def __init__(self, acls: object = SECURITY_DISABLED) -> None:
+        self.acls = acls
         self.asked: list[AclBindingFilter] = []
 
     def list_topics(self, timeout: float) -> object:
         partition = SimpleNamespace(replicas=[1])
         topics = {name: SimpleNamespace(error=None, partitions={0: partition}) for name in ("orders", "users")}
-        return SimpleNamespace(topics=topics, controller_id=1, brokers={1: None})
+        return SimpleNamespace(topics=topics, controller_id=1, brokers={1: None}, cluster_id="one")
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, object]:
         return {each: future(DENIED if each.name == "orders" else {}) for each in resources}
@@ -76,9 +77,6 @@ class Admin:
     def describe_acls(self, wanted: AclBindingFilter, request_timeout: float) -> object:
         self.asked.append(wanted)
         return future(self.acls)
-
-    def describe_cluster(self, include_authorized_operations: bool, request_timeout: float) -> object:
-        return future(SimpleNamespace(authorized_operations=self.rights if include_authorized_operations else None))
 
     def poll(self, timeout: float) -> None:
         """Nothing to serve."""
@@ -118,27 +116,39 @@ def test_the_acls_of_all_topics_are_asked_for_once() -> None:
     assert len(admin.asked) == 1, "nothing is asked about no topic"  # type: ignore[attr-defined]
 
 
-def test_no_acl_is_none_if_they_may_be_read() -> None:
+def test_the_clusters_id_is_in_its_metadata() -> None:
     cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
-    cluster.admin = Admin([], [AclOperation.DESCRIBE])  # type: ignore[assignment]
+    cluster.admin = Admin()  # type: ignore[assignment]
+    assert cluster.cluster_id() == "one"
+
+
+def test_no_acl_is_none_if_they_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
+    cluster.admin = Admin([])  # type: ignore[assignment]
+    monkeypatch.setattr(AdminApart, "cluster_operations", lambda *_: frozenset({"DESCRIBE"}))
     assert cluster.describe(["users"])["users"].acls == ()
 
 
 @pytest.mark.parametrize(
     ("answer", "rights", "lines"),
     [
-        (SECURITY_DISABLED, None, 0),
-        (NO_ANSWER, None, 0),
-        (NOT_ALLOWED, None, 1),
-        ([], [AclOperation.CREATE], 1),
-        ([], None, 1),
+        (SECURITY_DISABLED, {}, 0),
+        (NO_ANSWER, {}, 0),
+        (NOT_ALLOWED, {}, 1),
+        ([], {"CREATE"}, 1),
+        ([], {}, 1),
     ],
 )
 def test_acls_that_cannot_be_read_are_reported_at_most_once(
-    answer: object, rights: list[AclOperation] | None, lines: int, caplog: pytest.LogCaptureFixture
+    answer: object,
+    rights: Collection[str],
+    lines: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
-    cluster.admin = Admin(answer, rights)  # type: ignore[assignment]
+    cluster.admin = Admin(answer)  # type: ignore[assignment]
+    monkeypatch.setattr(AdminApart, "cluster_operations", lambda *_: frozenset(rights))
     with caplog.at_level("WARNING", "blockgz.archiver"):
         for _ in range(3):
             assert cluster.describe(["users"])["users"] == TopicDescription(1, 1, {}, {}, UNSET)
@@ -157,7 +167,7 @@ class WithoutController(Admin):
     def describe_configs(self, *_: object, **__: object) -> NoReturn:
         raise AssertionError("asked")
 
-    describe_cluster = describe_topics = describe_acls = describe_configs  # type: ignore[assignment]
+    describe_topics = describe_acls = describe_configs  # type: ignore[assignment]
 
 
 def test_where_no_controller_is_nobody_is_asked() -> None:
