@@ -1,23 +1,28 @@
-"""Keeps tables of consumer groups in a thread of its own, and never in the way of archiving."""
+"""Keeps tables of consumer groups and of logs' ends in a thread of its own, and never in the way of archiving."""
 
 import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from archiver.commit.claim_list import wall_ms
 from archiver.groups.tables import GroupTables
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
-from blockgz_runtime.kafka.cluster_groups import Asked, GroupAnswer
+from blockgz_runtime.errors import BrokerUnreachable
+from blockgz_runtime.kafka.cluster_groups import Asked
 from index_format.errors import BlockgzError
+from index_format.groups import LogEnd, LogEnds
 
 ROUND_SECONDS = 60.0
 """So long a round asks groups at the least before it leaves the rest to the next one."""
 ONCE_SECONDS = 75.0
 LOOK_SECONDS = 0.05
+AGAIN_SECONDS = 1.0
+"""How long a single round waits before it asks groups again that seem to be gone."""
+COARSE_MS = 20
+"""Times of files may be this much older than the clock."""
 LEFT_OUT = "blockgz-"
 """What the ids of our own groups begin with: of archives and of replays."""
 
@@ -37,13 +42,27 @@ class KeepingContext:
     cluster: Cluster
     tables: GroupTables
     own_group: str
-    is_selected: Callable[[str], bool]
-    """Whether a group is kept."""
+    is_selected: Callable[[str], bool] | None
+    """Whether a group is kept; None: only the ends of logs are."""
     topics: Callable[[], Collection[str]]
     """Those whose tables are this process's to keep: it owns their first partition."""
     partitions: Callable[[], Mapping[str, int]]
     """The cluster's topics, with their numbers of partitions."""
+    topic_ids: Callable[[Collection[str]], Mapping[str, str]]
+    """The ids of topics, asked for after the call; topics without an answer are left out."""
+    high_watermarks: Callable[[Collection[tuple[str, int]]], Mapping[tuple[str, int], int]]
+    """Where partitions end; those without an answer are left out."""
+    store_clock: Callable[[], float]
+    """The store's time, in seconds since 1970."""
     interval_seconds: float
+
+
+class Opened(NamedTuple):
+    """A topic whose tables are kept in this round."""
+
+    topic_id: str | None
+    """As in the table."""
+    partitions: int
 
 
 class GroupKeeper:
@@ -58,7 +77,13 @@ class GroupKeeper:
         self._context = context
         self._clock = clock
         self._wall_ms = wall_ms
-        self._answers: dict[str, GroupAnswer] = {}
+        self._ahead_ms = 0
+        """How far the store's clock is ahead of this machine's."""
+        self._partitions: dict[tuple[str, str | None], int] = {}
+        self._rounds = 0
+        self._asked_in: dict[str, int] = {}
+        """Group id -> the round in which it was asked last."""
+        self._is_single = False
         self._is_failing = False
         self._kept_at = clock()
         self._ending = threading.Event()
@@ -80,6 +105,7 @@ class GroupKeeper:
 
     def keep_once(self, is_ending: Callable[[], bool]) -> None:
         """Keep a table of each topic as of now; returns early where `is_ending`, and late where nobody answers."""
+        self._is_single = True
         round_ = threading.Thread(target=self.keep, name="groups", daemon=True)
         round_.start()
         deadline = self._clock() + ONCE_SECONDS
@@ -92,7 +118,7 @@ class GroupKeeper:
         self._ending.set()
 
     def keep(self) -> None:
-        """One round: ask for all groups, then store what is due."""
+        """One round: ask for all groups and ends, then store what is due."""
         topics = sorted(self._context.topics())
         if not topics:
             self._kept_at = self._clock()
@@ -114,45 +140,128 @@ class GroupKeeper:
         self._is_failing = failed is not None
 
     def _keep(self, topics: list[str]) -> BlockgzError | None:
-        """Gives the first failure of those that leave the rest of the round as it is."""
-        known = self._context.partitions()
-        counts = {topic: known[topic] for topic in topics if topic in known}
-        wanted = sorted(filter(self._is_kept, self._context.cluster.ids()), key=self._asked_at)
-        seconds = max(ROUND_SECONDS, self._context.interval_seconds)
-        asked = self._context.cluster.positions(wanted, counts, seconds)
-        # A group that gives no answer now stands where it stood; one that may not be asked is left out.
-        earlier = {each: self._answers[each] for each in wanted if each in self._answers}
-        hidden = {each for each, error in asked.failures.items() if isinstance(error, AccessDenied)}
-        self._answers = {each: answer for each, answer in (earlier | asked.answers).items() if each not in hidden}
-        failed = next(iter(asked.failures.values()), None)
-        if failed is None and len(asked.answers) < len(wanted):
-            failed = BrokerUnreachable(
-                f"{len(wanted) - len(asked.answers)} consumer groups were not asked in time",
-                why=f"a round takes {seconds:.0f} s at most",
-                remedy="raise --groups-interval, or choose fewer groups by --groups",
-            )
-        asked_at = self._wall_ms()
-        for topic in counts:
+        """Return the first failure of those that leave the rest of the round as it is."""
+        self._rounds += 1
+        self._compare_clocks()
+        failures: list[BlockgzError] = []
+        ids = self._context.topic_ids(topics)
+        opened = self._open(topics, ids, failures)
+        has_groups = self._context.is_selected is not None and self._ask_groups(opened, failures)
+        ends, changed = self._ask_ends(opened, ids, failures)
+        now = self._now_ms()
+        for topic in opened:
             if self._ending.is_set():
                 break
+            if topic in changed:
+                continue  # what was answered may be about either of two topics
             try:
-                self.stored += self._context.tables.keep(topic, self._answers, asked_at)
+                self.stored += self._context.tables.keep(topic, now, ends.get(topic), has_groups=has_groups)
             except BlockgzError as error:
-                failed = failed or error
-        return failed
+                failures.append(error)
+        return next(iter(failures), None)
 
-    def _asked_at(self, group_id: str) -> int:
-        """Who waited longest is asked first."""
-        answer = self._answers.get(group_id)
-        return answer.asked_at if answer is not None else 0
+    def _open(self, topics: list[str], ids: Mapping[str, str], failures: list[BlockgzError]) -> dict[str, Opened]:
+        tables, known, opened = self._context.tables, self._context.partitions(), {}
+        tables.forget_others(topics)
+        for topic in topics:
+            try:
+                if topic in known:
+                    topic_id = tables.open(topic, ids.get(topic), self._now_ms(), self._is_kept)
+                    # A topic never loses partitions: an answer with fewer is one of a broker that knows less.
+                    most = max(known[topic], self._partitions.get((topic, topic_id), 0))
+                    self._partitions[topic, topic_id] = most
+                    opened[topic] = Opened(topic_id, most)
+            except BlockgzError as error:
+                failures.append(error)
+        return opened
+
+    def _ask_groups(self, opened: Mapping[str, Opened], failures: list[BlockgzError]) -> bool:
+        """Ask all groups, also those that were known and are not listed; return whether they could be listed."""
+        cluster, tables = self._context.cluster, self._context.tables
+        try:
+            listed = cluster.ids()
+        except BlockgzError as error:
+            failures.append(error)
+            return False
+        wanted = {*filter(self._is_kept, listed), *tables.group_ids(opened)}
+        counts = {topic: each.partitions for topic, each in opened.items()}
+        seconds = max(ROUND_SECONDS, self._context.interval_seconds)
+        # Who waited longest comes first: groups without an answer are not to use up each round.
+        order = sorted(wanted, key=lambda group_id: (self._asked_in.get(group_id, 0), group_id))
+        asked = self._positions(order, counts, seconds)
+        tried = asked.answers.keys() | asked.failures.keys()
+        self._asked_in = {each: self._rounds if each in tried else self._asked_in.get(each, 0) for each in wanted}
+        failures.extend(asked.failures.values())
+        if not asked.failures and len(tried) < len(wanted):
+            failures.append(
+                BrokerUnreachable(
+                    f"{len(wanted) - len(tried)} consumer groups were not asked in time",
+                    why=f"a round takes {seconds:.0f} s at most",
+                    remedy="raise --groups-interval, or choose fewer groups by --groups",
+                )
+            )
+        doubted = tables.hear(opened, asked.answers)
+        if doubted and self._is_single and not self._ending.wait(AGAIN_SECONDS):
+            again = self._positions(sorted(doubted), counts, seconds)
+            tables.hear(opened, again.answers)
+        return True
+
+    def _positions(self, group_ids: list[str], counts: Mapping[str, int], seconds: float) -> Asked:
+        asked = self._context.cluster.positions(group_ids, counts, seconds)
+        corrected = {
+            group_id: answer._replace(asked_at=answer.asked_at + self._ahead_ms)
+            for group_id, answer in asked.answers.items()
+        }
+        return asked._replace(answers=corrected)
+
+    def _ask_ends(
+        self, opened: Mapping[str, Opened], ids: Mapping[str, str], failures: list[BlockgzError]
+    ) -> tuple[dict[str, LogEnds], set[str]]:
+        """Return where the topics end, if their ids stayed the same, and the topics that have another id by now."""
+        known = [topic for topic, each in opened.items() if each.topic_id is not None]
+        if not known:
+            return {}, set()
+        asked_at = self._now_ms()
+        ends: Mapping[tuple[str, int], int] = {}
+        try:
+            ends = self._context.high_watermarks(
+                [(topic, number) for topic in known for number in range(opened[topic].partitions)]
+            )
+        except BlockgzError as error:
+            failures.append(error)
+        answered_at = max(asked_at, self._now_ms())
+        after = self._context.topic_ids(known)
+        by_topic: dict[str, list[LogEnd]] = {}
+        for (topic, number), end in sorted(ends.items()):
+            if ids.get(topic) == after.get(topic) == opened[topic].topic_id:
+                by_topic.setdefault(topic, []).append(LogEnd(number, end))
+        changed = {topic for topic in known if topic in after and after[topic] != opened[topic].topic_id}
+        return {topic: LogEnds(asked_at, answered_at, tuple(each)) for topic, each in by_topic.items()}, changed
+
+    def _compare_clocks(self) -> None:
+        """Measure how far the store's clock is ahead; what was measured before counts if it does not report it."""
+        before = self._wall_ms()
+        try:
+            told = self._context.store_clock() * 1000
+        except BlockgzError:
+            return
+        after = self._wall_ms()
+        exact = COARSE_MS if told % 1000 else 1000  # S3 reports whole seconds
+        at_least, at_most = told - after, told + exact - before
+        # Two clocks that may agree are taken to agree: otherwise each round would measure another fraction of a second.
+        self._ahead_ms = 0 if at_least <= 0 <= at_most else round((at_least + at_most) / 2)
+
+    def _now_ms(self) -> int:
+        """The time by the store's clock, in ms."""
+        return self._wall_ms() + self._ahead_ms
 
     def _is_kept(self, group_id: str) -> bool:
         is_ours = group_id == self._context.own_group or group_id.startswith(LEFT_OUT)
-        return not is_ours and self._context.is_selected(group_id)
+        return not is_ours and self._context.is_selected is not None and self._context.is_selected(group_id)
 
     def _run(self) -> None:
         interval = self._context.interval_seconds
-        while not self._ending.wait(seconds_to_round(self._wall_ms() / 1000, interval, self._phase)):
+        while not self._ending.wait(seconds_to_round(self._now_ms() / 1000, interval, self._phase)):
             self.keep()
 
 

@@ -54,12 +54,15 @@ class Drain:
         config: RunConfig,
         cluster: KafkaCluster,
         ownership: Ownership,
-        topics: Sequence[str],
+        topics: Mapping[str, int],
         share: DrainShare,
         rest: Callable[[], None],
         executor: Executor,
     ) -> None:
-        """`rest` waits for a moment; `executor` asks again for ends that nobody told at the start."""
+        """`topics` were selected with these numbers of partitions.
+
+        `rest` waits for a moment; `executor` asks again for ends that nobody told at the start.
+        """
         self._config = config
         self._cluster = cluster
         self._ownership = ownership
@@ -79,7 +82,9 @@ class Drain:
 
     def start(self) -> None:
         known = self._cluster.topics()
-        every = ((topic, number) for topic in self._topics for number in range(known.get(topic, 0)))
+        # A broker that has just started may know of fewer: what is gone for good is reported as such.
+        most = {topic: max(count, known.get(topic, 0)) for topic, count in self._topics.items()}
+        every = ((topic, number) for topic, count in most.items() for number in range(count))
         self._acquire(self._ends([partition for partition in every if self._share.holds(partition)]))
         self.joined = True
 

@@ -25,6 +25,7 @@ from blockgz_runtime.kafka.admin import (
     answered,
     ask_configs,
     has_controller,
+    high_watermarks,
     log_bounds,
     topic_ids,
 )
@@ -121,6 +122,13 @@ class KafkaCluster:
         }
         return answers | {partition: LogBounds(*found) for partition, found in bounds.items()}
 
+    def high_watermarks(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Return where these logs end, whatever is archived; logs without an answer or a leader are left out.
+
+        Raises BrokerUnreachable or AccessDenied.
+        """
+        return high_watermarks(self.admin, set(partitions) - self._leaderless(partitions))
+
     def _leaderless(self, partitions: Iterable[Partition]) -> set[Partition]:
         known = self._known_topics()
         return {
@@ -183,7 +191,7 @@ class KafkaCluster:
         """
         known = self._known_topics()
         described, denied = {}, {}
-        wanted = [topic for topic in topics if topic in known]
+        wanted = [topic for topic in topics if topic in known and known[topic].error is None]
         answers = ask_configs(self.admin, wanted) if self._has_controller else {}
         acls = self._acls() if wanted else None
         for topic in wanted:

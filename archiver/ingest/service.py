@@ -67,6 +67,8 @@ COMMITS_AT_ONCE = 32
 TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 GIVE_BACK_SECONDS = 10.0
+ENDS_SECONDS = 300.0
+"""At most between two looks at the ends of logs if consumer groups are not kept."""
 SHOWN_TOPICS = 5
 HELD = (PartitionState.ARCHIVING, PartitionState.DONE)
 TRIES_OF_ONCE = 30
@@ -204,11 +206,12 @@ class ArchiverService:
         config = self._config = self._config.of_archive(archive)
         self._archive_id = archive.archive_id
         self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
-        self._tell_start(topics)
+        self._tell_start(list(topics))
         ids = self._ids = TopicIds(self._cluster.topic_ids, lambda: {name for name, _ in self._assigned()}, self._clock)
         directory = TopicDirectory(self._store, ids, archive, self._clock)
         is_ending = (lambda: False) if self._config.once else self._stopping.is_set  # a short run keeps them, too
-        configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe, is_ending)
+        wait = time.sleep if self._config.once else self._stopping.wait
+        configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe, is_ending, wait)
         schedule = TopicConfigSchedule(configs, self._asking)
         ownership = self._ownership = Ownership(self._context(archive, directory))
         if self._config.http is not None:
@@ -218,8 +221,8 @@ class ArchiverService:
         assignment = self._assignment = self._assignment_of(ownership, topics)
         watch = IdWatch(ids, lambda: ownership.in_hand)
         watch.start()
-        groups = self._groups = self._keeper(archive, directory, ownership)
-        if groups is not None and not self._config.once:
+        groups = self._groups = self._keeper(archive, directory, ownership, ids)
+        if not self._config.once:
             groups.start()
         try:
             assignment.start()
@@ -232,7 +235,7 @@ class ArchiverService:
                     if what_next(denial, ownership.situation) is Next.STOP:
                         raise
                     log.warning(LogEvent.DENIED, cause=denial.what, why=denial.why)
-            if groups is not None and self._config.once:
+            if self._config.once:
                 groups.keep_once(self._stopping.is_set)
         except Exception as error:
             self.failure = error  # known while the flush goes on, which may not end in time
@@ -275,8 +278,11 @@ class ArchiverService:
         for partition in partitions:
             ownership.restart(partition)
 
-    def _select(self) -> list[str]:
-        """The topics to archive now; raises NoSuchTopic where none of the named ones is there, or nothing to drain."""
+    def _select(self) -> dict[str, int]:
+        """The topics to archive now, with their numbers of partitions.
+
+        Raises NoSuchTopic where none of the named ones is there, or nothing to drain.
+        """
         known = self._cluster.topics()
         topics = selected_topics(self._selection, known)
         dead_letters = self._config.dead_letter_topic
@@ -287,7 +293,7 @@ class ArchiverService:
         self._num_partitions = sum(known[topic] for topic in topics)
         if self._drain_share.number == 0:  # of several workers one says so
             self._missing.look(known)
-        return topics
+        return {topic: known[topic] for topic in topics}
 
     def _tell_start(self, topics: Sequence[str]) -> None:
         if self._drain_share.number == 0:  # of several workers one says so
@@ -321,7 +327,7 @@ class ArchiverService:
         )
         return retry_while_busy(opened, self._stopping, _passes_at_once)
 
-    def _assignment_of(self, ownership: Ownership, topics: Sequence[str]) -> Assignment:
+    def _assignment_of(self, ownership: Ownership, topics: Mapping[str, int]) -> Assignment:
         if self._config.once:
             return Drain(
                 self._config, self._cluster, ownership, topics, self._drain_share, self._pause_briefly, self._asking
@@ -331,6 +337,7 @@ class ArchiverService:
             self._known_topics,
             self._asking,
             every_seconds=self._config.topic_refresh,
+            topics=list(topics),
             now=self._clock(),
         )
         ask = partial(self._cluster.committed_metadata, self._config.group)
@@ -340,7 +347,7 @@ class ArchiverService:
             self._config,
             ownership,
             self._fetching,
-            topics,
+            list(topics),
             watch,
             offsets,
             UnownedWatch(unowned, self._asking, rebalance_seconds(self._config) * random.uniform(1, 2)),
@@ -348,25 +355,37 @@ class ArchiverService:
             wait=self._stopping.wait,
         )
 
-    def _keeper(self, archive: ArchiveInfo, directory: TopicDirectory, ownership: Ownership) -> GroupKeeper | None:
-        patterns = self._config.groups
-        if patterns is None:
-            return None
-        matchers = [matcher(pattern) for pattern in patterns]
-        interval_ms = max(1, round(self._config.groups_interval * 1000))
+    def _keeper(
+        self, archive: ArchiveInfo, directory: TopicDirectory, ownership: Ownership, ids: TopicIds
+    ) -> GroupKeeper:
+        config, patterns = self._config, self._config.groups
+        matchers = [matcher(pattern) for pattern in patterns or ()]
+        ends_seconds = config.ends_interval
+        interval_seconds = (
+            min(ends_seconds or ENDS_SECONDS, ENDS_SECONDS) if patterns is None else config.groups_interval
+        )
 
         def topics() -> set[str]:
             first = (view for view in ownership.views() if view.report.partition[1] == 0)
             return {view.report.partition[0] for view in first if view.state in HELD}
 
         context = KeepingContext(
-            cluster=ClusterGroups(cluster_settings(self._config), self._cluster.admin),
-            tables=GroupTables(self._store, archive, interval_ms, directory.locate),
-            own_group=self._config.group,
-            is_selected=lambda group_id: any(matches(group_id) for matches in matchers),
+            cluster=ClusterGroups(cluster_settings(config), self._cluster.admin),
+            tables=GroupTables(
+                self._store,
+                archive,
+                max(1, round(interval_seconds * 1000)),
+                None if ends_seconds is None else round(ends_seconds * 1000),
+                directory.locate,
+            ),
+            own_group=config.group,
+            is_selected=None if patterns is None else lambda name: any(matches(name) for matches in matchers),
             topics=topics,
             partitions=self._cluster.topics,
-            interval_seconds=self._config.groups_interval,
+            topic_ids=lambda topics: ids.asked(topics).ids,
+            high_watermarks=self._cluster.high_watermarks,
+            store_clock=self._store.clock,
+            interval_seconds=interval_seconds,
         )
         return GroupKeeper(context, self._clock)
 

@@ -64,7 +64,10 @@ class MissingTopics:
 
 
 class TopicWatch:
-    """Looks for topics that came or went now and then, in a thread."""
+    """Looks for topics that came or went now and then, in a thread.
+
+    A topic is gone if two answers in a row lack it: a broker that has just started may know of none.
+    """
 
     def __init__(
         self,
@@ -73,10 +76,13 @@ class TopicWatch:
         executor: Executor,
         *,
         every_seconds: float,
+        topics: Sequence[str],
         now: float,
     ) -> None:
-        """`ask` gives the cluster's topics; `now` is when they were looked up last."""
+        """`ask` gives the cluster's topics; `now` is when they were looked up last, and these were selected."""
         self._selection = selection
+        self._topics = list(topics)
+        self._missing: set[str] = set()
         self._ask = ask
         self._question = RegularQuestion[list[str]](executor, every_seconds, answered_at=now)
 
@@ -89,10 +95,16 @@ class TopicWatch:
         if failure is not None:
             log.warning(LogEvent.TOPICS_UNKNOWN, cause=str(failure))
             return None
-        return answer.result()
+        found = answer.result()
+        missing = set(self._topics).difference(found)
+        self._topics = sorted({*found, *(missing - self._missing)})
+        self._missing = missing.intersection(self._topics)
+        return self._topics
 
 
 CONFIG_SECONDS = 300.0
+AGAIN_SECONDS = 3.0
+"""How long an answer that lacks something is left alone before the cluster is asked again."""
 
 Locate = Callable[[str], tuple[str | None, TopicFolder]]
 """A topic's id and folder, as TopicDirectory gives them."""
@@ -109,9 +121,11 @@ class TopicConfigs:
         locate: Locate,
         describe: Describe,
         is_ending: Callable[[], bool] = lambda: False,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`is_ending`: what is left of a call is left to another run."""
+        """`is_ending`: what is left of a call is left to another run. `wait` may return early then."""
         self._is_ending = is_ending
+        self._wait = wait
         self._store = store
         self._layout = layout
         self._locate = locate
@@ -119,26 +133,41 @@ class TopicConfigs:
         self._kept: dict[str, TopicConfig] = {}
 
     def keep(self, topics: Sequence[str]) -> None:
-        """Ask the cluster about the topics and store what changed; failures are logged and left to the next call."""
+        """Ask the cluster about the topics and store what changed; failures are logged and left to the next call.
+
+        What is less than was known before is stored once a second answer says the same: a broker that has just started
+        may know of no ACL, setting or partition.
+        """
+        if doubted := self._ask(topics, is_sure=False):
+            self._wait(AGAIN_SECONDS)
+            self._ask(doubted, is_sure=True)
+
+    def _ask(self, topics: Sequence[str], *, is_sure: bool) -> list[str]:
+        """Return the topics to ask about again."""
+        doubted: list[str] = []
         try:
             described = self._describe(topics)
         except BlockgzError as error:
             log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=",".join(topics), cause=error.what, why=error.why)
-            return
+            return doubted
         for topic, description in described.items():
             if self._is_ending():
-                return
+                break
             try:
-                self._keep(topic, description)
+                self._keep(topic, description, is_sure=is_sure)
+            except LessThanBefore:
+                doubted.append(topic)
             except BlockgzError as error:
                 log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=topic, cause=error.what, why=error.why)
+        return doubted
 
-    def _keep(self, topic: str, description: TopicDescription) -> None:
+    def _keep(self, topic: str, description: TopicDescription, *, is_sure: bool) -> None:
         topic_id, folder = self._locate(topic)
         seen = TopicConfig(topic=topic, topic_id=topic_id, **description._asdict())
         if self._kept.get(topic) == seen:
             return
-        if keep_topic_config(self._store, self._layout, folder, seen, seen_at=round(time.time() * 1000)):
+        now = round(time.time() * 1000)
+        if keep_topic_config(self._store, self._layout, folder, seen, seen_at=now, is_sure=is_sure):
             log.info(LogEvent.TOPIC_CONFIG_KEPT, topic=str(folder), partitions=description.partitions)
         self._kept[topic] = seen
 
@@ -162,11 +191,17 @@ class TopicConfigSchedule:
             self._keeping = self._executor.submit(self._configs.keep, due)
 
 
-def keep_topic_config(store: Store, layout: str, folder: TopicFolder, seen: TopicConfig, *, seen_at: int) -> bool:
+class LessThanBefore(Exception):
+    """An answer about a topic lacks partitions, settings or ACLs that were known."""
+
+
+def keep_topic_config(
+    store: Store, layout: str, folder: TopicFolder, seen: TopicConfig, *, seen_at: int, is_sure: bool = True
+) -> bool:
     """Store what was seen at that time, in ms, and a dated copy of it, unless it is stored already.
 
     What is not told now stays as it was told before. False where nothing was swapped: it stood there, or another
-    process wrote at the same time what it saw.
+    process wrote at the same time what it saw. Raises LessThanBefore, unless `is_sure`, instead of storing less.
     """
     key = topic_home(layout, folder) + TOPIC_CONFIG_OBJECT
     found = store.get(key)
@@ -176,6 +211,8 @@ def keep_topic_config(store: Store, layout: str, folder: TopicFolder, seen: Topi
             seen = replace(seen, config=before.config, defaults=before.defaults)
         if seen.acls is UNSET and before.topic_id == seen.topic_id:
             seen = replace(seen, acls=before.acls)
+        if not is_sure and before.topic_id == seen.topic_id and _is_less(seen, before):
+            raise LessThanBefore
     body = objects.encode(seen)
     if found is not None and body == found.body:
         return False
@@ -183,6 +220,15 @@ def keep_topic_config(store: Store, layout: str, folder: TopicFolder, seen: Topi
     copy = objects.encode(replace(seen, seen_at=seen_at))
     store.put_if_absent(dated_key(configs_home(layout, folder), seen_at), copy, str(uuid.uuid4()))
     return store.compare_and_swap(key, body, found.etag if found is not None else None) is not None
+
+
+def _is_less(seen: TopicConfig, before: TopicConfig) -> bool:
+    """Whether it has fewer partitions, settings or ACLs."""
+
+    def sizes(config: TopicConfig) -> tuple[int, ...]:
+        return (config.partitions, len(config.config or ()), len(config.defaults or ()), len(config.acls or ()))
+
+    return any(now < then for now, then in zip(sizes(seen), sizes(before), strict=True))
 
 
 FRESH_SECONDS = 5.0

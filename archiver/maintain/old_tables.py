@@ -1,10 +1,13 @@
-"""Which tables of consumer groups and versions of configurations garbage collection deletes: pure decisions."""
+"""Which tables of consumer groups and versions of configurations garbage collection deletes."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from blockgz_runtime.store.writer import ListedObject
-from index_format.keys import TopicFolder, parse_configs_key, parse_groups_key
+from blockgz_runtime.store.writer import ListedObject, Store
+from index_format import groups
+from index_format.errors import FormatError
+from index_format.keys import TopicFolder, dated_key, groups_home, parse_configs_key, parse_groups_key
 from index_format.marker import Marker
 
 HOUR_MS = 3_600_000
@@ -62,6 +65,30 @@ def find_superfluous(tables: Iterable[DatedObject], oldest: Oldest, *, now: floa
     for folder, of_folder in _by_folder(tables):
         going = {*_thinned(of_folder, round(now * 1000)), *_below(of_folder, oldest.get(folder))}
         found += [table for table in of_folder if table in going and now - table.listed.modified >= grace]
+    return found
+
+
+def spared_for_groups(
+    store: Store, layout: str, tables: Iterable[DatedObject], going: Sequence[DatedObject]
+) -> list[DatedObject]:
+    """Return those of `going` but for the newest table with groups of each topic, which its newest table of all names.
+
+    Nothing goes of a topic whose newest table cannot be read. Raises the errors of the store.
+    """
+    folders = {table.folder for table in going}
+    found: list[DatedObject] = []
+    for folder, of_folder in _by_folder(table for table in tables if table.folder in folders):
+        newest = of_folder[-1]
+        key = dated_key(groups_home(layout, folder), newest.at)
+        stored = store.get(key)
+        with suppress(FormatError):
+            table = None if stored is None else groups.decode(stored.body, key, newest.at)
+            if table is None or table.has_groups:
+                needed = None
+            else:
+                until = table.groups_slot or 0
+                needed = max((each.at for each in of_folder if each.at <= until), default=None)
+            found += [each for each in going if each.folder == folder and each.at != needed]
     return found
 
 

@@ -33,6 +33,7 @@ from archiver.maintain.old_tables import (
     find_superfluous,
     group_table,
     oldest_record,
+    spared_for_groups,
 )
 from archiver.maintain.orphans import held_offsets
 from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem
@@ -164,12 +165,13 @@ def plan_sweep(
     except BlockgzError as error:
         problems.append(Problem("leftovers", error))
     _check_names(selection, topics, store)
+    superfluous = find_superfluous(beside.tables, collector.oldest, now=now, grace=grace)
     return SweepPlan(
         garbage=tuple(found for each in garbage for found in each.dead),
         leftovers=tuple(leftovers),
         problems=tuple(problems),
         spared=tuple(found for each in garbage for found in each.spared),
-        tables=tuple(find_superfluous(beside.tables, collector.oldest, now=now, grace=grace)),
+        tables=tuple(spared_for_groups(store, layout, beside.tables, superfluous)),
         configs=tuple(find_pruned(beside.configs, collector.oldest, now=now, grace=grace)),
         floors=tuple(floor for each in garbage for floor in each.floors),
         old_floors=tuple(floor for each in garbage for floor in each.old_floors),

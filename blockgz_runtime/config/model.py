@@ -82,6 +82,10 @@ Seconds = Annotated[
 ]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_names, json_schema_input_type=list[str] | str)]
 OptionalSeconds = Annotated[Seconds | None, BeforeValidator(parse_none, json_schema_input_type=float | str | None)]
+OptionalEndsSeconds = Annotated[
+    Annotated[Seconds, Field(le=3600)] | None,
+    BeforeValidator(parse_none, json_schema_input_type=float | str | None),
+]
 OptionalCount = Annotated[
     Annotated[int, Field(ge=1)] | None, BeforeValidator(parse_none, json_schema_input_type=int | str | None)
 ]
@@ -226,6 +230,8 @@ class RunConfig(BaseModel):
     """Consumer groups whose offsets are kept for each topic: names, globs or ~regex, or none."""
     groups_interval: Annotated[Seconds, Field(le=3600)] = 60
     """How often the cluster is asked for the offsets of consumer groups."""
+    ends_interval: OptionalEndsSeconds = 300
+    """How often to store where a topic's partitions end if only that changed; none: every hour."""
     archive_retention: Patterns = ()
     """Prune records older than an age such as 90d, or TOPIC=90d; the first rule that matches a topic counts."""
     archive_retention_bytes: Patterns = ()

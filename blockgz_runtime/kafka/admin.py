@@ -117,15 +117,8 @@ def log_bounds(
     leader, the cluster's metadata is read again for whoever asks next: librdkafka would believe it for 15 minutes.
     """
     wanted = [TopicPartition(*partition) for partition in partitions]
-    asked = [
-        admin.list_offsets(
-            dict.fromkeys(wanted, spec),
-            isolation_level=ISOLATION_LEVELS[isolation_level],
-            request_timeout=BROKER_DEADLINE_SECONDS,
-        )
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        if wanted
-    ]
+    earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = [_list_offsets(admin, wanted, spec, isolation_level) for spec in (earliest, latest)]
     bounds: dict[tuple[str, int], tuple[int, int]] = {}
     failures: dict[tuple[str, int], KafkaError] = {}
     for place in wanted:
@@ -141,6 +134,25 @@ def log_bounds(
             known = admin.list_topics(timeout=FACTS_DEADLINE_SECONDS).topics
             failures |= {place: UNKNOWN_PARTITION for place in failures if _is_unknown(known, *place)}
     return bounds, failures
+
+
+def high_watermarks(admin: AdminClient, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Return where each log ends, asked in one request for each leader; logs without an answer are left out."""
+    wanted = [TopicPartition(*partition) for partition in partitions]
+    found = {}
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    for place, answer in _list_offsets(admin, wanted, latest, "read_uncommitted").items():
+        with suppress(KafkaException):
+            if (end := answer.result().offset) >= 0:
+                found[place.topic, place.partition] = end
+    return found
+
+
+def _list_offsets(admin: AdminClient, wanted: list[TopicPartition], spec: OffsetSpec, isolation: str) -> dict[Any, Any]:
+    if not wanted:
+        return {}
+    level, seconds = ISOLATION_LEVELS[isolation], BROKER_DEADLINE_SECONDS
+    return admin.list_offsets(dict.fromkeys(wanted, spec), isolation_level=level, request_timeout=seconds)
 
 
 def _is_unknown(known: Mapping[str, Any], topic: str, partition: int) -> bool:

@@ -29,7 +29,7 @@ GROUPS = {
     ),
     "Reading from Kafka": (
         *("isolation_level", "group_id", "group_protocol", "group_instance_id", "topic_refresh"),
-        *("on_gap", "on_bad_record", "dlq_topic", "groups", "groups_interval"),
+        *("on_gap", "on_bad_record", "dlq_topic", "groups", "groups_interval", "ends_interval"),
     ),
     "Maintenance": (
         *("archive_retention", "archive_retention_bytes", "compact", "compact_chunks"),

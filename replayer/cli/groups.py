@@ -30,6 +30,7 @@ from replayer.groups.positions import (
     meant_groups,
     positions_in_csv,
     positions_of,
+    vanished_text,
 )
 from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin
@@ -251,8 +252,11 @@ async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) 
     source = parse_topic_folder(kept.folder)
     async with open_archive(place) as archive:
         if asked.positions is None:
-            table = await archived_groups(await archive.pinned(), source, asked.at)
+            pinned = await archive.pinned()
+            table = await archived_groups(pinned, source, asked.at)
             click.echo(f"positions as of {time_text(table.slot)}", err=True)
+            if (vanished := await vanished_text(pinned, source, table, asked.globs)) is not None:
+                click.echo(f"warning: {vanished}", err=True)
             positions = positions_of(table)
         else:
             positions = positions_in_csv(_text(asked.positions), source.topic)

@@ -5,11 +5,12 @@ from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
 from blockgz_runtime.errors import NotInArchive, UsageError, listed
+from blockgz_runtime.program.tables import time_text
 from index_format.keys import TopicFolder
 from replayer.groups.planning import GroupPositions
 from replayer.kafka.groups import GroupOffset
 from replayer.read.archive import Archive
-from replayer.read.group_tables import GroupTable, groups_at
+from replayer.read.group_tables import GroupTable, groups_at, vanished_groups
 
 CSV_FORM = "group,topic,partition,offset"
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -25,6 +26,22 @@ async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | No
             remedy="archive with --groups, or give a file of kafka-consumer-groups --export with --positions",
         )
     return table
+
+
+async def vanished_text(archive: Archive, folder: TopicFolder, table: GroupTable, globs: Collection[str]) -> str | None:
+    """Return a warning of groups that the table before had and that did not leave; None if there are none.
+
+    `globs` choose groups, as for `chosen_groups`.
+    """
+    vanished = await vanished_groups(archive.reader, archive.layout, folder, table)
+    names = [group for group in vanished if not globs or any(fnmatchcase(group, glob) for glob in globs)]
+    if not names:
+        return None
+    return (
+        f"consumer groups {listed(names)} had positions on {folder} before {time_text(table.slot)} and are missing in "
+        "the table of then, although nothing shows that they left; their broker may have been down: take an earlier "
+        "--at for them"
+    )
 
 
 def positions_of(table: GroupTable) -> GroupPositions:

@@ -1,7 +1,10 @@
 """What a topic was like at a time: where its consumer groups stood, and its configuration."""
 
 import time
+from contextlib import suppress
 from typing import NamedTuple
+
+from msgspec import UNSET
 
 from blockgz_runtime.errors import ObjectMissing
 from blockgz_runtime.store.reader import ObjectReader
@@ -18,6 +21,7 @@ from index_format.keys import (
     parse_dated_key,
     topic_home,
 )
+from replayer.read.damage import Damaged
 
 WINDOW_MS = 2 * 24 * 3600 * 1000
 """A following archiver writes a table every hour: one request finds it where it was at work in these two days."""
@@ -37,7 +41,7 @@ class GroupTable(NamedTuple):
 async def groups_at(
     reader: ObjectReader, layout: str, folder: TopicFolder, at_ms: int | None = None
 ) -> GroupTable | None:
-    """The newest table whose slot is not after a time, in ms; None of that: the newest one, its age as of now.
+    """The newest table with groups whose slot is not after a time, in ms; None of that: the newest, its age as of now.
 
     None where there is none. Raises a FormatError that names the table where it is damaged or of an unknown version,
     and the errors of the store.
@@ -46,13 +50,36 @@ async def groups_at(
     home = groups_home(layout, folder)
     # A table's name may lie ahead of the clock: without a bound it still is the newest one.
     slot = await _newest(reader, home, asked - WINDOW_MS, at_ms)
-    if slot is None:
-        return None
-    key = dated_key(home, slot)
-    content = groups.decode(await reader.get(key, objects.MAX_OBJECT_BYTES), key, slot)
-    if content.topic != folder.topic:
-        raise MalformedObject(f"{key} is of another topic", why=f"it names {content.topic}")
-    return GroupTable(slot, max(0, asked - slot), key, content)
+    while slot is not None:
+        key = dated_key(home, slot)
+        content = groups.decode(await reader.get(key, objects.MAX_OBJECT_BYTES), key, slot)
+        if content.topic != folder.topic:
+            raise MalformedObject(f"{key} is of another topic", why=f"it names {content.topic}")
+        if content.has_groups:
+            return GroupTable(slot, max(0, asked - slot), key, content)
+        # It names the newest table with groups before it; `gc` may have removed that one and kept an older one.
+        until = content.groups_slot
+        slot = None if until is UNSET else await _newest(reader, home, until - WINDOW_MS, until)
+    return None
+
+
+async def vanished_groups(reader: ObjectReader, layout: str, folder: TopicFolder, table: GroupTable) -> list[str]:
+    """Return the groups of the nearest older table that are not in this one, although they are not known to have left.
+
+    Compares with a table of the two days before, if there is one that can be read; raises the errors of the store.
+    """
+    home = groups_home(layout, folder)
+    oldest = dated_key(home, max(0, table.slot - WINDOW_MS))
+    if await _last_listed(reader, home, oldest, table.slot - 1) is None:
+        return []
+    older = None
+    with suppress(*Damaged):
+        older = await groups_at(reader, layout, folder, table.slot - 1)
+    if older is None or older.slot < table.slot - WINDOW_MS:
+        return []
+    content = table.content
+    known = {group.group_id for group in content.groups} | {gone.group_id for gone in content.gone or ()}
+    return [group.group_id for group in older.content.groups if group.group_id not in known]
 
 
 async def config_at(

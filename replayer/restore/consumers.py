@@ -13,7 +13,7 @@ from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from replayer.groups.applying import GroupChanges, Groups, refuse_active
 from replayer.groups.planning import GroupPlan, plan_groups_of_job
-from replayer.groups.positions import archived_groups, chosen_groups, positions_of
+from replayer.groups.positions import archived_groups, chosen_groups, positions_of, vanished_text
 from replayer.groups.renaming import map_of
 from replayer.kafka.groups import GroupOffset
 from replayer.replay.recorded_job import kept_job
@@ -163,6 +163,8 @@ async def _of_topic(
         return None
     if table.age_ms > table.content.interval:
         notes.append(f"the groups of {topic.target} are as of {time_text(table.slot)}")
+    vanished = await vanished_text(around.archive, source, table, wanted.globs)
+    notes += [vanished] if vanished is not None else []
     positions = chosen_groups(positions_of(table), wanted.globs)
     admin = await asyncio.to_thread(lambda: around.admin)
     return await plan_groups_of_job(

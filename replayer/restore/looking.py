@@ -7,7 +7,7 @@ import msgspec
 
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
-from replayer.groups.positions import chosen_groups, positions_of
+from replayer.groups.positions import chosen_groups, positions_of, vanished_text
 from replayer.groups.renaming import GroupMap
 from replayer.read.archive import Archive, SurveyedTopic
 from replayer.read.damage import Damaged
@@ -21,10 +21,11 @@ from replayer.topics.archived_topic import left_behind, new_topic
 
 
 class LookedAt(NamedTuple):
-    """A topic, or why it is left out; the archive's id, where a partition says it."""
+    """A topic, or why it is left out; the archive's id, where a partition says it; a warning about its groups."""
 
     topic: TopicToRestore | TopicLeftOut
     archive_id: str | None = None
+    warning: str | None = None
 
 
 class Looking(NamedTuple):
@@ -72,7 +73,7 @@ class Looking(NamedTuple):
             ),
             notes=tuple(_notes(chosen, archived, damage, folders, source)),
         )
-        return LookedAt(await self._with_groups(found, chosen.folder), archive_id)
+        return (await self._with_groups(found, chosen.folder))._replace(archive_id=archive_id)
 
     async def _config(self, folder: TopicFolder) -> tuple[ArchivedTopic | None, str | None]:
         try:
@@ -97,21 +98,23 @@ class Looking(NamedTuple):
                 return True
         return False
 
-    async def _with_groups(self, topic: TopicToRestore, folder: TopicFolder) -> TopicToRestore:
+    async def _with_groups(self, topic: TopicToRestore, folder: TopicFolder) -> LookedAt:
         if self.groups is None:
-            return topic
+            return LookedAt(topic)
         try:
             table = await groups_at(self.archive.reader, self.archive.layout, folder, self.at_ms)
         except Damaged as error:
             note = f"where consumer groups stood cannot be read: {error.reason}"
-            return msgspec.structs.replace(topic, notes=(*topic.notes, note))
+            return LookedAt(msgspec.structs.replace(topic, notes=(*topic.notes, note)))
         if table is None:
             note = "the archive does not say where consumer groups stood"
-            return msgspec.structs.replace(topic, notes=(*topic.notes, note))
+            return LookedAt(msgspec.structs.replace(topic, notes=(*topic.notes, note)))
+        warning = await vanished_text(self.archive, folder, table, self.groups.globs)
         groups = chosen_groups(positions_of(table), self.groups.globs)
-        return msgspec.structs.replace(
+        found = msgspec.structs.replace(
             topic, groups=tuple(sorted(groups)), positions=sum(map(len, groups.values())), groups_at=table.slot
         )
+        return LookedAt(found, warning=warning)
 
 
 def _notes(

@@ -68,6 +68,7 @@ async def surveyed_topics(asked: RestoreRequest, around: Surroundings) -> Restor
     left_out = [each for each in chosen if isinstance(each, TopicLeftOut)]
     left_out += [each.topic for each in found if isinstance(each.topic, TopicLeftOut)]
     topics = [each.topic for each in found if isinstance(each.topic, TopicToRestore)]
+    vanished = [each.warning for each in found if each.warning is not None]
     return RestorePlan(
         archive_id=next((each.archive_id for each in found if each.archive_id is not None), ""),
         at=asked.at,
@@ -83,7 +84,7 @@ async def surveyed_topics(asked: RestoreRequest, around: Surroundings) -> Restor
         follow=Followed(asked.topics, rules_of(asked.rename)) if asked.follows else None,
         topics=tuple(topics),
         left_out=tuple(left_out),
-        warnings=(*_of_inventory(compared), *_of_schemas(asked, topics), *_of_names(asked, topics)),
+        warnings=(*_of_inventory(compared), *vanished, *_of_schemas(asked, topics), *_of_names(asked, topics)),
     )
 
 

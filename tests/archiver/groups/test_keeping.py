@@ -1,53 +1,73 @@
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from archiver.groups.keeping import GroupKeeper, KeepingContext, seconds_to_round
 from archiver.groups.tables import GroupTables
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, StoreError
 from blockgz_runtime.kafka.cluster_groups import Asked, GroupAnswer
 from blockgz_runtime.store.local import LocalStore
 from index_format import groups
 from index_format.errors import BlockgzError
-from index_format.groups import GroupPosition
+from index_format.groups import ConsumerGroups, GroupPosition, LogEnd, LogEnds
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
 
 HOME = "topic=orders/_groups/"
+IDS = {"orders": "id-1", "payments": "id-2"}
 
 
 class Cluster:
-    """Groups that stand at one offset each, or whose offset is a failure."""
+    """Groups that stand at one offset each or at none, or whose offset is a failure."""
 
     def __init__(self) -> None:
-        self.offsets: dict[str, int | Exception] = {}
+        self.offsets: dict[str, int | Exception | None] = {}
+        self.not_listed: set[str] = set()
+        self.counts = {"orders": 4, "payments": 4}
+        self.partitions_asked: list[dict[str, int]] = []
+        self.ids_of = dict(IDS)
+        self.ends: dict[tuple[str, int], int] | Exception = {}
+        self.after_ends: Callable[[], object] = lambda: None
         self.refuses: Exception | None = None
         self.hangs = threading.Event()
         self.hangs.set()
         self.asked: list[list[str]] = []
+        self.most_asked: int | None = None
+        """So many groups are asked before the time is over."""
         self.now_ms = 0
 
     def ids(self) -> list[str]:
         self.hangs.wait(10)
         if self.refuses is not None:
             raise self.refuses
-        return list(self.offsets)
+        return [group_id for group_id in self.offsets if group_id not in self.not_listed]
 
     def positions(self, group_ids: list[str], topics: Mapping[str, int], seconds: float) -> Asked:
         assert seconds >= 60
         self.asked.append(group_ids)
         asked = Asked({}, {})
-        for group_id in group_ids:
-            offset = self.offsets[group_id]
+        for group_id in group_ids[: self.most_asked]:
+            offset = self.offsets.get(group_id)
             if isinstance(offset, BlockgzError):
                 asked.failures[group_id] = offset
             elif isinstance(offset, int):
                 positions = {topic: (GroupPosition(0, offset, None),) for topic in topics}
                 asked.answers[group_id] = GroupAnswer(self.now_ms, positions)
+            elif offset is None:
+                asked.answers[group_id] = GroupAnswer(self.now_ms, {})
+        self.partitions_asked.append(dict(topics))
         return asked
+
+    def high_watermarks(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        self.now_ms += 7
+        if isinstance(self.ends, Exception):
+            raise self.ends
+        self.after_ends()
+        return {each: self.ends[each] for each in partitions if each in self.ends}
 
 
 class Kept:
@@ -56,17 +76,30 @@ class Kept:
         self.topics = {"orders"}
         self.store = LocalStore(folder)
         self.now = 0.0
+        self.skew_ms = 0
+        self.store_clock: Callable[[], float] | None = None
+        self.keeper = self.made()
+
+    def made(self, *, has_groups: bool = True) -> GroupKeeper:
         info = ArchiveInfo(archive_id="archive-1", cluster_id=None, layout="topic")
         context = KeepingContext(
             cluster=self.cluster,
-            tables=GroupTables(self.store, info, 1000, lambda topic: (None, TopicFolder(topic))),
+            tables=GroupTables(self.store, info, 1000, 5000, lambda topic: (IDS[topic], TopicFolder(topic))),
             own_group="mine",
-            is_selected=lambda group_id: not group_id.startswith("test-"),
+            is_selected=(lambda group_id: not group_id.startswith("test-")) if has_groups else None,
             topics=lambda: self.topics,
-            partitions=lambda: {"orders": 4, "payments": 4},
+            partitions=lambda: self.cluster.counts,
+            topic_ids=lambda topics: {
+                each: self.cluster.ids_of[each] for each in topics if each in self.cluster.ids_of
+            },
+            high_watermarks=self.cluster.high_watermarks,
+            store_clock=self.clock_of_store,
             interval_seconds=1,
         )
-        self.keeper = GroupKeeper(context, lambda: self.now, lambda: self.cluster.now_ms)
+        return GroupKeeper(context, lambda: self.now, lambda: self.cluster.now_ms + self.skew_ms)
+
+    def clock_of_store(self) -> float:
+        return self.store_clock() if self.store_clock is not None else self.cluster.now_ms / 1000
 
     def round(self) -> dict[str, int]:
         """The newest table of `orders` after one more round."""
@@ -76,12 +109,25 @@ class Kept:
         return self.newest
 
     @property
-    def newest(self) -> dict[str, int]:
-        keys = sorted(each.key for each in self.store.list(HOME))
-        found = self.store.get(keys[-1])
+    def slots(self) -> list[int]:
+        return sorted(int(each.key.removeprefix(HOME)[:20]) for each in self.store.list(HOME))
+
+    @property
+    def table(self) -> ConsumerGroups:
+        """The newest one of `orders`."""
+        slot = self.slots[-1]
+        key = f"{HOME}{slot:020d}.json"
+        found = self.store.get(key)
         assert found is not None
-        table = groups.decode(found.body, keys[-1], int(keys[-1].removeprefix(HOME)[:20]))
-        return {group.group_id: group.positions[0].offset for group in table.groups}
+        return groups.decode(found.body, key, slot)
+
+    @property
+    def ends_known(self) -> int:
+        return len(self.table.ends.partitions) if self.table.ends else 0
+
+    @property
+    def newest(self) -> dict[str, int]:
+        return {group.group_id: group.positions[0].offset for group in self.table.groups}
 
 
 @pytest.fixture
@@ -125,19 +171,49 @@ def test_a_group_that_gives_no_answer_stands_where_it_stood(kept: Kept, warnings
     assert kept.round() == {"billing": 1, "search": 2}
     kept.cluster.offsets["search"] = 3
     assert kept.round() == {"billing": 1, "search": 3}
-    assert kept.cluster.asked[-1] == ["new", "billing", "search"], "who waited longest is asked first"
-    assert (warnings, kept.keeper.failures, kept.keeper.age_seconds) == (["none"], 2, 2)
+    assert (kept.keeper.failures, kept.keeper.age_seconds) == (2, 2)
+    assert len(warnings) == 1
     kept.cluster.offsets = {"search": 3}
-    assert kept.round() == {"search": 3}, "it is not listed any more"
+    assert kept.round() == {"billing": 1, "search": 3}, (
+        "it is not listed, and its coordinator says so for the first time"
+    )
+    assert kept.round() == {"search": 3}
+    assert [gone.group_id for gone in kept.table.gone or ()] == ["billing"]
     assert kept.keeper.age_seconds == 0
 
 
-def test_a_group_that_may_not_be_asked_is_left_out(kept: Kept, warnings: list[str]) -> None:
-    kept.cluster.offsets = {"billing": 1, "search": 1}
+def test_groups_of_a_broker_that_died_stay(kept: Kept, warnings: list[str]) -> None:
+    """They are not listed then, without an error, also where another process takes over."""
+    half = {f"group-{number:02d}" for number in range(15)}
+    others = {f"other-{number:02d}" for number in range(15)}
+    kept.cluster.offsets = dict.fromkeys(half | others, 1)
     kept.round()
-    kept.cluster.offsets["billing"] = AccessDenied("denied")
-    assert kept.round() == {"search": 1}
-    assert warnings == ["denied"]
+    asked_at = {group.group_id: group.asked_at for group in kept.table.groups}
+    kept.cluster.not_listed = half
+    for silence in (BrokerUnreachable("no answer"), AccessDenied("denied")):
+        kept.cluster.offsets |= dict.fromkeys(half, silence)
+        for number in (2, 3, 4):
+            kept.cluster.offsets["other-00"] = number
+            newest = kept.round()
+            assert newest.keys() == half | others
+        assert {group.asked_at for group in kept.table.groups if group.group_id in half} == {asked_at["group-00"]}
+        kept.keeper = kept.made()
+    kept.cluster.offsets = {}
+    kept.cluster.not_listed = set()
+    assert len(kept.round()) == 30, "a broker that has just started lists none, and its coordinators know none"
+    kept.cluster.offsets = dict.fromkeys(half | others, 5)
+    assert kept.round() == dict.fromkeys(half | others, 5)
+
+
+def test_groups_without_an_answer_do_not_keep_others_from_being_asked(kept: Kept, warnings: list[str]) -> None:
+    names = [f"group-{number:02d}" for number in range(20)]
+    kept.cluster.offsets = {name: BrokerUnreachable("no answer") for name in names} | {"zebra": 1}
+    kept.round()
+    kept.cluster.most_asked = 8
+    kept.cluster.offsets["zebra"] = 2
+    newest = [kept.round() for _ in range(3)]
+    assert newest[-1] == {"zebra": 2}
+    assert len({name for asked in kept.cluster.asked[1:] for name in asked[:8]}) == 21
 
 
 def test_groups_that_were_not_asked_in_time(kept: Kept, warnings: list[str]) -> None:
@@ -174,6 +250,98 @@ def test_a_store_that_refuses_one_topic_costs_the_others_nothing(kept: Kept, war
     kept.round()
     assert len(warnings) == 1
     assert kept.newest == {"billing": 2}
+
+
+ENDS = {("orders", 0): 10, ("orders", 1): 20, ("orders", 3): 0}
+
+
+def test_tables_hold_where_the_partitions_ended(kept: Kept) -> None:
+    kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, ENDS
+    kept.round()
+    assert kept.table.ends == LogEnds(1000, 1007, (LogEnd(0, 10), LogEnd(1, 20), LogEnd(3, 0))), "3 of 4 answered"
+    assert (kept.table.topic_id, kept.table.has_groups) == ("id-1", True)
+
+
+def test_ends_are_kept_where_groups_are_not(kept: Kept) -> None:
+    kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, ENDS
+    kept.keeper = kept.made(has_groups=False)
+    kept.round()
+    assert (kept.newest, kept.table.groups_asked, kept.ends_known) == ({}, False, 3)
+    assert not kept.cluster.asked
+
+
+@pytest.mark.parametrize("failure", [BrokerUnreachable("no answer"), AccessDenied("denied")])
+def test_groups_that_cannot_be_listed_cost_no_ends(kept: Kept, warnings: list[str], failure: Exception) -> None:
+    kept.cluster.ends, kept.cluster.refuses = dict(ENDS), failure
+    kept.round()
+    assert (kept.newest, kept.table.groups_asked, kept.ends_known) == ({}, False, 3)
+    assert len(warnings) == 1
+
+
+def test_ends_that_cannot_be_read_cost_no_groups(kept: Kept, warnings: list[str]) -> None:
+    kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, BrokerUnreachable("no ends")
+    assert kept.round() == {"billing": 1}
+    assert (kept.table.ends, warnings) == (UNSET, ["no ends"])
+
+
+@pytest.mark.parametrize("after", [{"orders": "id-9"}, {}])
+def test_ends_of_a_topic_that_was_created_again_meanwhile_are_not_stored(kept: Kept, after: dict[str, str]) -> None:
+    """Nor its groups, whose answers may be about either topic; without an id after the ends, only the ends."""
+    kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, dict(ENDS)
+    kept.cluster.after_ends = lambda: setattr(kept.cluster, "ids_of", after)
+    kept.keeper.keep()
+    assert [kept.table.ends for _ in kept.slots] == ([] if after else [UNSET])
+
+
+def test_an_id_that_is_not_that_of_the_table_keeps_the_ends_out(kept: Kept) -> None:
+    kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, dict(ENDS)
+    kept.cluster.ids_of = {}
+    assert kept.round() == {"billing": 1}
+    assert kept.table.ends is UNSET, "the id was not reported"
+
+
+@pytest.mark.parametrize("skew_ms", [3_600_000, -3_600_000, 0])
+def test_a_clock_that_is_an_hour_off_does_not_reach_the_tables(kept: Kept, skew_ms: int) -> None:
+    kept.cluster.now_ms = 1_760_000_000_000
+    kept.skew_ms = skew_ms
+    kept.store_clock = lambda: kept.cluster.now_ms // 1000  # as S3, which reports whole seconds
+    kept.cluster.positions = lambda *_: Asked(  # type: ignore[method-assign]
+        {"billing": GroupAnswer(kept.cluster.now_ms + skew_ms, {"orders": (GroupPosition(0, 1, None),)})}, {}
+    )
+    kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, dict(ENDS)
+    kept.round()
+    true, near = 1_760_000_001_000, 1000 if skew_ms else 10
+    assert kept.table.ends
+    times = (kept.slots[-1], kept.table.groups[0].asked_at, kept.table.ends.asked_at, kept.table.ends.answered_at)
+    assert all(abs(at - true) <= near + 1000 * (at == times[0]) for at in times), times
+
+
+def test_a_store_that_does_not_report_its_time(kept: Kept) -> None:
+    def refuse() -> float:
+        raise StoreError("no time")
+
+    kept.store_clock = refuse
+    kept.cluster.offsets = {"billing": 1}
+    assert kept.round() == {"billing": 1}
+
+
+def test_partitions_that_an_answer_lacks_are_asked_about_all_the_same(kept: Kept) -> None:
+    kept.cluster.offsets = {"billing": 1}
+    kept.round()
+    kept.cluster.counts = {"orders": 1, "payments": 4}
+    kept.round()
+    assert [each["orders"] for each in kept.cluster.partitions_asked] == [4, 4]
+
+
+def test_once_asks_a_group_that_seems_gone_twice(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archiver.groups.keeping.AGAIN_SECONDS", 0)
+    kept.cluster.offsets = {"billing": 1, "search": 1}
+    kept.round()
+    kept.keeper, kept.cluster.offsets = kept.made(), {"search": 1}
+    kept.cluster.now_ms += 1000
+    kept.keeper.keep_once(lambda: False)
+    assert kept.newest == {"search": 1}
+    assert kept.cluster.asked[-1] == ["billing"]
 
 
 def test_once_waits_for_its_round(kept: Kept) -> None:

@@ -44,7 +44,7 @@ class Acquired:
 
 
 def drain(cluster: Any, acquired: Any, executor: ThreadPoolExecutor) -> Drain:
-    return Drain(CONFIG, cluster, acquired, ["orders"], WHOLE, lambda: None, executor)
+    return Drain(CONFIG, cluster, acquired, {"orders": 4}, WHOLE, lambda: None, executor)
 
 
 def test_a_topic_that_is_written_to_has_no_open_transaction() -> None:
@@ -106,6 +106,15 @@ def test_partitions_without_a_leader_are_asked_for_again_and_left_in_the_end() -
     assert acquired.ends == {("orders", 0): (10, 10), ("orders", 3): (7, 7)}
     assert sorted(acquired.refused) == [("orders", 1), ("orders", 2)]
     assert len(cluster.asked) == 2 * (1 + ASKS_FOR_ENDS)
+
+
+def test_topics_that_a_second_answer_lacks_are_drained_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just started may know of none; without partitions the run would end at once, with success."""
+    cluster, acquired = ScriptedCluster(), Acquired()
+    monkeypatch.setattr(cluster, "topics", dict)
+    with ThreadPoolExecutor(1) as executor:
+        drain(cluster, acquired, executor).start()
+    assert ("orders", 0) in acquired.ends
 
 
 def test_ended_before_an_end_is_known() -> None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -85,6 +87,35 @@ def test_acls_make_a_version_of_their_own_and_stay_when_they_are_not_reported(tm
     assert dated(store) == [(1, seen(config={})), (2, granted), (4, replace(granted, acls=()))]
     keep(store, seen(config={}, topic_id="id-2"), 5)
     assert stored(store).acls is UNSET, "another topic has other ACLs"
+
+
+WHOLE = TopicDescription(
+    4, 1, {"cleanup.policy": "compact"}, {"retention.ms": "1"}, (Acl("LITERAL", "a", "User:a", "*", "READ", "ALLOW"),)
+)
+
+
+@pytest.mark.parametrize("less", [{"partitions": 0}, {"config": {}}, {"defaults": {}}, {"acls": ()}])
+@pytest.mark.parametrize("is_true", [True, False])
+def test_less_than_was_known_is_stored_after_a_second_answer(
+    tmp_path: Path, less: dict[str, Any], is_true: bool
+) -> None:
+    """A broker that has just started may know of no ACL, setting or partition."""
+    answers = [WHOLE, WHOLE._replace(**less), WHOLE._replace(**less) if is_true else WHOLE]
+    waited: list[float] = []
+    store = LocalStore(tmp_path)
+    for later_process in (False, True):
+        configs = TopicConfigs(
+            store,
+            "topic",
+            lambda topic: ("id-1", TopicFolder(topic)),
+            lambda topics: dict.fromkeys(topics, answers.pop(0)),
+            wait=waited.append,
+        )
+        configs.keep(["orders"])
+        assert len(waited) == later_process
+    expected = WHOLE._replace(**less) if is_true else WHOLE
+    assert TopicDescription(**{name: getattr(stored(store), name) for name in WHOLE._fields}) == expected
+    assert len(dated(store)) == 1 + is_true
 
 
 def test_another_process_may_win(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,7 +18,7 @@ def test_topics_are_looked_up_again_when_it_is_time() -> None:
         return dict.fromkeys(answers.pop(), 1)
 
     later = Later()
-    watch = TopicWatch(TopicSelection(["b-*"]), ask, later, every_seconds=30, now=1000)
+    watch = TopicWatch(TopicSelection(["b-*"]), ask, later, every_seconds=30, topics=[], now=1000)
     assert watch.topics(1029.9) is None and not later.submitted
     assert watch.topics(1030) is None and len(later.submitted) == 1
     assert watch.topics(1031) is None and len(later.submitted) == 1, "one look at a time"
@@ -28,6 +29,26 @@ def test_topics_are_looked_up_again_when_it_is_time() -> None:
     later.carry_out()
     assert watch.topics(1063) is None, "without an answer nothing changes"
     assert watch.topics(1093) is None and later.submitted, "and it is asked again"
+
+
+def test_a_topic_is_gone_if_two_answers_in_a_row_lack_it() -> None:
+    """A broker that has just started may know of none."""
+    answers = [["a"], ["a", "b"], [], ["a", "b"], ["b"], ["b", "c"], [], ["b"], []]
+    seen = []
+    with ThreadPoolExecutor(1) as executor:
+        watch = TopicWatch(
+            TopicSelection(["*"]),
+            lambda: dict.fromkeys(answers[len(seen)], 1),
+            executor,
+            every_seconds=0,
+            topics=["a", "b"],
+            now=0,
+        )
+        for _ in answers:
+            while (topics := watch.topics(1)) is None:
+                pass
+            seen.append("".join(topics))
+    assert seen == ["ab", "ab", "ab", "ab", "ab", "bc", "bc", "b", "b"]
 
 
 def test_one_of_the_named_topics_must_exist() -> None:

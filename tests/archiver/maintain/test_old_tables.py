@@ -19,10 +19,12 @@ from archiver.maintain.old_tables import (
 from archiver.maintain.sweep import plan_sweep, sweep
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.writer import ListedObject
+from index_format import groups
+from index_format.groups import LogEnd, LogEnds
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home
 from index_format.marker import CatalogReference, Maintenance, Marker, Retired
 from replayer.cli import main as replayer
-from tests.index_format.builders import marker_of
+from tests.index_format.builders import group, groups_of, marker_of
 from tests.support.archives import ArchiveWriter, records
 
 PROGRAMS = {"archiver": archiver, "replayer": replayer}
@@ -178,7 +180,8 @@ def test_a_sweep_thins_tables_and_leaves_configurations(
     for topic in ("orders", "bills"):
         writer.partition(topic, 0, record_format="text").commit(records(range(3)))
         for at_ms in (5, 6, 7):
-            writer.put(dated_key(groups_home(layout, TopicFolder(topic)), at_ms), b"table")
+            body = groups.encode(groups_of()) if at_ms == 7 else b"table"
+            writer.put(dated_key(groups_home(layout, TopicFolder(topic)), at_ms), body)
             writer.put(dated_key(configs_home(layout, TopicFolder(topic)), at_ms), b"config")
     store = LocalStore(tmp_path)
     later = store.clock() + 2 * GRACE
@@ -186,8 +189,27 @@ def test_a_sweep_thins_tables_and_leaves_configurations(
     before = {listed.key for listed in store.list("")}
     plan = plan_sweep(store, ["orders"], GRACE)
     assert (plan.count, plan.bytes, plan.problems) == (2, 10, ())
+    (tmp_path / dated_key(groups_home(layout, TopicFolder("bills")), 7)).write_bytes(b"damaged")
+    assert plan_sweep(store, ["bills"], GRACE).count == 0, "which tables it needs is unknown"
     assert sweep(store, plan, lambda _: None).deleted == 2
     gone = {dated_key(groups_home(layout, TopicFolder("orders")), at_ms) for at_ms in (5, 6)}
     assert {listed.key for listed in store.list("")} == before - gone
     assert plan_sweep(store, [], 3 * GRACE).count == 0
-    assert plan_sweep(store, [], GRACE).count == 2
+    assert plan_sweep(store, [], GRACE).count == 0
+
+
+def test_the_newest_table_with_groups_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where groups cannot be read any more, all newer tables have only the ends of logs."""
+    writer, home = ArchiveWriter(tmp_path), groups_home("topic", TopicFolder("orders"))
+    writer.partition("orders", 0).commit(records(range(3)))
+    ends = LogEnds(1, 2, (LogEnd(0, 3),))
+    for at_ms in (5, 6):
+        writer.put(dated_key(home, at_ms), groups.encode(groups_of(group("billing", 0, asked_at=at_ms))))
+    for at_ms in (7, 8, 9):
+        writer.put(dated_key(home, at_ms), groups.encode(groups_of(groups_asked=False, groups_slot=6, ends=ends)))
+    store = LocalStore(tmp_path)
+    later = store.clock() + 2 * GRACE
+    monkeypatch.setattr(store, "clock", lambda: later)
+    plan = plan_sweep(store, [], GRACE)
+    assert sweep(store, plan, lambda _: None).deleted == 3
+    assert [listed.key for listed in store.list(home)] == [dated_key(home, 6), dated_key(home, 9)]

@@ -1,13 +1,15 @@
 import asyncio
 
 import pytest
+from msgspec import UNSET
 
 from blockgz_runtime.store.reader import CountingReader
 from index_format import groups, objects
 from index_format.errors import FormatError, MalformedObject, UnsupportedVersion
+from index_format.groups import GoneGroup, LogEnd, LogEnds
 from index_format.identity import TopicConfig
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, topic_home
-from replayer.read.group_tables import WINDOW_MS, GroupTable, config_at, groups_at
+from replayer.read.group_tables import WINDOW_MS, GroupTable, config_at, groups_at, vanished_groups
 from tests.index_format.builders import group, groups_of
 from tests.support.memory_reader import MemoryReader
 
@@ -27,6 +29,17 @@ class Stored:
     def put_table(self, slot: int, **changes: object) -> None:
         table = groups_of(group("billing", 0, asked_at=slot, offset=slot), **changes)
         self.objects[dated_key(groups_home(self.layout, FOLDER), slot)] = groups.encode(table)
+
+    def put_ends(self, slot: int, groups_slot: int | None) -> None:
+        """A table without groups, which names that one."""
+        ends = LogEnds(slot, slot, (LogEnd(0, slot),))
+        table = groups_of(groups_asked=False, groups_slot=UNSET if groups_slot is None else groups_slot, ends=ends)
+        self.objects[dated_key(groups_home(self.layout, FOLDER), slot)] = groups.encode(table)
+
+    def vanished(self, at_ms: int) -> list[str]:
+        table = self.groups_at(at_ms)
+        assert table is not None
+        return asyncio.run(vanished_groups(MemoryReader(self.objects), self.layout, FOLDER, table))
 
     def put_config(self, seen_at: int | None, partitions: int) -> None:
         config = TopicConfig(
@@ -108,6 +121,50 @@ def test_no_older_table_takes_the_place_of_one_that_cannot_be_read() -> None:
     stored.put_table(2 * HOUR, topic="bills")
     with pytest.raises(FormatError, match=f"{key} is of another topic"):
         stored.groups_at(3 * HOUR)
+
+
+def test_tables_without_groups_are_skipped() -> None:
+    stored = Stored()
+    stored.put_table(HOUR)
+    stored.put_table(2 * HOUR)
+    for hour in range(3, 1000):
+        stored.put_ends(hour * HOUR, 2 * HOUR)
+    for hour, slot, requests in ((2, 2, 2), (3, 2, 4), (999, 2, 4)):
+        found = stored.groups_at(hour * HOUR)
+        assert found is not None
+        assert (found.slot, found.age_ms) == (slot * HOUR, (hour - slot) * HOUR)
+        assert stored.requests == requests, "it is named, and not looked for"
+    del stored.objects[dated_key(groups_home("topic", FOLDER), 2 * HOUR)]
+    found = stored.groups_at(50 * HOUR)
+    assert found is not None
+    assert found.slot == HOUR, "the one that is named was removed"
+
+
+def test_a_topic_without_any_table_with_groups() -> None:
+    stored = Stored()
+    for hour in range(1, 100):
+        stored.put_ends(hour * HOUR, None)
+    assert stored.groups_at(99 * HOUR) is None
+    assert stored.requests == 2
+
+
+def test_groups_that_vanished_without_leaving() -> None:
+    stored = Stored()
+    three = [group(name, 0, asked_at=5) for name in ("a", "b", "c")]
+    for slot, content in (
+        (HOUR, groups_of(*three)),
+        (2 * HOUR, groups_of(three[0], gone=(GoneGroup("b", 5),))),
+        (3 * HOUR, groups_of(three[0])),
+        (4 * HOUR, groups_of(groups_asked=False, groups_slot=3 * HOUR)),
+        (5 * HOUR, groups_of()),
+        (54 * HOUR, groups_of()),
+        (55 * HOUR, groups_of(*three)),
+    ):
+        stored.objects[dated_key(groups_home("topic", FOLDER), slot)] = groups.encode(content)
+    vanished = [stored.vanished(hour * HOUR) for hour in (1, 2, 3, 5, 54, 55)]
+    assert vanished == [[], ["c"], [], ["a"], [], []]
+    stored.objects[dated_key(groups_home("topic", FOLDER), HOUR)] = b"damaged"
+    assert stored.vanished(2 * HOUR) == [], "there is nothing to compare with"
 
 
 def test_the_configuration_at_a_time() -> None:

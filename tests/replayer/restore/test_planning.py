@@ -223,6 +223,17 @@ def test_the_groups_of_the_time(writer: ArchiveWriter) -> None:
     assert planned(writer, groups=None).topics[1].groups == ()
 
 
+def test_groups_that_vanished_without_leaving_are_warned_of(writer: ArchiveWriter) -> None:
+    both = groups_of(group("billing", 0, asked_at=AT - 9, offset=3), group("search", 0, asked_at=AT - 9, offset=4))
+    left = groups_of(group("billing", 0, asked_at=AT - 5, offset=3))
+    for slot, table in ((AT - 7, both), (AT - 5, left)):
+        writer.put(dated_key(groups_home("topic", TopicFolder("orders")), slot), encode_groups(table))
+    (warning,) = planned(writer).warnings
+    assert warning.startswith("consumer groups search had positions on orders before ")
+    assert not planned(writer, groups=RestoreGroups(("bill*",))).warnings
+    assert not planned(writer, groups=None).warnings
+
+
 def test_names_that_concern_nothing_are_warned_of(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path)
     writer.partition("orders", 0).commit(records(range(3)))

@@ -41,11 +41,8 @@ KEPT_LINES = 20000
 
 @lru_cache(maxsize=1)
 def base_config() -> RunConfig:
-    """Without consumer groups: they are asked for by threads of their own, apart from archiving."""
     session = {"session.timeout.ms": str(round(SESSION_SECONDS * 1000))}
-    return RunConfig(
-        archive="./archive", bootstrap_servers="simulated:9092", topics=("t*",), groups=None, kafka=session
-    )
+    return RunConfig(archive="./archive", bootstrap_servers="simulated:9092", topics=("t*",), kafka=session)
 
 
 @dataclass
@@ -164,6 +161,7 @@ class World:
                 run.buffer,  # type: ignore[arg-type]
                 clock=virtual.monotonic,
             )
+            run.service._keeper = NoKeeper
             run.service.run()
             how = "stopped" if run.told_to_stop_at is not None or self.config.once else "failed"
         except BlockgzError as error:
@@ -198,6 +196,21 @@ class RecordingSource(KafkaSource):
         assert task is not None
         NOW.world.fetched(task.host.name, events)
         return events
+
+
+class NoKeeper:
+    """In the place of the keeper of consumer groups and ends, which works apart from archiving."""
+
+    age_seconds, stored, failures = 0.0, 0, 0
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def start(self) -> None: ...
+
+    def keep_once(self, is_ending: Callable[[], bool]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class RecordingLog:
