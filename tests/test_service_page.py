@@ -7,8 +7,8 @@ from fastapi.routing import APIRoute
 
 from replayer.serve.api import archive_routes, job_routes
 from replayer.serve.app import ERRORS
-from replayer.serve.errors import STATUS_OF_CODE
-from replayer.serve.guard import LOGINS_A_MINUTE, MAX_BODY_BYTES, SESSION_SECONDS
+from replayer.serve.errors import MAX_BODY_BYTES, STATUS_OF_CODE
+from replayer.serve.guard import LOGINS_A_MINUTE, SESSION_SECONDS
 from replayer.serve.replays import MOST_PLANS
 from replayer.serve.searching import MOST_FOUND
 from replayer.serve.settings import LEAST_TOKEN

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from replayer.coverage.partition_coverage import Axis, TimedGap, sliced
 from replayer.coverage.picture import CoverageRow
@@ -22,7 +24,7 @@ def coverage_document(rows: Sequence[CoverageRow], axis: Axis | None) -> dict[st
 
 
 def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
-    """`records_by_slice` are estimates; a gap's times are those of the records beside it."""
+    """`records_by_slice` are estimates, and add up to the records on the axis; a gap's times are those beside it."""
     coverage = row.coverage
     earliest, latest = coverage.times or (None, None)
     return {
@@ -38,8 +40,14 @@ def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
         "gaps": list(map(_gap, coverage.gaps)),
         "erased": list(map(_gap, coverage.erased)),
         "damage": list(map(_gap, coverage.damage)),
-        "records_by_slice": [] if axis is None else [round(each) for each in sliced(coverage, axis).records.tolist()],
+        "records_by_slice": [] if axis is None else _whole_numbers(sliced(coverage, axis).records),
     }
+
+
+def _whole_numbers(amounts: npt.NDArray[np.float64]) -> list[int]:
+    """Return the amounts rounded so that neither the sum of all nor that of the first ones is off by more than half."""
+    found: list[int] = np.diff(np.rint(np.cumsum(amounts)).astype(np.int64), prepend=0).tolist()
+    return found
 
 
 def _gap(gap: TimedGap) -> dict[str, Any]:

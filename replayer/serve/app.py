@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -17,8 +18,8 @@ from starlette.staticfiles import StaticFiles
 from blockgz_runtime.errors import UsageError
 from index_format.errors import BlockgzError
 from replayer.serve.api import archive_routes, job_routes
-from replayer.serve.errors import told
-from replayer.serve.guard import MAX_BODY_BYTES, Guard, Logins
+from replayer.serve.errors import MAX_BODY_BYTES, told
+from replayer.serve.guard import Guard, Logins
 from replayer.serve.pages import archive_pages, job_pages, login_pages
 from replayer.serve.pages.rendering import error_page
 from replayer.serve.service import running_service
@@ -65,21 +66,25 @@ def make_app(settings: ServeSettings) -> FastAPI:
         title="blockgz",
         version=version("blockgz"),
         description=DESCRIPTION,
-        openapi_url=f"{API}/openapi.json",
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        max_body_size=MAX_BODY_BYTES,
     )
+    known = [Depends(refuse_unknown_parameters)]
     for routes in (archive_routes.routes, job_routes.routes):
-        app.include_router(routes, prefix=API, responses=ERRORS, dependencies=[Depends(refuse_unknown_parameters)])
+        app.include_router(routes, prefix=API, responses=ERRORS, dependencies=known)
     for routes in (archive_pages.routes, job_pages.routes, login_pages.routes):
         app.include_router(routes, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     for kind in (BlockgzError, RequestValidationError, ValidationError, HTTPException):
         app.add_exception_handler(kind, _answer)
-    app.add_middleware(Guard, settings.access, logins, _answer)
     app.openapi = _with_failures(app.openapi)  # type: ignore[method-assign]
+    schema = f"{API}/openapi.json"
+    app.add_api_route(schema, app.openapi, include_in_schema=False, dependencies=known, response_model=None)
+    # Behind the guard, so that its answers have the guard's headers.
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
+    app.add_middleware(Guard, settings.access, logins, _answer)
     return app
 
 

@@ -23,6 +23,13 @@ from index_format.errors import BlockgzError, masked_urls
 STATUS_OF_CODE = {USAGE: 400, PARTLY_FAILED: 410, 4: 404, 10: 503, 11: 409, 12: 502, FAILED: 502}
 """By exit code; 410: damage, what was asked for cannot be read any more."""
 MOST_PROBLEMS = 5
+MAX_BODY_BYTES = 256 * 1024
+WORDS = {
+    404: ("nothing is here", "no page and no operation has this address", "see /api"),
+    405: ("this cannot be done here", "the operation at this address takes another method", "see /api"),
+    413: ("the request is too large", f"it has more than {MAX_BODY_BYTES} bytes", "ask for less at once"),
+}
+"""What is told of requests that no route answers, by status."""
 
 Failure = dict[str, Any]
 
@@ -55,7 +62,8 @@ def told(error: Exception) -> tuple[int, Failure]:
         case ValidationError():
             return 400, _invalid(error.errors(), 0)
         case HTTPException():
-            return error.status_code, {"error": str(error.detail), "why": "", "do": "see /api"}
+            what, why, do = WORDS.get(error.status_code, (str(error.detail), "", "see /api"))
+            return error.status_code, {"error": what, "why": why, "do": do}
     frames = "".join(traceback.format_tb(error.__traceback__))
     print(f"a request failed by a bug: {type(error).__name__}\n{frames}", file=sys.stderr, flush=True)
     return 500, {"error": f"the request failed: {type(error).__name__}", "why": "this is a bug", "do": "report it"}

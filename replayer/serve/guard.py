@@ -18,11 +18,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blockgz_runtime.own_host import is_own_name
+from replayer.serve.errors import MAX_BODY_BYTES, WORDS
 from replayer.serve.settings import Access
 
 SESSION = "blockgz_session"
 SESSION_SECONDS = 12 * 3600
-MAX_BODY_BYTES = 256 * 1024
 LOGINS_A_MINUTE = 10
 OPEN_PATHS = ("/healthz", "/login")
 HEADERS = {
@@ -122,7 +122,7 @@ class Guard:
         if not self._is_known_host(headers.get("host")):
             return _refused(*WRONG_HOST)
         if int_or_zero(headers.get("content-length")) > MAX_BODY_BYTES:
-            return _refused(413, "the request is too large", f"it has more than {MAX_BODY_BYTES} bytes")
+            return _refused(413, *WORDS[413])
         if scope["method"] not in SAFE_METHODS and not is_same_origin(headers):
             return _refused(403, "the request comes from another site", "its Origin is not this server")
         if path.startswith("/api/") and _has_body(headers) and media_type(headers) != "application/json":

@@ -6,9 +6,13 @@ from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from index_format.chunk_index import Gap
 from index_format.marker import ChunkEntry
-from replayer.coverage.partition_coverage import TimedGap, partition_coverage
+from replayer.coverage.document import coverage_document
+from replayer.coverage.partition_coverage import Scale, TimedGap, axis_of, partition_coverage
+from replayer.coverage.picture import CoverageRow
 
 
 def entry(start: int, low: int, high: int) -> ChunkEntry:
@@ -69,3 +73,24 @@ def test_the_times_around_each_gap_are_those_of_its_neighbours() -> None:
             behind = [each.min_timestamp for each in timed if each.start_offset >= gap.end and each.min_timestamp >= 0]
             expected.append(TimedGap(gap, before[-1] if before else None, behind[0] if behind else None))
         assert covered(entries, gaps) == tuple(expected)
+
+
+@pytest.mark.parametrize("scale", ["time", "offset"])
+def test_the_records_of_all_slices_add_up(scale: Scale) -> None:
+    """However few records each slice has; those without a timestamp are in no slice of time."""
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    for _ in range(100):
+        entries = []
+        for number in range(rng.randrange(1, 40)):
+            low = rng.choice([-1, rng.randrange(1000)])
+            high = rng.choice([low, low + rng.randrange(1, 500)])
+            entries.append(entry(5 * number, low, high))
+        partition: Any = Chunks(entries, [])
+        partition.marker.next_offset = 5 * len(entries)
+        coverage = asyncio.run(partition_coverage(partition))
+        axis = axis_of([coverage], rng.randrange(1, 300), scale)
+        (found,) = coverage_document([CoverageRow("orders", coverage)], axis)["partitions"]
+        without = found["records_without_timestamp"] if scale == "time" else 0
+        assert sum(found["records_by_slice"]) == found["records"] - without, f"seed {seed}"
+        assert min(found["records_by_slice"], default=0) >= 0, f"seed {seed}"

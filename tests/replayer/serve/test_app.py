@@ -51,6 +51,19 @@ def test_requests_made_up_from_the_schema_meet_no_bug(served: str) -> None:
         ask()
 
 
+def test_a_parameter_that_an_operation_does_not_take_is_refused(tmp_path: Path) -> None:
+    ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(3)))
+    with page_client(settings_of(tmp_path)) as asking:
+        paths = asking.get("/api/v1/openapi.json").json()["paths"]
+        operations = [(method, path) for path, found in paths.items() for method in found]
+        for method, path in [*operations, ("get", "/api/v1/openapi.json")]:
+            for part in ("{topic}", "{partition}", "{position}", "{name}", "{part}", "{action}"):
+                path = path.replace(part, "orders" if part == "{topic}" else "0")  # noqa: PLW2901
+            answer = asking.request(method, path, params={"sicne": "-1h"})
+            assert answer.status_code == 400, path
+            assert "'sicne'" in answer.json()["error"], path
+
+
 def test_the_schema_documents_every_operation(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path)
     with page_client(settings_of(tmp_path)) as asking:

@@ -8,7 +8,8 @@ from starlette.testclient import TestClient
 
 from blockgz_runtime.errors import UsageError
 from replayer.serve import guard
-from replayer.serve.guard import HEADERS, LOGINS_A_MINUTE, MAX_BODY_BYTES, SESSION_SECONDS, Logins
+from replayer.serve.errors import MAX_BODY_BYTES
+from replayer.serve.guard import HEADERS, LOGINS_A_MINUTE, SESSION_SECONDS, Logins
 from replayer.serve.settings import Access, parse_network, read_token
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import BROWSER, URL, form_token, get_page, page_client, send_form, settings_of
@@ -100,9 +101,15 @@ def test_every_answer_keeps_hostile_content_harmless(local: TestClient) -> None:
 
 def test_bodies_are_bounded(local: TestClient) -> None:
     large = b"x" * (MAX_BODY_BYTES + 1)
-    assert local.post("/api/v1/jobs", content=large).status_code == 413
-    parts = (large[start : start + 1000] for start in range(0, len(large), 1000))
-    assert local.post("/api/v1/jobs", content=parts, headers={"content-type": "application/json"}).status_code == 413
+    kinds = {"/api/v1/jobs": "application/json", "/verify": "application/x-www-form-urlencoded"}
+    for path, kind in kinds.items():
+        parts = (large[start : start + 1000] for start in range(0, len(large), 1000))
+        for content in (large, parts):
+            answer = local.post(path, content=content, headers={"content-type": kind})
+            assert answer.status_code == 413
+            told = answer.json()
+            assert set(told) == {"error", "why", "do"} and all(told.values())
+            assert {name: answer.headers[name] for name in HEADERS} == HEADERS
     assert local.post("/api/v1/jobs", content=b"{}", headers={"content-type": "text/plain"}).status_code in (400, 415)
 
 
