@@ -12,7 +12,7 @@ GROUPS = {
     ),
     "Changes to records": (
         *("routing", "timestamps", "strip_headers", "add_headers", "provenance", "tombstones"),
-        *("chain", "on_transform_error", "compression"),
+        *("chain", "on_transform_error", "allow_unchanged", "compression"),
     ),
     "Target topic": (
         *("create_topic", "topic_config", "append", "into_source", "retention", "undo_retention"),

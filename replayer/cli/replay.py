@@ -18,6 +18,7 @@ from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped
 from replayer.cli.replay_output import (
     agreed,
+    left_out_json,
     print_left_out,
     print_result,
     proof_command,
@@ -85,7 +86,7 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
     left_out, skipped = planned.ground.target.left_out, planned.damage.skipped
     proof = proof_command(planned.plan.job.name, request.jobs, properties, address)
     if as_json:
-        more = {"verify": proof, "left_out": msgspec.to_builtins(left_out), "skipped": skipped_json(skipped)}
+        more = {"verify": proof, "skipped": skipped_json(skipped), **left_out_json(left_out)}
         click.echo(msgspec.json.encode(result_json(planned.plan, result) | more))
     else:
         print_result(planned.plan, result)

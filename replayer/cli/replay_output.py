@@ -112,8 +112,14 @@ def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], arc
     return shlex.join(words)
 
 
+def left_out_json(left_out: LeftOut) -> dict[str, Any]:
+    """Return how many records transforms left out, and how many each of them changed, for `--json`."""
+    told = msgspec.to_builtins(left_out)
+    return {"transforms": told.pop("changed"), "left_out": told}
+
+
 def print_left_out(left_out: LeftOut) -> None:
-    """How many records transforms left out, where they did."""
+    """Print how many records transforms left out, and how many each of them changed."""
     for number, reason in (
         (left_out.dropped, "dropped by transforms"),
         (left_out.routed_elsewhere, "routed to other topics by transforms"),
@@ -121,6 +127,8 @@ def print_left_out(left_out: LeftOut) -> None:
     ):
         if number:
             click.echo(f"{number} records were {reason}")
+    for name, number in left_out.changed.items():
+        click.echo(f"{number} records were changed by transform {name}")
 
 
 def _range_text(offsets: OffsetRange | None) -> str:

@@ -45,6 +45,8 @@ class ReplayChoice(Choice, total=False):
     transforms: str | Path | None
     """A file of Kafka Connect's transforms."""
     on_transform_error: Literal["fail", "skip"]
+    allow_unchanged: bool
+    """Allows transforms that do nothing to the first 1,000 records."""
     create_topic: bool
     topic_config: Mapping[str, str]
     """Settings of the topic that is created."""
@@ -115,6 +117,7 @@ _SHAPE: dict[str, Callable[[Any], Any]] = {
     "tombstones": partial(one_of, "tombstones", known=("keep", "drop")),
     "transforms": lambda path: build_chain(read_transforms(Path(path))),
     "on_transform_error": partial(one_of, "on_transform_error", known=("fail", "skip")),
+    "allow_unchanged": bool,
     "create_topic": bool,
     "topic_config": dict,
     "append": bool,

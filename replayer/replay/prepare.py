@@ -5,7 +5,7 @@ Nothing is changed before `PreparedJob.begun`.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +14,7 @@ import msgspec
 from blockgz_runtime.errors import NotInArchive, listed
 from blockgz_runtime.store.writer import Store
 from index_format.keys import parse_topic_folder
+from index_format.records import Record, iter_records
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import NewTopic, TopicFacts, parse_config
@@ -22,7 +23,7 @@ from replayer.read.archive import Archive
 from replayer.read.inventory import compare
 from replayer.read.positions import OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.selection import Reading, Selection
+from replayer.read.selection import Reading, Selection, selected
 from replayer.replay.asked import asked_of
 from replayer.replay.job import (
     Job,
@@ -60,14 +61,14 @@ from replayer.replay.shaped_target import ShapedTarget
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
-from replayer.replay.stages import (
-    wall_clock,
-)
+from replayer.replay.stages import TransformStage, wall_clock
 from replayer.replay.target_topic import LIMIT, raised_limit, state_folder
 
 PRODUCERS = 4
 """So many share the lanes of a job with transactions."""
 LEAST_TIMEOUT_SECONDS = 120.0
+FIRST_RECORDS = 1000
+"""Records that show whether transforms do anything."""
 
 
 @dataclass(frozen=True)
@@ -433,6 +434,31 @@ async def lifted_settings(
     return lifted, (f"{creates.name} has {text} while records arrive, then {own}",)
 
 
+async def refuse_unchanged(request: ReplayRequest, known: KnownJob) -> None:
+    """Raise ReplayRefused if a transform does nothing to the first records; a job that has begun is not asked again."""
+    stage = next((each for each in known.pipeline.stages if isinstance(each, TransformStage)), None)
+    if stage is None or request.shape.allow_unchanged or known.recorded:
+        return
+    first: list[tuple[int, Record]] = []
+    for selection in known.remaining:
+        partition, reading = selection.partition, known.planning
+        async with aclosing(selected(selection, reading.filter, reading.on_damage(partition))) as batches:
+            async for batch in batches:
+                some = iter_records(batch.slice(0, FIRST_RECORDS - len(first)))
+                first += [(partition.partition, record) for record in some]
+                if len(first) == FIRST_RECORDS:
+                    break
+        if len(first) == FIRST_RECORDS:
+            break
+    found = await asyncio.to_thread(stage.unchanged, first) if first else None
+    if found is not None:
+        raise ReplayRefused(
+            f"transform {found[0]} changes none of the first {len(first):,} records",
+            why=found[1],
+            remedy="correct the transforms, or repeat the command with --allow-unchanged",
+        )
+
+
 async def ask_before(
     request: ReplayRequest, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin, codec: str
 ) -> Preflight:
@@ -445,6 +471,7 @@ async def ask_before(
     held = sorted(lane for lane in lanes if there and facts and lane < facts.num_partitions)
     # Only the records themselves could tell what transforms make of their keys and sizes.
     asked = None if request.shape.chain else facts.config if facts else None
+    await refuse_unchanged(request, known)
     lifted, notes = await lifted_settings(target.creates, known, admin)
     if lifted and asked is not None:
         asked = replace(asked, max_message_bytes=None)

@@ -28,6 +28,8 @@ class Shape:
     tombstones: Literal["keep", "drop"] = "keep"
     chain: Chain | None = None
     on_transform_error: Literal["fail", "skip"] = "fail"
+    allow_unchanged: bool = False
+    """Whether transforms may do nothing to the first records."""
     create_topic: bool = False
     topic_config: Mapping[str, str] = field(default_factory=dict)
     new_topic: NewTopic | None = None

@@ -5,7 +5,7 @@ Each is a stage of `pipeline`. A batch in which nothing changes is handed on as 
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +19,7 @@ from blockgz_runtime.units import MILLISECONDS
 from index_format.records import HEADER_TYPE, SCHEMA, Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
-from replayer.transforms.chain import Chain
+from replayer.transforms.chain import Chain, Effect
 from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
 
 SEND_INSTEAD_OF_ZERO = 1
@@ -231,7 +231,7 @@ def _with_column(batch: ScannedBatch, name: str, column: pa.Array) -> ScannedBat
 
 @dataclass
 class LeftOut:
-    """What the stage left out, as far as this run has read."""
+    """What the stage left out and changed, as far as this run has read."""
 
     dropped: int = 0
     """By Filter."""
@@ -239,6 +239,18 @@ class LeftOut:
     """Because a router sends them to another topic than the replay's."""
     unfit: int = 0
     """Because a transform could not handle them."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Records that each transform changed or dropped, by its name."""
+
+    def added(self, other: "LeftOut") -> "LeftOut":
+        """Return the sums of both."""
+        names = {**self.changed, **other.changed}
+        return LeftOut(
+            self.dropped + other.dropped,
+            self.routed_elsewhere + other.routed_elsewhere,
+            self.unfit + other.unfit,
+            {name: self.changed.get(name, 0) + other.changed.get(name, 0) for name in names},
+        )
 
 
 @dataclass(frozen=True)
@@ -250,6 +262,9 @@ class TransformStage:
     target: str
     on_error: Literal["fail", "skip"] = "fail"
     left_out: LeftOut = field(default_factory=LeftOut, compare=False)
+
+    def __post_init__(self) -> None:
+        self.left_out.changed.update(dict.fromkeys((step.alias for step in self.chain.steps), 0))
 
     @property
     def fingerprint(self) -> str:
@@ -272,8 +287,30 @@ class TransformStage:
             if made is not None:
                 yield made
 
-    def _made(self, partition: int, record: Record) -> Record | None:
-        given = ConnectRecord(
+    def unchanged(self, records: Iterable[tuple[int, Record]]) -> tuple[str, str] | None:
+        """Return the first transform that would not do what it is there for in these records, and why.
+
+        They come with their partitions. A record that a transform cannot handle ends the look-ahead, if it ends the
+        replay.
+        """
+        effects = [Effect(step) for step in self.chain.steps]
+        for number, (partition, record) in enumerate(records):
+            given: ConnectRecord | None = self._given(partition, record)
+            try:
+                for effect in effects:
+                    if given is not None:
+                        effect.see(given)
+                        given = effect.step(given)
+            except CannotTransform:
+                if self.on_error == "fail" and number == 0:
+                    return None
+                if self.on_error == "fail":
+                    break
+        found = ((effect.step.alias, effect.missing) for effect in effects)
+        return next(((alias, why) for alias, why in found if why is not None), None)
+
+    def _given(self, partition: int, record: Record) -> ConnectRecord:
+        return ConnectRecord(
             self.topic,
             partition,
             record.offset,
@@ -282,7 +319,9 @@ class TransformStage:
             RecordPart(record.value, self.chain.value_converter),
             record.headers,
         )
-        result = self.chain(given)
+
+    def _made(self, partition: int, record: Record) -> Record | None:
+        result = self.chain(self._given(partition, record), self.left_out.changed)
         if result is None:
             self.left_out.dropped += 1
             return None

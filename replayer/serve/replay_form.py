@@ -35,6 +35,7 @@ class ReplayForm(BaseModel):
     add_header: Texts = []
     provenance: bool = False
     tombstones: Literal["keep", "drop"] | None = None
+    allow_unchanged: bool = False
     create_topic: bool = False
     topic_config: Texts = []
     append: bool = False

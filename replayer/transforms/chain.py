@@ -2,8 +2,8 @@
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from blockgz_runtime.errors import UsageError
@@ -70,6 +70,8 @@ PREDICATES: Mapping[str, Callable[[Settings], Predicate]] = {
     "RecordIsTombstone": lambda _settings: RecordIsTombstone(),
     "TopicNameMatches": TopicNameMatches.of,
 }
+MOST_NAMES = 20
+"""Names of fields that an error lists."""
 TYPES = (*(f"{name}${side}" for name in SIDED for side in SIDES), *WHOLE)
 
 
@@ -82,9 +84,41 @@ class Step:
     predicate: Predicate | None = None
     applies_when: bool = True
 
+    def applies_to(self, record: ConnectRecord) -> bool:
+        """Return whether the predicate, if there is one, lets the transform see a record."""
+        return self.predicate is None or self.predicate(record) is self.applies_when
+
+    @property
+    def named(self) -> tuple[Side | None, tuple[tuple[str, ...], ...], bool]:
+        """The part whose fields the transform names (None: headers), their paths, and whether it needs all of them.
+
+        A transform that hides fields needs all: one that is misspelt would stay. Paths are empty if it names none.
+        """
+        side: Side | None = getattr(self.transform, "side", None)
+        names: Iterable[str] = ()
+        needs_all = True
+        match self.transform:
+            case ExtractField(path=path):
+                return side, (path,), True
+            case MaskField(fields=names):
+                pass
+            case ReplaceField(exclude=exclude, include=include, renames=renames):
+                names, needs_all = (*sorted(exclude), *sorted(include), *renames), not include and not renames
+            case Cast(fields=names):
+                needs_all = False
+            case TimestampConverter(field=str() as name):
+                names = (name,)
+            case HeaderFrom(pairs=pairs):
+                names, needs_all = [name for name, _ in pairs], False
+            case ValueToKey(fields=names):
+                side = "value"
+            case DropHeaders(names=headers):
+                names = sorted(headers)
+        return side, tuple((name,) for name in names), needs_all
+
     def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
         """What becomes of a record, None where it is dropped; raises CannotTransform, naming the transform."""
-        if self.predicate is not None and self.predicate(record) is not self.applies_when:
+        if not self.applies_to(record):
             return record
         try:
             return self.transform(record)
@@ -124,13 +158,82 @@ class Chain:
                 topic = step.transform.renamed(topic)
         return topic
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
+    def __call__(self, record: ConnectRecord, changed: dict[str, int] | None = None) -> ConnectRecord | None:
+        """Return what becomes of a record, None if it is dropped; count in `changed` for which steps it changed."""
         for step in self.steps:
             result = step(record)
+            if changed is not None and (result is None or differs(record, result)):
+                changed[step.alias] = changed.get(step.alias, 0) + 1
             if result is None:
                 return None
             record = result
         return record
+
+
+@dataclass
+class Effect:
+    """What a step did to some records: how many reached it, how many its predicate let through, which names it met."""
+
+    step: Step
+    reached: int = 0
+    applied: int = 0
+    found: set[tuple[str, ...]] = field(default_factory=set)
+    present: dict[str, None] = field(default_factory=dict)
+    """Names of fields, or of headers, that the records have, in order."""
+
+    def see(self, record: ConnectRecord) -> None:
+        """Note a record in front of the step; raises CannotTransform for one that cannot be decoded."""
+        self.reached += 1
+        if not self.step.applies_to(record):
+            return
+        self.applied += 1
+        side, paths, _ = self.step.named
+        if not paths:
+            return
+        data: Any = dict(record.headers) if side is None else record.part(side).data
+        if isinstance(data, dict):
+            self.present.update(dict.fromkeys(data))
+            self.found.update(path for path in paths if _holds(data, path))
+
+    @property
+    def missing(self) -> str | None:
+        """Why the step does not do what it is there for, by these records; None if it does."""
+        kind = type(self.step.transform).__name__
+        if not self.applied and (self.step.predicate is not None or not self.reached):
+            return "its predicate matches none of them" if self.reached else "no record reaches it"
+        side, paths, needs_all = self.step.named
+        lacking = [".".join(path) for path in paths if path not in self.found]
+        if not lacking or (self.found and not needs_all):
+            return None
+        what, of = ("header", "they") if side is None else ("field", f"their {side}s")
+        names = ", ".join(list(self.present)[:MOST_NAMES]) or "none"
+        return f"{kind} names {what} {', '.join(lacking)}, which none of them has; {of} have: {names}"
+
+
+def differs(before: ConnectRecord, after: ConnectRecord) -> bool:
+    """Return whether a step changed a record; a field that was missing and is null is no change."""
+    if after is before:
+        return False
+    if (before.topic, before.headers) != (after.topic, after.headers):
+        return True
+    pairs = (before.key, after.key), (before.value, after.value)
+    return any(old is not new and not _same(old.data, new.data) for old, new in pairs)
+
+
+def _same(old: Any, new: Any) -> bool:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return type(old) is type(new) and bool(old == new)
+    return all(type(old.get(name)) is type(value) and old.get(name) == value for name, value in new.items()) and all(
+        value is None or name in new for name, value in old.items()
+    )
+
+
+def _holds(data: Any, path: tuple[str, ...]) -> bool:
+    for name in path:
+        if not isinstance(data, dict) or name not in data:
+            return False
+        data = data[name]
+    return True
 
 
 def build_chain(properties: Mapping[str, str]) -> Chain:

@@ -94,6 +94,11 @@ shape_options = OptionSet(
         help="When a transform cannot handle a record: stop, or skip and count it.",
     ),
     Option(
+        "--allow-unchanged",
+        is_flag=True,
+        help="Allow transforms that do nothing to the first 1,000 records: a field that none of them has, say.",
+    ),
+    Option(
         "--create-topic",
         is_flag=True,
         help="Create the topic if it is missing, with the archived topic's partitions and configuration.",

@@ -13,7 +13,7 @@ from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.replay_options import ReplayOptions
-from replayer.cli.replay_output import agreed, print_left_out
+from replayer.cli.replay_output import agreed, left_out_json, print_left_out
 from replayer.cli.spark.job_options import SessionOptions
 from replayer.place import ArchivePlace
 from replayer.replay.documents import plan_json
@@ -86,7 +86,7 @@ def _result_json(plan: ReplayPlan, result: LanesResult, seconds: float) -> dict[
         "complete": result.complete,
         "lost_commits": sum(outcome.lost_commits for outcome in result.outcomes),
         "tasks": len(result.outcomes),
-        "left_out": msgspec.to_builtins(result.left_out),
+        **left_out_json(result.left_out),
         "skipped": [
             {"partition": source, "from": start, "to": end, "reason": reason}
             for source, (start, end, reason) in result.skipped

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import SparkSession
 
@@ -108,12 +108,7 @@ class LanesResult:
     @property
     def left_out(self) -> LeftOut:
         """What transforms left out, in all tasks."""
-        tallies = [each.left_out for each in self.outcomes]
-        return LeftOut(
-            sum(each.dropped for each in tallies),
-            sum(each.routed_elsewhere for each in tallies),
-            sum(each.unfit for each in tallies),
-        )
+        return reduce(LeftOut.added, (each.left_out for each in self.outcomes), LeftOut())
 
     @property
     def skipped(self) -> list[tuple[int, LostRange]]:

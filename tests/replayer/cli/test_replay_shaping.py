@@ -154,6 +154,7 @@ def test_everything_at_once(target: Target, tmp_path: Path) -> None:
     tombstones = sum(row.value is None for row in source(1))
     told = json.loads(result.stdout)
     assert told["left_out"] == {"dropped": 0, "routed_elsewhere": 0, "unfit": 12 - 1 - tombstones}
+    assert told["transforms"] == {"mask": 1, "id": 1}
     assert len(told["plan"]["notes"]) == 9
     assert "cannot be taken back" in told["plan"]["notes"][8]
 
@@ -166,6 +167,30 @@ def test_a_record_that_a_transform_cannot_handle_ends_the_replay(target: Target,
     assert "partition 1, offset 0" in result.stderr
     assert "transform m (MaskField)" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+MISSPELT = "transforms=m\ntransforms.m.type=MaskField$Value\ntransforms.m.fields=secert\n"
+
+
+def test_a_mask_that_changes_nothing_stops_before_anything_is_written(target: Target, tmp_path: Path) -> None:
+    transforms = tmp_path / "t.properties"
+    transforms.write_text(MISSPELT)
+    asked = ("orders:1", "--transforms", str(transforms), "--on-transform-error", "skip", "--job", "masked")
+    for more in ((), ("--dry-run",)):
+        result = target.replay(*asked, *more)
+        assert result.exit_code == 2
+        assert "transform m changes none of the first 12 records" in result.stderr
+        assert "MaskField names field secert, which none of them has; their values have: partition, secret" in (
+            result.stderr
+        )
+        assert "--allow-unchanged" in result.stderr
+    assert not target.records()
+    result = target.replay(*asked, "--allow-unchanged")
+    assert result.exit_code == 3
+    assert "0 records were changed by transform m" in result.stdout
+    assert target.records()
+    again = target.replay(*asked, "--resume")
+    assert again.exit_code == 0, "a job that has begun is not asked again"
 
 
 def test_a_name_made_of_the_topics(target: Target, cluster: MockCluster) -> None:

@@ -1,6 +1,7 @@
 """Edits of records on their way to the target, against the same edits made record by record."""
 
 import random
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +19,11 @@ from replayer.replay.stages import (
     ShiftTimestamps,
     StripHeaders,
     TimestampsNow,
+    TransformStage,
     parse_header,
     parse_timestamps,
 )
+from replayer.transforms.chain import build_chain
 
 NOW = 1_800_000_000_000
 HOUR = 3_600_000
@@ -137,3 +140,62 @@ def test_headers_as_text() -> None:
     for text in ("a", "=b", ""):
         with pytest.raises(UsageError, match="header"):
             parse_header(text)
+
+
+HAS = "id, name, inner"
+
+
+def transform_stage(on_error: Any = "fail", predicate: dict[str, str] | None = None, **settings: str) -> TransformStage:
+    plain = {f"transforms.t.{name.replace('_', '.')}": value for name, value in settings.items()}
+    plain |= {f"predicates.p.{name}": value for name, value in (predicate or {}).items()}
+    named = {"transforms": "t"} | ({"predicates": "p", "transforms.t.predicate": "p"} if predicate else {})
+    return TransformStage(build_chain(named | plain), "orders", "orders", on_error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why", "changed"),
+    [
+        ({"type": "MaskField$Value", "fields": "name"}, None, 2),
+        ({"type": "MaskField$Value", "fields": "nmae"}, f"MaskField names field nmae, .* their values have: {HAS}$", 0),
+        ({"type": "MaskField$Value", "fields": "name,nmae"}, "field nmae, which none of them has", 2),
+        ({"type": "ReplaceField$Value", "exclude": "name"}, None, 2),
+        ({"type": "ReplaceField$Value", "exclude": "nmae"}, "field nmae, which", 0),
+        ({"type": "ReplaceField$Value", "include": "id,other"}, None, 2),
+        ({"type": "ReplaceField$Value", "renames": "nmae:n"}, "field nmae, which", 0),
+        ({"type": "Cast$Value", "spec": "id:int32"}, None, 0),
+        ({"type": "Cast$Value", "spec": "id:string"}, None, 2),
+        ({"type": "Cast$Value", "spec": "di:string"}, "Cast names field di", 0),
+        ({"type": "Cast$Key", "spec": "string"}, None, 2),
+        ({"type": "ExtractField$Value", "field": "inner.a", "field_syntax_version": "V2"}, None, 2),
+        ({"type": "ExtractField$Value", "field": "inner.b", "field_syntax_version": "V2"}, "field inner.b", 2),
+        ({"type": "HeaderFrom$Value", "fields": "nmae", "headers": "n", "operation": "copy"}, "field nmae", 2),
+        ({"type": "ValueToKey", "fields": "nmae"}, "field nmae, .* their values have", 2),
+        ({"type": "TimestampConverter$Value", "field": "ts", "target_type": "unix"}, "field ts", 0),
+        ({"type": "DropHeaders", "headers": "h"}, None, 2),
+        ({"type": "DropHeaders", "headers": "x"}, "names header x, which none of them has; they have: h", 0),
+        ({"type": "Flatten$Value"}, None, 2),
+        ({"type": "InsertHeader", "header": "i", "value_literal": "1"}, None, 2),
+        ({"type": "Filter", "predicate": {"type": "HasHeaderKey", "name": "x"}}, "its predicate matches none", 0),
+        ({"type": "Filter", "predicate": {"type": "HasHeaderKey", "name": "h"}}, None, 2),
+    ],
+)
+def test_transforms_that_do_nothing_are_found_and_changes_are_counted(
+    settings: dict[str, Any], why: str | None, changed: int
+) -> None:
+    stage = transform_stage(**settings)
+    value = b'{"id":1,"name":"n","inner":{"a":2}}'
+    rows = [Record(number, 5, 0, b"1", value, (("h", b"1"),)) for number in range(2)]
+    found = stage.unchanged((0, row) for row in rows)
+    assert (found is None) is (why is None), found
+    if why is not None:
+        assert found is not None and found[0] == "t" and re.search(why, found[1]), found
+    stage(ScannedBatch(0, batch_from_records(rows)))
+    assert stage.left_out.changed == {"t": changed}
+
+
+@pytest.mark.parametrize(("on_error", "found"), [("fail", False), ("skip", True)])
+def test_a_record_that_ends_the_replay_ends_the_look_ahead(on_error: str, found: bool) -> None:
+    stage = transform_stage(on_error, type="MaskField$Value", fields="x")
+    bad, good = (Record(number, 5, 0, None, value, ()) for number, value in enumerate((b"[]", b"{}")))
+    assert (stage.unchanged([(0, bad), (0, good)]) is not None) is found
+    assert stage.unchanged([(0, good), (0, bad)]) is not None, "what comes before is written"
