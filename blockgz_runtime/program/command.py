@@ -9,6 +9,7 @@ from blockgz_runtime.errors import UsageError, joined
 from blockgz_runtime.program.completion import TOPIC
 from blockgz_runtime.program.config_file import CONFIG, SHARED, config_option, used_config
 from blockgz_runtime.program.help_page import HelpPage, HelpPageOfGroup
+from blockgz_runtime.program.options import TimeOption, zone_option
 
 NEVER_FROM_ENVIRONMENT = {"yes", "into_source", "switch_over"}
 """Options by which a person agrees to one command: a variable would agree to all that follow."""
@@ -71,6 +72,8 @@ def completed(command: click.Command) -> click.Command:
         command.params.append(config_option())
         if "verbose" not in names:
             command.params.append(_verbose_option(command))
+    if "timezone" not in names and any(isinstance(param, TimeOption) for param in command.params):
+        zone_option(command)
     if _DEBUG not in names:
         command.params.append(_debug_option())
     for param in command.params:

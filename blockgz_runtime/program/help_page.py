@@ -7,7 +7,7 @@ GROUPS = {
     "Archive and cluster": ("archive", "bootstrap_server", "bootstrap_servers", "properties", "kafka"),
     OWN: (),
     "Selection": (
-        *("start", "end", "at", "offset_file", "offsets", "since", "until", "partitions"),
+        *("start", "end", "at", "offset_file", "offsets", "since", "until", "timezone", "partitions"),
         *("keys", "null_key", "headers", "grep", "sample", "limit"),
     ),
     "Changes to records": (

@@ -1,12 +1,15 @@
 """Options of commands: each is declared once, and those that belong together reach the command as one value."""
 
+import difflib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from datetime import tzinfo
 from typing import Any, TypeVar, cast
 
 import click
 
+from blockgz_runtime.errors import UsageError, joined
 from blockgz_runtime.units import parse_duration, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,6 +67,47 @@ class Argument(Option):
 
     _declare = staticmethod(click.argument)
     _class = click.Argument
+
+
+class TimeOption(click.Option):
+    """An option that takes a time: `completed` gives its command --timezone as well."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.help = f"{self.help} A time without a zone is UTC (see --timezone)."
+
+
+def option_zone() -> tzinfo | None:
+    """Return the zone that --timezone gives to times without an offset; None: UTC."""
+    zone: tzinfo | None = click.get_current_context().meta.get(_ZONE)
+    return zone
+
+
+def _set_zone(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    if name is None:
+        return
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones  # noqa: PLC0415 - most commands need none
+
+    try:
+        context.meta[_ZONE] = ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        near = difflib.get_close_matches(name, available_timezones(), 3)
+        raise UsageError(
+            f"--timezone {name[:80]!r} is not a time zone",
+            why="the IANA time zone database has no zone of that name",
+            remedy=f"write {joined(near, 'or')}" if near else "write a name such as Europe/Berlin or UTC",
+        ) from error
+
+
+_ZONE = f"{__name__}.zone"
+zone_option = click.option(
+    "--timezone",
+    metavar="NAME",
+    is_eager=True,
+    expose_value=False,
+    callback=_set_zone,
+    help="Zone of times that name none, such as Europe/Berlin. The default is UTC.",
+)
 
 
 class OptionSet(Part):

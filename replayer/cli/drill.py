@@ -13,7 +13,7 @@ from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm, ended_code
-from blockgz_runtime.program.options import Argument, Option, OptionSet, Parsed
+from blockgz_runtime.program.options import Argument, Option, OptionSet, Parsed, TimeOption
 from blockgz_runtime.program.plan_options import yes_option
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import bytes_text, print_table
@@ -66,7 +66,14 @@ drill_options = OptionSet(
     "options",
     _drill,
     Argument("topics", metavar="[TOPIC...]", nargs=-1),
-    Option("--at", envvar="BLOCKGZ_DRILL_AT", metavar="TIME", parse=time_of, help="As of this time.  [default: now]"),
+    Option(
+        "--at",
+        cls=TimeOption,
+        envvar="BLOCKGZ_DRILL_AT",
+        metavar="TIME",
+        parse=time_of,
+        help="As of this time; now if not given.",
+    ),
     Option(
         "--sample",
         "share",

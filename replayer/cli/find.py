@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.options import TimeOption, option_zone
 from blockgz_runtime.program.tables import print_rows, print_table
 from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.units import timestamp_text
@@ -41,6 +42,7 @@ Row = dict[str, Any]
 @click.option(
     "--time",
     "times",
+    cls=TimeOption,
     multiple=True,
     metavar="TIME",
     help="Find the offsets for this time; may be repeated.",
@@ -74,7 +76,7 @@ def command(
     if times and (selection.narrows or limit is not None):
         raise click.UsageError("of the selection options, only --partitions can be combined with --time")
     if times:
-        instants = [parse_time(text, time.time_ns() // 1_000_000) for text in times]
+        instants = [parse_time(text, time.time_ns() // 1_000_000, option_zone()) for text in times]
         return asyncio.run(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, form))
     if selection.filter.passes_all:
         raise UsageError(

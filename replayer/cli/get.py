@@ -13,6 +13,7 @@ import pyarrow as pa
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
 from blockgz_runtime.process import ended_soon_after_signals
 from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
+from blockgz_runtime.program.options import option_zone, zone_option
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
@@ -75,6 +76,7 @@ class Stats(NamedTuple):
 @interval_option
 @printing_options
 @cache_option
+@zone_option
 @archive_options
 def command(
     places: tuple[str, ...],
@@ -87,12 +89,13 @@ def command(
 ) -> int:
     """Fetch single records, each with one range read; several are fetched together.
 
-    A position other than an offset, such as a time, means the first record at or after it. `latest`, or -N if the last
+    A position other than an offset, such as a time, means the first record at or after it; a time without an offset
+    is in UTC, or --timezone. `latest`, or -N if the last
     N offsets hold no record, means the newest one. A dash reads places from stdin, one per line. Prints the value and a
     newline; on a terminal, the record's other fields come first. If there is no such record, says why and exits with 4.
     """
     now = time.time_ns() // 1_000_000
-    wanted = [parse_query(text, now) for text in _texts(places)]
+    wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]
     fetching = _Fetching(wanted, stats, interval if follow else None, printing, cache)
     try:
         return asyncio.run(fetching.run(archive))

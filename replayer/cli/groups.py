@@ -13,7 +13,7 @@ import msgspec
 from blockgz_runtime.errors import NotInArchive, UsageError, listed
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm
-from blockgz_runtime.program.options import Option, OptionSet
+from blockgz_runtime.program.options import Option, OptionSet, TimeOption
 from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.units import time_text
@@ -21,6 +21,7 @@ from index_format.keys import parse_topic_folder
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import format_option, jobs_option, json_option, rename_rule
+from replayer.cli.options.restore_options import time_of
 from replayer.cli.replay_output import duration_text
 from replayer.groups.applying import GroupChanges, Rollback
 from replayer.groups.planning import GroupPlan, group_plan_document, plan_groups_of_job
@@ -36,15 +37,15 @@ from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import KafkaGroups
 from replayer.place import ArchivePlace
-from replayer.read.positions import parse_time
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
 
 at_option = Option(
     "--at",
+    cls=TimeOption,
     metavar="TIME",
-    parse=lambda text: parse_time(text, wall_clock()).timestamp,
-    help="Take the positions as of this time.  [default: the newest]",
+    parse=time_of,
+    help="Take the positions as of this time; the newest if not given.",
 )
 """`at: int | None`, ms since the epoch."""
 group_option = Option(

@@ -20,7 +20,7 @@ from blockgz_runtime.kafka.settings import client_settings
 from blockgz_runtime.process import ended_soon_after_signals, share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.options import Option, OptionSet
+from blockgz_runtime.program.options import Option, OptionSet, option_zone, zone_option
 from blockgz_runtime.signing import is_signed_by, signed
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import jobs_option
@@ -123,6 +123,7 @@ SIGN_KEY = Option(
 @SIGN_KEY
 @jobs_option
 @kafka_options()
+@zone_option
 @archive_options
 def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchivePlace, **given: Any) -> None:
     """Show an archive as a web page, with an API under it.
@@ -140,7 +141,7 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
             client_settings(kafka, "page"), os.environ
         )  # what is wrong is told now, not by the first replay
     share_heaps()
-    settings = ServeSettings(archive.absolute(), access[0], kafka, **given)
+    settings = ServeSettings(archive.absolute(), access[0], kafka, zone=option_zone(), **given)
     listening = _listen(access[0].host, access[1])
     asyncio.run(_serve(settings, listening))
 

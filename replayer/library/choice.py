@@ -8,7 +8,7 @@ from typing import TypedDict
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
-from replayer.read.positions import Position, position_of, time_of
+from replayer.read.positions import Position, asked_text, position_of, time_of
 from replayer.read.request import SelectionRequest
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions
@@ -16,7 +16,7 @@ from replayer.read.topics import TopicPartitions
 Place = int | str | datetime
 """An offset, a time, or what `--from` takes: "earliest", "latest", "+N", "-N", "-1h", "2026-11-20T12:00:00Z"."""
 Time = str | datetime
-"""A datetime, of UTC if it is naive, or what `--at` takes: "2026-11-20", "-1h", "@1760000000"."""
+"""A datetime, or what `--at` takes: "2026-11-20", "-1h", "@1760000000"; UTC if it has no offset."""
 
 
 class Choice(TypedDict, total=False):
@@ -70,12 +70,14 @@ def _positions(choice: Choice, now: int) -> Positions:
     last: Position | None = None if end is None else position_of(end, now)
     if at is not None:
         last = time_of(at, now)
-    asked = (_text(start, "earliest"), _text(end if at is None else at, "latest"))
+    asked = (_text(start, first, "earliest"), _text(end if at is None else at, last, "latest"))
     return Positions(first, last, asked=asked)
 
 
-def _text(place: Place | None, otherwise: str) -> str:
-    return otherwise if place is None else place.isoformat() if isinstance(place, datetime) else str(place)
+def _text(place: Place | None, position: Position | None, otherwise: str) -> str:
+    if place is None or position is None:
+        return otherwise
+    return place.isoformat() if isinstance(place, datetime) else asked_text(str(place), position, None)
 
 
 def _timestamp(moment: Time | None, now: int) -> int | None:

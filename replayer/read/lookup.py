@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -433,7 +434,7 @@ class RecordQuery(NamedTuple):
     text: str
 
 
-def parse_query(text: str, now: int) -> RecordQuery:
+def parse_query(text: str, now: int, zone: tzinfo | None = None) -> RecordQuery:
     """The record that `orders:3:17` names, `now` in ms since the epoch; raises UsageError or BadName."""
     match = re.fullmatch(r"([^:]+):([0-9]{1,10}):(.+)", text, re.ASCII)
     if match is None:
@@ -441,7 +442,7 @@ def parse_query(text: str, now: int) -> RecordQuery:
             f"{text[:300]!r} names no record", why="it is not TOPIC:PARTITION:OFFSET", remedy="write orders:3:17"
         )
     parse_topic_folder(match[1])
-    return RecordQuery(match[1], int(match[2]), parse_position(match[3], now), text)
+    return RecordQuery(match[1], int(match[2]), parse_position(match[3], now, zone), text)
 
 
 def failure(query: RecordQuery, outcome: Absent | Lost | NotInArchive) -> BlockgzError:

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any
 
 import msgspec
@@ -50,11 +51,11 @@ class _Line:
     end: str | None
 
 
-def parse_offset_file(body: bytes, topic: str, now: int) -> Mapping[int, Ends]:
+def parse_offset_file(body: bytes, topic: str, now: int, zone: tzinfo | None = None) -> Mapping[int, Ends]:
     """The ends of each partition of `topic` that the file names; lines of other topics do not matter.
 
-    `now` is ms since the epoch. Raises UsageError with the line where the file cannot be understood, names a
-    partition twice, or names none of the topic.
+    `now` is ms since the epoch, `zone` that of times without one, UTC if None. Raises UsageError with the line where
+    the file cannot be understood, names a partition twice, or names none of the topic.
     """
     if len(body) > MAX_FILE_BYTES:
         raise UsageError(f"the positions file has {len(body)} bytes", why=f"at most {MAX_FILE_BYTES} are allowed")
@@ -66,7 +67,7 @@ def parse_offset_file(body: bytes, topic: str, now: int) -> Mapping[int, Ends]:
         partition = _partition(line)
         if partition in found:
             raise _unusable(line.number, f"partition {partition} appears twice")
-        start, end = (None if text is None else _position(line, text, now) for text in (line.start, line.end))
+        start, end = (None if text is None else _position(line, text, now, zone) for text in (line.start, line.end))
         found[partition] = (start, end)
     if not found:
         raise UsageError(f"the positions file names no partition of {topic}", why="no line has this topic")
@@ -79,9 +80,9 @@ def _partition(line: _Line) -> int:
     return int(line.partition)
 
 
-def _position(line: _Line, text: str, now: int) -> Position:
+def _position(line: _Line, text: str, now: int, zone: tzinfo | None) -> Position:
     try:
-        return parse_position(text, now)
+        return parse_position(text, now, zone)
     except UsageError as error:
         raise _unusable(line.number, error.what) from error
 

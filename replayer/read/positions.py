@@ -2,23 +2,24 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.units import timestamp_text
 from index_format.seek import block_for_time
 from replayer.read.blocks import read_block
 from replayer.read.damage import across_rewrites
 from replayer.read.partition import ArchivedPartition, Chunk
 
-FORMS = (
-    "an offset (12345), earliest, latest, +N, -N, a time (2026-11-20T12:00:00Z, 2026-11-20), "
+TIME_FORMS = (
+    "a time (2026-11-20T12:00:00Z, 2026-11-20, 05:27 for today, now), "
     "a duration before now (-1h), or @ and 10 or 13 digits of Unix time"
 )
-TIME_FORMS = "a time (2026-11-20T12:00:00Z, 2026-11-20), a duration before now (-1h), or @ and 10 or 13 digits"
+FORMS = f"an offset (12345), earliest, latest, +N, -N, {TIME_FORMS}"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -26,6 +27,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "
 _DURATION = re.compile(r"-((?:[0-9]{1,12}(?:ms|s|m|h|d|w))+)")
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9].*)?")
+_CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?", re.ASCII)
 _MAX_OFFSET = 2**63 - 1
 _MAX_DURATION_MS = 10_000 * 366 * _UNITS_MS["d"]
 """More than the calendar has; times of 64 bits reach further."""
@@ -79,25 +81,47 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-def parse_position(text: str, now: int) -> Position:
-    """The position that `text` names; `now` is ms since the epoch. Raises UsageError with the accepted forms."""
+def parse_position(text: str, now: int, zone: tzinfo | None = None) -> Position:
+    """Return the position that `text` names; `now` is ms since the epoch.
+
+    Times without an offset are in `zone`, or UTC. Raises UsageError with the accepted forms.
+    """
     words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
-    position = words.get(text) or _parse_number(text) or _parse_time(text, now)
+    position = words.get(text) or _parse_number(text) or _parse_time(text, now, zone)
     if position is None:
-        raise UsageError(
-            f"{text[:80]!r} is not a position", why="it has none of the known forms", remedy=f"write {FORMS}"
-        )
+        raise _unknown(text, "a position", FORMS, now, zone)
     return position
 
 
-def parse_time(text: str, now: int) -> AtTime:
-    """As parse_position, for options that take only a time."""
-    time = _parse_time(text, now)
+def parse_time(text: str, now: int, zone: tzinfo | None = None) -> AtTime:
+    """Return the time that `text` names, as parse_position does; raises UsageError for a position that is no time."""
+    time = _parse_time(text, now, zone)
     if time is None:
-        raise UsageError(
-            f"{text[:80]!r} is not a time", why="it has none of the known forms", remedy=f"write {TIME_FORMS}"
-        )
+        raise _unknown(text, "a time", TIME_FORMS, now, zone)
     return time
+
+
+def _unknown(text: str, what: str, forms: str, now: int, zone: tzinfo | None) -> UsageError:
+    why, remedy = "it has none of the known forms", f"write {forms}"
+    if text in ("today", "yesterday"):
+        day = _here(now, zone).date() - timedelta(days=text == "yesterday")
+        why, remedy = "it is a day and not a time", f"write {day} for its midnight, or a duration before now: -1d"
+    elif text in ("earliest", "latest"):
+        why, remedy = "it is a position", "leave the option out to set no bound, or write now"
+    elif re.fullmatch(r"[0-9]{10}|[0-9]{13}", text, re.ASCII):
+        why, remedy = "Unix time needs a sign before it", f"write @{text}"
+    return UsageError(f"{text[:80]!r} is not {what}", why=why, remedy=remedy)
+
+
+def asked_text(text: str, position: Position | None, zone: tzinfo | None) -> str:
+    """Return what a job stores of a position: a time that a zone or today's date decides becomes RFC 3339.
+
+    All other texts stay as they were written, as jobs are found by them.
+    """
+    if not isinstance(position, AtTime) or text[:1] in ("@", "-"):
+        return text
+    is_naive = zone is not None and _DATE.fullmatch(text) and datetime.fromisoformat(text.upper()).tzinfo is None
+    return timestamp_text(position.timestamp) if is_naive or not _DATE.fullmatch(text) else text
 
 
 def position_of(place: int | str | datetime, now: int) -> Position:
@@ -140,23 +164,54 @@ def _parse_number(text: str) -> AtOffset | AfterStart | BeforeEnd | None:
     return AtOffset(number)
 
 
-def _parse_time(text: str, now: int) -> AtTime | None:
+def _parse_time(text: str, now: int, zone: tzinfo | None) -> AtTime | None:
+    if text == "now":
+        return AtTime(now)
     if match := re.fullmatch(r"@([0-9]{10}|[0-9]{13})", text, re.ASCII):
         return AtTime(int(match[1]) * (1000 if len(match[1]) == 10 else 1))
     if match := _DURATION.fullmatch(text):
         before = sum(int(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(match[1]))
         return AtTime(now - before) if before <= _MAX_DURATION_MS else None
-    if not _DATE.fullmatch(text):
+    is_clock = _CLOCK.fullmatch(text) is not None
+    if not is_clock and not _DATE.fullmatch(text):
         return None
+    here = _here(now, zone)
     try:
-        time = datetime.fromisoformat(text.upper())
+        time = datetime.fromisoformat(f"{here.date()}T{text}" if is_clock else text.upper())
     except ValueError:
         return None
-    return _at(time)
+    found = _at(_once(text, time, zone))
+    if is_clock and found.timestamp > now:
+        raise UsageError(
+            f"{text} of today is still to come",
+            why=f"it is {here:%H:%M} now ({zone or UTC})",
+            remedy=f"write {here.date() - timedelta(days=1)}T{text} for yesterday's, or {here.date()}T{text}",
+        )
+    return found
+
+
+def _here(now: int, zone: tzinfo | None) -> datetime:
+    return (_EPOCH + now * _MILLISECOND).astimezone(zone or UTC)
+
+
+def _once(text: str, time: datetime, zone: tzinfo | None) -> datetime:
+    """Return a time in its zone; raises UsageError for a local time that a change of the clocks doubles or skips."""
+    if time.tzinfo is not None or zone is None:
+        return time
+    first, second = (time.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+    before, after = first.utcoffset(), second.utcoffset()
+    if before != after and before is not None and after is not None:
+        either = " or ".join(sorted(timestamp_text(_at(each).timestamp) for each in (first, second)))
+        raise UsageError(
+            f"{text[:80]!r} {'is two times' if before > after else 'does not exist'} in {zone}",
+            why=f"the clocks are changed there; it may mean {either}",
+            remedy=f"write {either}",
+        )
+    return first
 
 
 def _at(time: datetime) -> AtTime:
-    """A naive time is one of UTC."""
+    """Return the instant of a time; a naive one is in UTC."""
     aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time
     return AtTime(-((_EPOCH - aware) // _MILLISECOND))
 

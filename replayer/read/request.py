@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -25,7 +26,8 @@ STOPS, SKIPS = "stop", "skip"
 class SelectionRequest:
     """Which records are meant: positions, a file with some for single partitions, partitions, and a filter.
 
-    `now` is what durations before now count from, ms since the epoch.
+    `now` is what durations before now count from, ms since the epoch; `zone` is that of times in the file that
+    name none, UTC if None.
     """
 
     positions: Positions = field(default_factory=Positions)
@@ -33,6 +35,7 @@ class SelectionRequest:
     partitions: str | None = None
     filter: RecordFilter = field(default_factory=RecordFilter)
     now: int = 0
+    zone: tzinfo | None = None
 
     async def select(self, archive: Archive, topic: TopicPartitions) -> list[Selection]:
         """The offsets that are meant of a topic; raises UsageError, NotInArchive, or what opening raises."""
@@ -40,13 +43,15 @@ class SelectionRequest:
         positions = self.positions
         if self.offset_file is not None:
             plain = parse_topic_folder(topic.topic).topic
-            positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
+            named = parse_offset_file(self.offset_file, plain, self.now, self.zone)
+            positions = replace(positions, of_partitions=named)
         return await select(archive, wanted.topic, wanted.partitions, positions)
 
     @property
     def asked(self) -> tuple[str, ...]:
         """Everything that decides which offsets and records are meant, as it was written, partitions aside."""
-        file = () if self.offset_file is None else (f"positions {hashlib.sha256(self.offset_file).hexdigest()}",)
+        zone = "" if self.zone is None else f" in {self.zone}"
+        file = () if self.offset_file is None else (f"positions {hashlib.sha256(self.offset_file).hexdigest()}{zone}",)
         only = () if self.filter.passes_all else (f"records {self.filter}",)
         return (*self.positions.asked, *file, *only)
 

@@ -427,6 +427,7 @@ def environment_of(settings: ServeSettings) -> dict[str, str]:
         "max_block_bytes": place.max_block_bytes,
         "keys": place.keys,
         "jobs": settings.jobs,
+        "timezone": settings.zone,
         "bootstrap_server": settings.kafka.get("bootstrap.servers"),
         **asdict(place.s3),
     }

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 
@@ -88,6 +89,8 @@ class ServeSettings:
     """The public key of their signatures."""
     sign_key: Path | None = None
     """The private key that signs those made here."""
+    zone: tzinfo | None = None
+    """That of times without an offset; UTC if None."""
 
 
 def parse_network(text: str) -> Network:

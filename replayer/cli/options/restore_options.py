@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import click
 
-from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed
+from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed, TimeOption, option_zone
 from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.report_options import sign_key_option
 from blockgz_runtime.topic_patterns import matcher
@@ -207,7 +207,7 @@ report_options = OptionSet(
 
 def time_of(text: str) -> int:
     """A time in ms, as `--at` takes it."""
-    return parse_time(text, wall_clock()).timestamp
+    return parse_time(text, wall_clock(), option_zone()).timestamp
 
 
 def _doing(follow: bool, status: bool, switch_over: bool, name: str | None, is_planned: bool, resume: bool) -> Doing:
@@ -321,6 +321,7 @@ restore_options = OptionSet(
     Argument("topics", metavar="[TOPIC...]", nargs=-1),
     Option(
         "--at",
+        cls=TimeOption,
         metavar="TIME",
         parse=time_of,
         help="Restore everything before this time.",

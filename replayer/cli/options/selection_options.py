@@ -8,10 +8,10 @@ import click
 
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.filter_options import grep_option, header_option
-from blockgz_runtime.program.options import Option, OptionSet, choice_option
+from blockgz_runtime.program.options import Option, OptionSet, TimeOption, choice_option, option_zone
 from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
 from replayer.read.offset_file import MAX_FILE_BYTES
-from replayer.read.positions import parse_position, parse_time
+from replayer.read.positions import asked_text, parse_position, parse_time
 from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
 from replayer.read.selection import Positions
 
@@ -20,10 +20,11 @@ def _positions(start: str | None, end: str | None, at: str | None) -> Positions:
     """`--at` becomes the end."""
     if end is not None and at is not None:
         raise click.UsageError("--to and --at both set the end: use one of them")
-    now = time.time_ns() // 1_000_000
-    last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
-    first = parse_position(start, now) if start is not None else None
-    return Positions(first, last, asked=(start or "earliest", end or at or "latest"))
+    now, zone = time.time_ns() // 1_000_000, option_zone()
+    last = parse_time(at, now, zone) if at is not None else parse_position(end, now, zone) if end is not None else None
+    first = parse_position(start, now, zone) if start is not None else None
+    asked = (asked_text(start or "earliest", first, zone), asked_text(end or at or "latest", last, zone))
+    return Positions(first, last, asked=asked)
 
 
 def _selection(
@@ -37,15 +38,15 @@ def _selection(
     grep: str | None,
     partitions: str | None = None,
 ) -> SelectionRequest:
-    now = time.time_ns() // 1_000_000
+    now, zone = time.time_ns() // 1_000_000, option_zone()
     conditions = list(headers)
     if keys or null_key:
         conditions.append(KeyIn((*(os.fsencode(key) for key in keys), *([None] if null_key else []))))
     if grep is not None:
         conditions.append(ValueMatches(Pattern(grep)))
-    start, end = (None if text is None else parse_time(text, now).timestamp for text in (since, until))
+    start, end = (None if text is None else parse_time(text, now, zone).timestamp for text in (since, until))
     content = None if offset_file is None else offset_file.read(MAX_FILE_BYTES + 1)
-    return SelectionRequest(positions, content, partitions, RecordFilter(start, end, tuple(conditions)), now)
+    return SelectionRequest(positions, content, partitions, RecordFilter(start, end, tuple(conditions)), now, zone)
 
 
 range_options = OptionSet(
@@ -54,11 +55,12 @@ range_options = OptionSet(
     Option(
         "--from",
         "start",
+        cls=TimeOption,
         metavar="POS",
         help="Start here: an offset, earliest, latest, +N, -N, a time, @UNIXTIME or a duration before now (-1h).",
     ),
-    Option("--to", "end", metavar="POS", help="End before this position; +N counts from --from."),
-    Option("--at", metavar="TIME", help="Select everything before this time."),
+    Option("--to", "end", cls=TimeOption, metavar="POS", help="End before this position; +N counts from --from."),
+    Option("--at", cls=TimeOption, metavar="TIME", help="Select everything before this time."),
 )
 """Passes `positions: Positions`."""
 
@@ -71,8 +73,8 @@ _RECORD_PARTS = (
         metavar="FILE",
         help="Positions per partition: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
     ),
-    Option("--since", metavar="TIME", help="Only records with this or a later timestamp."),
-    Option("--until", metavar="TIME", help="Only records with an earlier timestamp."),
+    Option("--since", cls=TimeOption, metavar="TIME", help="Only records with this or a later timestamp."),
+    Option("--until", cls=TimeOption, metavar="TIME", help="Only records with an earlier timestamp."),
     Option(
         "--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeat it to allow more keys."
     ),

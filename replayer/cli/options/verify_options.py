@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from blockgz_runtime.program.options import Option, OptionSet, Parsed
+from blockgz_runtime.program.options import Option, OptionSet, Parsed, TimeOption, option_zone
 from blockgz_runtime.program.report_options import sign_key_option
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
@@ -27,7 +27,7 @@ def parse_share(text: str) -> float:
 
 
 def _choice(since: str | None, sample: float) -> ChunkChoice:
-    oldest = None if since is None else parse_time(since, time.time_ns() // 1_000_000).timestamp
+    oldest = None if since is None else parse_time(since, time.time_ns() // 1_000_000, option_zone()).timestamp
     return ChunkChoice(oldest, sample, random.randrange(2**32))
 
 
@@ -36,6 +36,7 @@ choice_options = OptionSet(
     _choice,
     Option(
         "--since",
+        cls=TimeOption,
         envvar="BLOCKGZ_VERIFY_SINCE",
         metavar="TIME",
         help="Check only chunks with a record at or after this time, or this duration before now (-1d).",

@@ -109,7 +109,7 @@ async def find_offsets(
 ) -> list[dict[str, Any]]:
     """The offset of the first record at or after each time, in every partition."""
     wanted = parse_topic(topic)
-    instants = [parse_time(text, now_ms()) for text in time]
+    instants = [parse_time(text, now_ms(), service.settings.zone) for text in time]
 
     async def find() -> list[dict[str, Any]]:
         partitions = await service.view.archive.open_topic(wanted.topic, wanted.partitions)
@@ -163,7 +163,7 @@ async def open_page(service: Service, topic: str, partition: int, at: str, befor
     archived = await service.view.archive.open_partition(topic, partition)
     if before is not None:
         return await page_before(archived, before, count)
-    return await page_at(archived, parse_position(at, now_ms()), count)
+    return await page_at(archived, parse_position(at, now_ms(), service.settings.zone), count)
 
 
 def page_document(topic: str, partition: int, page: Page, costs: Costs) -> dict[str, Any]:
@@ -205,9 +205,9 @@ async def stream_records(
 
     The last line is `{"cursor":{"next":OFFSET,"complete":true}}`, or `{"failure":{…}}` where the archive is damaged.
     """
-    now = now_ms()
+    now, zone = now_ms(), service.settings.zone
     asked = SelectionRequest(
-        Positions(parse_position(start, now), parse_position(to, now)),
+        Positions(parse_position(start, now, zone), parse_position(to, now, zone)),
         filter=RecordFilter(None, None, conditions(key, header, grep)),
         now=now,
     )
@@ -264,7 +264,8 @@ async def get_record(topic: str, partition: int, position: str, service: Serving
 async def look_up(service: Service, topic: str, partition: int, position: str) -> Found:
     """The record at a position; raises NotInArchive with the reason, or what is damaged."""
     parse_topic_folder(topic)
-    query = RecordQuery(topic, partition, parse_position(position, now_ms()), f"{topic}:{partition}:{position}")
+    sought = parse_position(position, now_ms(), service.settings.zone)
+    query = RecordQuery(topic, partition, sought, f"{topic}:{partition}:{position}")
     outcome = (await look_up_together(service.view.archive, [query]))[query]
     if isinstance(outcome, Found):
         return outcome

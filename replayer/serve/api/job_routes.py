@@ -105,9 +105,10 @@ async def plan_search(form: SearchForm, service: Serving, request: Request) -> d
 async def planned(service: Service, form: SearchForm) -> Search:
     """The search of a form; raises UsageError, or what the archive raises."""
     sought, now = conditions(form.key, form.header, form.grep), now_ms()
+    zone = service.settings.zone
     if not sought:
         raise UsageError("there is nothing to search for", remedy="give a key, a header or a pattern")
-    positions = Positions(parse_position(form.start, now), parse_position(form.to, now))
+    positions = Positions(parse_position(form.start, now, zone), parse_position(form.to, now, zone))
     selection = SelectionRequest(positions, filter=RecordFilter(None, None, sought), now=now)
     return await planned_search(service.view.archive, parse_topic(form.topic), selection)
 

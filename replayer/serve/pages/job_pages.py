@@ -89,6 +89,7 @@ async def plan_page(request: Request, service: Serving, form: SentForm) -> Respo
     address = service.view.archive.reader.address
     brokers = service.settings.kafka["bootstrap.servers"]
     words = ["replayer", "replay", asked.topic, *asked.arguments, "-a", address, "-b", brokers]
+    words += [] if service.settings.zone is None else ["--timezone", str(service.settings.zone)]
     return page(
         request,
         "plan.html",

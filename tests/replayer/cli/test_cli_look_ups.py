@@ -628,3 +628,40 @@ def test_librdkafkas_properties_are_listed(command: str) -> None:
     result = replayer(command, "-X", "list")
     assert result.exit_code == 0, result.stderr
     assert [line for line in result.stdout.splitlines() if line.startswith("queued.max.messages.kbytes ")]
+
+
+@pytest.mark.usefixtures("orders")
+def test_times_without_a_zone_are_of_the_one_that_is_given(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def time(*args: str) -> int:
+        (found,) = lines(replayer("find", "orders:0", "--time", *args, "--json", root=root))
+        return int(found[0]["time_ms"])
+
+    assert time("2025-10-09T08:53:20") == 1_760_000_000_000
+    assert time("2025-10-09T10:53:20", "--timezone", "Europe/Berlin") == 1_760_000_000_000
+    monkeypatch.setenv("BLOCKGZ_TIMEZONE", "Asia/Tokyo")
+    assert time("2025-10-09T17:53:20") == 1_760_000_000_000
+    assert replayer("get", "orders:0:2025-10-09T17:53:20.007", "-f", "%o", root=root).stdout == "7"
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_time_that_daylight_saving_makes_double_is_refused_with_both(root: Path) -> None:
+    zone = ("--timezone", "Europe/Berlin")
+    for option in ("--from", "--to", "--at", "--since", "--until"):
+        result = replayer("cat", "orders", option, "2025-10-26T02:30", *zone, root=root)
+        assert result.exit_code == 2
+        assert "2025-10-26T00:30:00.000Z or 2025-10-26T01:30:00.000Z" in result.stderr
+    positions = root / "positions.csv"
+    positions.write_text("orders,0,2025-10-26T02:30\n")
+    result = replayer("cat", "orders", "--positions", str(positions), *zone, root=root)
+    assert (result.exit_code, "2025-10-26T02:30" in result.stderr) == (2, True)
+    assert replayer("cat", "orders", "--positions", str(positions), root=root).exit_code == 0
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize(
+    ("name", "expected"), [("Europe/Berln", "Europe/Berlin"), ("/etc/passwd", "such as"), ("", "")]
+)
+def test_a_zone_that_does_not_exist_is_refused(root: Path, name: str, expected: str) -> None:
+    result = replayer("cat", "orders", "--timezone", name, root=root)
+    assert (result.exit_code, expected in result.stderr) == (2, True)
+    assert "is not a time zone" in result.stderr

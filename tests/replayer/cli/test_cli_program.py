@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from blockgz_runtime.program.command import NEVER_FROM_ENVIRONMENT, completed
 from blockgz_runtime.program.main import EXIT_CODES, Place, Program
+from blockgz_runtime.program.options import TimeOption
 from replayer.cli import COMMANDS, main
 
 
@@ -51,6 +52,18 @@ def test_an_option_has_one_environment_variable_everywhere() -> None:
                 assert f"[env var: {option.envvar}" in page
                 variables.setdefault(option.envvar, set()).add(option.opts[-1])
     assert all(len(options) == 1 for options in variables.values()), variables
+
+
+def test_every_option_that_takes_a_time_says_what_zone_it_is_in() -> None:
+    found = set()
+    for path, command in ALL:
+        times = {param.name: param for param in command.params if isinstance(param, TimeOption)}
+        takers = {"--from", "--to", "--at", "--since", "--until", "--time"}
+        assert times.keys() >= {each.name for each in command.params if takers & {*each.opts}}, path
+        assert not times or "timezone" in [param.name for param in command.params], path
+        assert all("without a zone is UTC (see --timezone)" in str(param.help) for param in times.values())
+        found |= {path[0]} if times else set()
+    assert found >= {"cat", "drill", "export", "find", "grep", "groups", "replay", "restore", "spark", "tail", "verify"}
 
 
 def test_consent_is_never_taken_from_the_environment() -> None:

@@ -1,8 +1,11 @@
 import random
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.units import timestamp_text
 from index_format.records import Record
 from replayer.read.archive import Archive
 from replayer.read.positions import (
@@ -14,6 +17,7 @@ from replayer.read.positions import (
     Latest,
     OffsetRange,
     Position,
+    asked_text,
     parse_position,
     parse_time,
     resolve_position,
@@ -159,3 +163,111 @@ def test_text_records_are_sought_by_block(opened: Opened, writer: ArchiveWriter)
     assert seek(opened, 1003) == 0
     assert seek(opened, 1005) == 5
     assert seek(opened, 1010) == 10
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = 1_764_331_200_000
+"""2025-11-28T12:00:00Z, 13:00 in Berlin."""
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "time"),
+    [
+        ("now", None, "2025-11-28T12:00:00.000Z"),
+        ("05:27", None, "2025-11-28T05:27:00.000Z"),
+        ("05:27:30.250", None, "2025-11-28T05:27:30.250Z"),
+        ("05:27", BERLIN, "2025-11-28T04:27:00.000Z"),
+        ("12:30", BERLIN, "2025-11-28T11:30:00.000Z"),
+        ("2025-11-28", BERLIN, "2025-11-27T23:00:00.000Z"),
+        ("2025-07-01T12:00", BERLIN, "2025-07-01T10:00:00.000Z"),
+        ("2025-07-01T12:00Z", BERLIN, "2025-07-01T12:00:00.000Z"),
+        ("2025-07-01T12:00+05:00", BERLIN, "2025-07-01T07:00:00.000Z"),
+        ("2025-11-28T12:00:00", None, "2025-11-28T12:00:00.000Z"),
+        ("@1764331200", BERLIN, "2025-11-28T12:00:00.000Z"),
+        ("-1h", BERLIN, "2025-11-28T11:00:00.000Z"),
+    ],
+)
+def test_times_without_a_zone_are_of_utc_or_of_the_given_one(text: str, zone: ZoneInfo | None, time: str) -> None:
+    assert timestamp_text(parse_time(text, NOON, zone).timestamp) == time
+    assert parse_position(text, NOON, zone) == parse_time(text, NOON, zone)
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "expected"),
+    [
+        ("2025-10-26T02:30", BERLIN, ["is two times in Europe/Berlin", "2025-10-26T00:30:00", "2025-10-26T01:30:00"]),
+        ("2025-03-30T02:30", BERLIN, ["does not exist in Europe", "2025-03-30T00:30:00", "2025-03-30T01:30:00"]),
+        ("12:00:01", None, ["still to come", "12:00 now (UTC)", "2025-11-27T12:00:01", "2025-11-28T12:00:01"]),
+        ("13:01", BERLIN, ["still to come", "13:00 now (Europe/Berlin)", "2025-11-27T13:01"]),
+        ("yesterday", None, ["write 2025-11-27 for its midnight", "-1d"]),
+        ("today", BERLIN, ["write 2025-11-28 for its midnight"]),
+        ("latest", None, ["it is a position", "leave the option out", "now"]),
+        ("earliest", None, ["it is a position"]),
+        ("1764331200", None, ["write @1764331200"]),
+        ("25:00", None, ["has none of the known forms", "05:27", "-1h"]),
+        ("5:27", None, ["has none of the known forms"]),
+    ],
+)
+def test_times_that_may_mean_something_else_are_refused_with_what_to_write(
+    text: str, zone: ZoneInfo | None, expected: list[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_time(text, NOON, zone)
+    told = f"{caught.value.what}\n{caught.value.why}\n{caught.value.remedy}"
+    assert text in caught.value.what
+    assert all(part in told for part in expected), told
+
+
+def test_what_is_written_in_a_refusal_of_a_change_of_the_clocks_is_taken() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(2000):
+        zone = ZoneInfo(chance.choice(["Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kathmandu"]))
+        text = _local(datetime(2025, 1, 1, tzinfo=zone) + timedelta(minutes=15 * chance.randrange(4 * 24 * 365)))
+        times = _readings(text, zone)
+        shown = [_local(datetime.fromtimestamp(time / 1000, zone)) == text for time in times]
+        try:
+            found = parse_time(text, NOON, zone).timestamp
+        except UsageError as error:
+            written = error.remedy.removeprefix("write ").split(" or ")
+            assert [parse_time(each, NOON, zone).timestamp for each in written] == sorted(times)
+            assert shown == [("two times" in error.what)] * 2
+            assert times[0] != times[1]
+        else:
+            assert times == [found, found]
+            assert all(shown)
+    for text in ("2025-04-06T01:45", "2025-10-05T02:15"):
+        with pytest.raises(UsageError):
+            parse_time(text, NOON, ZoneInfo("Australia/Lord_Howe"))
+
+
+def _local(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M}"
+
+
+def _readings(text: str, zone: ZoneInfo) -> list[int]:
+    """Return what a local time is before and after a change of the clocks, ms since the epoch."""
+    time = datetime.fromisoformat(text)
+    return [round(time.replace(tzinfo=zone, fold=fold).timestamp() * 1000) for fold in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "stored"),
+    [
+        ("2025-11-28", None, "2025-11-28"),
+        ("2025-11-28T05:00:00", None, "2025-11-28T05:00:00"),
+        ("@1764331200", BERLIN, "@1764331200"),
+        ("-1h", BERLIN, "-1h"),
+        ("17", BERLIN, "17"),
+        ("latest", BERLIN, "latest"),
+        ("2025-11-28T05:00:00Z", BERLIN, "2025-11-28T05:00:00Z"),
+        ("2025-11-28T05:00:00+01:00", BERLIN, "2025-11-28T05:00:00+01:00"),
+        ("2025-11-28", BERLIN, "2025-11-27T23:00:00.000Z"),
+        ("05:27", None, "2025-11-28T05:27:00.000Z"),
+        ("05:27", BERLIN, "2025-11-28T04:27:00.000Z"),
+        ("now", None, "2025-11-28T12:00:00.000Z"),
+    ],
+)
+def test_a_job_stores_times_that_mean_the_same_everywhere(text: str, zone: ZoneInfo | None, stored: str) -> None:
+    assert asked_text(text, parse_position(text, NOON, zone), zone) == stored

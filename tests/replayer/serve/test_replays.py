@@ -6,6 +6,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -74,8 +75,10 @@ def test_a_command_gets_nothing_secret_in_its_arguments() -> None:
         Access("127.0.0.1"),
         {"bootstrap.servers": "b:9092", "sasl.password": "se cret", "plugin.library.paths": "lib"},
         jobs="s3://bucket/jobs",
+        zone=ZoneInfo("Asia/Tokyo"),
     )
     found = environment_of(settings)
+    assert found["BLOCKGZ_TIMEZONE"] == "Asia/Tokyo"
     assert found["BLOCKGZ_ARCHIVE"] == "s3://bucket/prefix"
     assert (found["BLOCKGZ_REGION"], found["BLOCKGZ_CUSTOMER_KEY"]) == ("eu-1", "${env:KEY}")
     assert (found["BLOCKGZ_JOBS"], found["BLOCKGZ_BOOTSTRAP_SERVER"]) == ("s3://bucket/jobs", "b:9092")
