@@ -3,6 +3,7 @@
 The tree, below `index_format.errors.BlockgzError`::
 
     UsageError             2   an argument, option or setting cannot be used as given (a ValueError)
+    ├── CutUndecided       2   clocks do not tell which records are from before a time, and nobody chose a rule
     └── UnresolvedReference 2  a ${…} in a setting that leads nowhere on this machine
     NotInArchive           4   the archive is there, the topic, partition or record is not (a LookupError)
     NoArchiveThere        10   nothing at the address is an archive (a LookupError)
@@ -46,6 +47,10 @@ class UsageError(BlockgzError, ValueError):
 
 class UnresolvedReference(UsageError):
     """A `${env:…}` or `${file:…}` in a setting that leads nowhere on this machine."""
+
+
+class CutUndecided(UsageError):
+    """Clocks do not tell which records are from before a time, and nobody chose a rule; nothing was written."""
 
 
 class NotInArchive(BlockgzError, LookupError):

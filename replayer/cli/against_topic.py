@@ -14,6 +14,7 @@ from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from index_format.records import Record
 from replayer.cli.options.archive_options import open_archive
+from replayer.cli.options.selection_options import print_cuts
 from replayer.cli.report import naming_what_is_left
 from replayer.place import ArchivePlace
 from replayer.read.damage import Verdict
@@ -64,6 +65,7 @@ async def _compare(
 ) -> ComparisonReport:
     @asynccontextmanager
     async def watched(selections: Sequence[Selection], report: ComparisonReport) -> AsyncIterator[Progress]:
+        print_cuts(selections, copies=False)
         # Damage is reported where the comparison comes to it.
         reading = Reading(on_damage=DamagePolicies(SKIPS).of)
         total = sum([(await describe_source(selection, reading)).records for selection in selections])

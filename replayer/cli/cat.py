@@ -16,7 +16,7 @@ from blockgz_runtime.record_filter import Condition, Not, Pattern, RecordFilter,
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import limit_option
 from replayer.cli.options.printing_options import Printing, printing_options
-from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
+from replayer.cli.options.selection_options import damage_option, print_cuts, print_skipped, selection_options
 from replayer.place import ArchivePlace
 from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
@@ -146,6 +146,7 @@ async def print_records(
         stack.enter_context(ended_soon_after_signals(ENDED_BY))
         archive = await stack.enter_async_context(open_archive(options))
         chosen = await selection.select(archive, topic)
+        print_cuts(chosen, copies=False)
         printing = selected_batches(chosen, selection.filter, limit, damage)
         batches = await stack.enter_async_context(aclosing(printing))
         async for partition, batch in batches:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 import time
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
@@ -21,13 +22,16 @@ from index_format.keys import check_topic
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of
+from replayer.cli.options.selection_options import at_rule_option, with_choice
 from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay_output import duration_text
+from replayer.cli.restore import refuse_undecided
 from replayer.cli.restore.carrying_out import ending_signals, surroundings
 from replayer.cli.restore.output import print_outcome
 from replayer.kafka.admin import KafkaAdmin
 from replayer.place import ArchivePlace
 from replayer.read.damage import Verdict
+from replayer.read.positions import Rule
 from replayer.replay.jobs.lock import held
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
@@ -50,6 +54,7 @@ class DrillOptions(NamedTuple):
 def _drill(
     topics: tuple[str, ...],
     at: int | None,
+    at_rule: Rule | None,
     share: float,
     prefix: str,
     seed: int | None,
@@ -57,9 +62,11 @@ def _drill(
     **rest: Any,
 ) -> DrillOptions:
     check_topic(prefix + "a")
-    at = wall_clock() if at is None else at
+    if at is None:
+        # Records that are stamped later than now have a clock that is ahead, and belong to it.
+        at, at_rule = wall_clock(), at_rule or "majority"
     seed = random.randrange(2**32) if seed is None else seed
-    return DrillOptions(drill=Drill(at, topics, prefix, share, seed, replication_factor), **rest)
+    return DrillOptions(drill=Drill(at, topics, prefix, share, seed, replication_factor, at_rule), **rest)
 
 
 drill_options = OptionSet(
@@ -74,6 +81,7 @@ drill_options = OptionSet(
         parse=time_of,
         help="As of this time; now if not given.",
     ),
+    at_rule_option,
     Option(
         "--sample",
         "share",
@@ -119,7 +127,12 @@ def command(options: DrillOptions, as_json: bool, kafka: dict[str, str], archive
     """
     share_heaps()
     gc.freeze()
-    return asyncio.run(_tried(options, as_json, kafka, archive))
+
+    def run(rule: Rule | None) -> int:
+        drill = replace(options.drill, at_rule=rule or options.drill.at_rule)
+        return asyncio.run(_tried(options._replace(drill=drill), as_json, kafka, archive))
+
+    return with_choice(run)
 
 
 async def _tried(options: DrillOptions, as_json: bool, kafka: dict[str, str], place: ArchivePlace) -> int:
@@ -129,6 +142,8 @@ async def _tried(options: DrillOptions, as_json: bool, kafka: dict[str, str], pl
         admin = await asyncio.to_thread(KafkaAdmin, kafka)
         whole = await looked_over(await found_topics(drill.request, around), drill.name, around, admin)
         part = await looked_over(sampled(whole, drill.share, drill.seed), drill.name, around, admin)
+        if drill.at_rule is None:
+            refuse_undecided(part)
         question = f"Create {len(part.restorable)} topics, write {part.records} records, and delete them again?"
         confirm(question, undone="nothing was tried", is_agreed=options.yes)
         folder = RestoreFolder(around.jobs, drill.name)

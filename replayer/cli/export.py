@@ -14,9 +14,16 @@ from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.cat import say_why_nothing
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option, limit_option
-from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
+from replayer.cli.options.selection_options import (
+    damage_option,
+    print_cuts,
+    print_skipped,
+    selection_options,
+    with_choice,
+)
 from replayer.export import BINARY, FORMATS, STDOUT, TEXT, Exported, ExportForm, export, format_of
 from replayer.place import ArchivePlace
+from replayer.read.positions import Rule
 from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
 from replayer.read.topics import TopicPartitions, parse_topic
 
@@ -68,13 +75,18 @@ def command(topic: str, destination: str, request: ExportRequest, as_json: bool,
     """
     form = ExportForm(format_of(destination, request.file_format), request.key, request.value)
     damage = DamagePolicies(request.on_damage)
-    done = asyncio.run(_exported(archive, parse_topic(topic), destination, form, request, damage, as_json=as_json))
-    if as_json:
-        told = {"destination": destination, "format": form.file_format, **done._asdict()}
-        click.echo(orjson.dumps(told).decode(), err=destination == STDOUT)
-    elif destination != STDOUT:
-        click.echo(f"{done.records} records exported to {destination} ({bytes_text(done.bytes)})")
-    return print_skipped(damage)
+
+    def run(rule: Rule | None) -> int:
+        ruled = request._replace(selection=request.selection.ruled(rule))
+        done = asyncio.run(_exported(archive, parse_topic(topic), destination, form, ruled, damage, as_json=as_json))
+        if as_json:
+            told = {"destination": destination, "format": form.file_format, **done._asdict()}
+            click.echo(orjson.dumps(told).decode(), err=destination == STDOUT)
+        elif destination != STDOUT:
+            click.echo(f"{done.records} records exported to {destination} ({bytes_text(done.bytes)})")
+        return print_skipped(damage)
+
+    return with_choice(run)
 
 
 async def _exported(
@@ -90,6 +102,7 @@ async def _exported(
     async with AsyncExitStack() as stack:
         archive = await stack.enter_async_context(open_archive(place))
         chosen = await request.selection.select(archive, topic)
+        print_cuts(chosen, copies=True)
         batches = selected_batches(chosen, request.selection.filter, request.limit, damage)
         await stack.enter_async_context(aclosing(batches))
         advance = stack.enter_context(record_progress("exporting", None, as_json=as_json))

@@ -15,7 +15,7 @@ from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
-from replayer.cli.options.selection_options import print_skipped
+from replayer.cli.options.selection_options import print_skipped, with_choice
 from replayer.cli.replay_output import (
     agreed,
     left_out_json,
@@ -59,7 +59,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
     """
     share_heaps()
     gc.freeze()
-    return asyncio.run(_replay(options, as_json, kafka, archive))
+    return with_choice(lambda rule: asyncio.run(_replay(options.ruled(rule), as_json, kafka, archive)))
 
 
 async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace) -> int:

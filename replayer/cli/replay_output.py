@@ -14,7 +14,9 @@ from blockgz_runtime.program.tables import bytes_text, print_table, range_text
 from blockgz_runtime.units import time_text
 from index_format.errors import masked_urls
 from replayer.cli.options.replay_options import ReplayOptions
+from replayer.cli.options.selection_options import CHOOSE_BY_OPTION
 from replayer.place import ArchivePlace
+from replayer.read.cuts import cut_lines, refuse_doubtful
 from replayer.read.damage import LostRange
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
@@ -38,6 +40,7 @@ def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: 
             planned = {"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan) | {"seconds": seconds}}
             click.echo(msgspec.json.encode(planned))
         return False
+    refuse_doubtful(plan.cuts, CHOOSE_BY_OPTION)
     question = f"Write {_count_text(plan)} to {plan.target}?"
     confirm(question, undone=f"nothing was written to {plan.target}", is_agreed=options.yes)
     return True
@@ -98,6 +101,8 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
         click.echo(f"{result.records_before} records of job {plan.job.name} had been written before")
     if not result.complete:
         click.echo(f"not complete: repeat the command with --resume --job {plan.job.name}", err=True)
+    for line in cut_lines(plan.cuts):
+        click.echo(f"note: {line}", err=True)
     if result.zero_timestamps:
         click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
 

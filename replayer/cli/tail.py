@@ -102,7 +102,7 @@ class _Tail(NamedTuple):
         follower = Follower(
             archive,
             self.topic.topic,
-            [Followed(partition, offsets.end) for partition, offsets in selections],
+            [Followed(partition, offsets.end) for partition, offsets, _ in selections],
             lambda line: click.echo(line, err=True),
             watch_for_partitions=self.topic.partitions is None and self.selection.partitions is None,
         )
@@ -113,7 +113,7 @@ class _Tail(NamedTuple):
 
     async def _print_news(self, news: Selection, interval: float) -> None:
         """Prints what is new; while the store does not answer, retries what was not printed."""
-        partition, (start, end) = news
+        partition, (start, end), _ = news
         is_silent = False
         while True:
             try:

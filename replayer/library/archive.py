@@ -1,6 +1,7 @@
 """An archive for Python programs; page: docs/python.md."""
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -22,10 +23,12 @@ from replayer.library.background_loop import BackgroundLoop
 from replayer.library.choice import Choice, Place, Time, chosen, now_ms, one_of
 from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive as AsyncArchive
+from replayer.read.cuts import cut_lines, refuse_doubtful
 from replayer.read.lookup import Found, RecordQuery, TimedOffset, failure, look_up_together, offset_at
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import position_of, time_of
 from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
+from replayer.read.selection import cuts_of
 from replayer.read.topics import parse_topic
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import ArchiveReport, ComparisonReport
@@ -184,6 +187,7 @@ class Archive:
 
         async def exported() -> Exported:
             parts = await selection.select(self._archive, wanted)
+            refuse_doubtful(cuts_of(parts))
             async with aclosing(selected_batches(parts, selection.filter, limit, damage)) as batches:
                 return await export(batches, str(destination), form, overwrites=overwrite)
 
@@ -300,6 +304,8 @@ class Archive:
         def iterated() -> Iterator[SelectedBatch]:
             try:
                 parts = self._loop.run(selection.select(self._archive, wanted))
+                for line in cut_lines(cuts_of(parts)):
+                    warnings.warn(line, stacklevel=2)
                 yield from self._loop.iterate(selected_batches(parts, selection.filter, limit, damage))
             finally:
                 if lost is not None:

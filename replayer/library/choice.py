@@ -8,9 +8,9 @@ from typing import TypedDict
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
-from replayer.read.positions import Position, asked_text, position_of, time_of
+from replayer.read.positions import BeforeTime, Position, Rule, asked_text, position_of, time_of
 from replayer.read.request import SelectionRequest
-from replayer.read.selection import Positions
+from replayer.read.selection import Positions, positions_before
 from replayer.read.topics import TopicPartitions
 
 Place = int | str | datetime
@@ -30,6 +30,8 @@ class Choice(TypedDict, total=False):
     """Up to here; the place itself is excluded."""
     at: Time | None
     """Up to the first record with this or a later timestamp; in place of `end`."""
+    at_rule: Rule | None
+    """How `at` is understood where clocks disagree: "majority" or "first", as `--at-rule`."""
     since: Time | None
     """With this or a later timestamp."""
     until: Time | None
@@ -68,9 +70,13 @@ def _positions(choice: Choice, now: int) -> Positions:
         raise UsageError("end and at both set the end", why="only one can apply", remedy="give one of them")
     first: Position | None = None if start is None else position_of(start, now)
     last: Position | None = None if end is None else position_of(end, now)
-    if at is not None:
-        last = time_of(at, now)
-    asked = (_text(start, first, "earliest"), _text(end if at is None else at, last, "latest"))
+    rule: Rule | None = choice.get("at_rule")
+    if rule is not None:
+        one_of("at_rule", rule, ("majority", "first"))
+    moment = None if at is None else time_of(at, now)
+    asked = (_text(start, first, "earliest"), _text(end if at is None else at, moment or last, "latest"))
+    if moment is not None:
+        return positions_before(first, BeforeTime(moment.timestamp, rule), asked)
     return Positions(first, last, asked=asked)
 
 

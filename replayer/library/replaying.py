@@ -10,6 +10,7 @@ from blockgz_runtime.store.writer import Store
 from replayer.library.choice import Choice, as_bytes, chosen, one_of
 from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
+from replayer.read.cuts import refuse_doubtful
 from replayer.read.request import SKIPS, STOPS, DamagePolicies
 from replayer.replay.jobs.folder import jobs_place
 from replayer.replay.pace import Commands, make_pace
@@ -137,6 +138,7 @@ async def replay(
 ) -> tuple[Replayed, DamagePolicies]:
     """Does it."""
     async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
+        refuse_doubtful(planned.plan.cuts)
         async with planned.begun() as begun:
             result = await begun.run(Commands(), progress)
             await begun.settled(result)

@@ -1,15 +1,18 @@
 """What a topic was like at a time: where its consumer groups stood, and its configuration."""
 
 import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
 from blockgz_runtime.errors import ObjectMissing
 from blockgz_runtime.store.reader import ObjectReader
+from blockgz_runtime.units import time_text
 from index_format import groups, objects
-from index_format.errors import MalformedObject
+from index_format.errors import FormatError, MalformedObject
 from index_format.groups import ConsumerGroups
 from index_format.identity import TopicConfig
 from index_format.keys import (
@@ -120,3 +123,107 @@ async def _last_listed(reader: ObjectReader, home: str, after: str, until: int |
                 break
             last = at_ms
     return last
+
+
+CLOCK_MS = 1000
+"""Times of a table may be wrong by this much: S3 tells its clock in seconds."""
+TABLES_A_SIDE = 32
+"""Tables that are read on each side of a time, to learn where partitions ended."""
+
+
+class EndsAround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the log of a partition ended shortly before and shortly after a time, as tables say it."""
+
+    lower: int | None = None
+    """Its records had come by the time; None if no table says so."""
+    lower_at: int | None = None
+    """Time of that answer, ms since the epoch."""
+    upper: int | None = None
+    """Records from here on came after the time; None if no table says so."""
+    upper_at: int | None = None
+    """Time of that question, ms since the epoch."""
+
+    @property
+    def span_ms(self) -> int | None:
+        """Milliseconds between both times; None unless both are known."""
+        return None if self.lower_at is None or self.upper_at is None else self.upper_at - self.lower_at
+
+    def and_in(self, newer: "EndsAround", limit: int) -> "EndsAround":
+        """Return what both folders of a truncated log say; the newer one is read up to `limit`."""
+        below = [(self.lower, self.lower_at)] if self.lower is not None else []
+        below += [(min(newer.lower, limit), newer.lower_at)] if newer.lower is not None else []
+        above = [(self.upper, self.upper_at)] if self.upper is not None else []
+        above += [(min(newer.upper, limit), newer.upper_at)] if newer.upper is not None else []
+        nothing = (None, None)
+        return EndsAround(*max(below, default=nothing), *min(above, default=nothing))
+
+    def text(self) -> str | None:
+        """Say when the log's end was seen; None if it was not."""
+        seen = [(self.lower_at, self.lower), (self.upper_at, self.upper)]
+        told = [f"{time_text(at)} ({offset})" for at, offset in seen if at is not None]
+        return f"The log's end was seen at {' and '.join(told)}." if told else None
+
+
+async def ends_around(
+    reader: ObjectReader, layout: str, folder: TopicFolder, topic_id: str | None, numbers: Collection[int], at_ms: int
+) -> dict[int, EndsAround]:
+    """Return where partitions of a topic ended around a time, in ms, by their numbers.
+
+    Only tables of the topic with that id count. One that is damaged is passed over: then less is known.
+    """
+    home = groups_home(layout, folder)
+    slots = await _slots_around(reader, home, at_ms)
+    behind = [slot for slot in slots if slot > at_ms]
+    older = [slot for slot in reversed(slots) if slot <= at_ms]
+
+    async def seen(slots: Sequence[int], *, is_before: bool) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for slot in slots[:TABLES_A_SIDE]:
+            ends = await _ends(reader, dated_key(home, slot), slot, folder, topic_id)
+            if ends is None:
+                continue
+            at = ends.answered_at if is_before else ends.asked_at
+            if at + CLOCK_MS <= at_ms if is_before else at - CLOCK_MS >= at_ms:
+                for end in ends.partitions:
+                    found.setdefault(end.partition, (end.offset, at))
+            if found.keys() >= set(numbers):
+                break
+        return found
+
+    # A table is named after its last answer: the first ones behind the time may have been answered before it.
+    before = await seen([*reversed(behind[:2]), *older], is_before=True)
+    after = await seen(behind, is_before=False)
+    nothing = (None, None)
+    return {
+        number: EndsAround(*before.get(number, nothing), *after.get(number, nothing))
+        for number in numbers
+        if number in before or number in after
+    }
+
+
+async def _slots_around(reader: ObjectReader, home: str, at_ms: int) -> list[int]:
+    """Return the names of tables around a time: of the two days before, or all if there are none, and some behind."""
+    for after in ([dated_key(home, at_ms - WINDOW_MS)] if at_ms > WINDOW_MS else []) + [""]:
+        slots = list[int]()
+        num_behind = 0
+        async for key in reader.list(home, after):
+            slot = parse_dated_key(home, key)
+            if slot is None:
+                continue
+            slots.append(slot)
+            num_behind += slot > at_ms
+            if num_behind > TABLES_A_SIDE:
+                break
+        if slots and slots[0] <= at_ms:
+            return slots
+    return slots
+
+
+async def _ends(
+    reader: ObjectReader, key: str, slot: int, folder: TopicFolder, topic_id: str | None
+) -> groups.LogEnds | None:
+    try:
+        table = groups.decode(await reader.get(key, objects.MAX_OBJECT_BYTES), key, slot)
+    except (FormatError, ObjectMissing):
+        return None
+    return table.ends or None if (table.topic, table.topic_id) == (folder.topic, topic_id) else None

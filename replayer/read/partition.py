@@ -282,7 +282,7 @@ class ArchivedPartition:
             elif isinstance(span, CatalogReference) and span.start_offset < offset:
                 catalog = await self.catalog(span, level)
                 gaps += catalog.gaps
-                spans[:0] = _below(catalog)
+                spans[:0] = below(catalog)
             elif isinstance(span, ChunkEntry) and span.first_offset < offset:
                 if span.last_offset >= offset:
                     raise MalformedObject(
@@ -453,8 +453,8 @@ class ArchivedPartition:
         async for each in opened:
             yield each
             if isinstance(each, ChunkCatalog | ReferenceCatalog):
-                async for below in self._walk(_below(each), start, end, wanted):
-                    yield below
+                async for lower in self._walk(below(each), start, end, wanted):
+                    yield lower
 
     async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog | Unreadable:
         span, level = leveled
@@ -468,7 +468,8 @@ class ArchivedPartition:
         return span
 
 
-def _below(catalog: Catalog) -> list[LeveledSpan]:
+def below(catalog: Catalog) -> list[LeveledSpan]:
+    """Return the entries of a catalog with their level."""
     return [LeveledSpan(entry, catalog.level - 1) for entry in catalog.entries]
 
 

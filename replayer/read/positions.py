@@ -1,9 +1,10 @@
 """Positions as people write them, and the offsets they mean in one partition."""
 
+import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,9 @@ _CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?", re.ASCI
 _MAX_OFFSET = 2**63 - 1
 _MAX_DURATION_MS = 10_000 * 366 * _UNITS_MS["d"]
 """More than the calendar has; times of 64 bits reach further."""
+
+Rule = Literal["majority", "first"]
+"""`majority` leaves the fewest records on the wrong side; `first` is Kafka's: the first record of the time or later."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,34 @@ class BeforeEnd:
     count: int
 
 
-Position = AtOffset | AtTime | Earliest | Latest | AfterStart | BeforeEnd
+@dataclass
+class Budget:
+    """Stored bytes of blocks that the cuts of one command may still read."""
+
+    left: int = 20 * 2**30
+    used: int = 0
+    limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))
+    """For partitions at once."""
+
+    def take(self, num_bytes: int) -> bool:
+        """Return whether that many bytes may be read, and count them if so."""
+        if num_bytes > self.left:
+            return False
+        self.left -= num_bytes
+        self.used += num_bytes
+        return True
+
+
+@dataclass(frozen=True)
+class BeforeTime:
+    """The end of everything before a time, ms since the epoch: `--at`. Without a `rule`, nobody chose one: majority."""
+
+    timestamp: int
+    rule: Rule | None = None
+    budget: Budget = field(default_factory=Budget, compare=False, repr=False)
+
+
+Position = AtOffset | AtTime | BeforeTime | Earliest | Latest | AfterStart | BeforeEnd
 
 
 class OffsetRange(NamedTuple):
@@ -225,7 +256,7 @@ async def resolve_position(position: Position, partition: ArchivedPartition, ran
     match position:
         case AtOffset(offset):
             wanted = offset
-        case AtTime(timestamp):
+        case AtTime(timestamp) | BeforeTime(timestamp):
             wanted = await seek_time(partition, timestamp)
         case Earliest():
             wanted = first

@@ -1,7 +1,7 @@
 """What is asked of an archive: which records of a topic, and what happens at damage."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
@@ -16,7 +16,8 @@ from replayer.read.blocks import READ_AHEAD, ReadAhead
 from replayer.read.damage import STOP, DamagePolicy, LostRange, SkipDamage
 from replayer.read.offset_file import parse_offset_file
 from replayer.read.partition import ArchivedPartition
-from replayer.read.selection import Positions, Selection, select, selected
+from replayer.read.positions import Rule
+from replayer.read.selection import Positions, Selection, resolved, selected
 from replayer.read.topics import TopicPartitions
 
 STOPS, SKIPS = "stop", "skip"
@@ -39,13 +40,23 @@ class SelectionRequest:
 
     async def select(self, archive: Archive, topic: TopicPartitions) -> list[Selection]:
         """The offsets that are meant of a topic; raises UsageError, NotInArchive, or what opening raises."""
+        return await self.resolve(archive, topic, await self.open(archive, topic))
+
+    async def open(self, archive: Archive, topic: TopicPartitions) -> tuple[ArchivedPartition, ...]:
+        """Open the partitions that are meant of a topic; raises as `select`."""
         wanted = topic.narrowed(self.partitions)
+        return await archive.open_topic(wanted.topic, wanted.partitions)
+
+    async def resolve(
+        self, archive: Archive, topic: TopicPartitions, opened: Sequence[ArchivedPartition]
+    ) -> list[Selection]:
+        """Return the offsets that are meant in the partitions that `open` gave; raises as `select`."""
         positions = self.positions
         if self.offset_file is not None:
             plain = parse_topic_folder(topic.topic).topic
             named = parse_offset_file(self.offset_file, plain, self.now, self.zone)
             positions = replace(positions, of_partitions=named)
-        return await select(archive, wanted.topic, wanted.partitions, positions)
+        return await resolved(archive, opened, positions)
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -64,6 +75,10 @@ class SelectionRequest:
     def ends(self) -> bool:
         """Whether the selection has an end before the archive's."""
         return self.positions.end is not None or self.filter.until is not None
+
+    def ruled(self, rule: Rule | None) -> "SelectionRequest":
+        """Return the same request with a rule for `--at`."""
+        return replace(self, positions=self.positions.ruled(rule))
 
     def narrowed(self, *conditions: Condition) -> "SelectionRequest":
         """The same with more conditions."""

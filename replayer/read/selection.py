@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -14,6 +14,7 @@ from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.units import timestamp_text
 from index_format.chunk_index import ERASED
+from index_format.keys import TopicFolder
 from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog
 from index_format.seek import TimeBounded
 from replayer.read.archive import Archive
@@ -26,9 +27,21 @@ from replayer.read.blocks import (
     stored_blocks,
     worked,
 )
+from replayer.read.cuts import Cut, find_cut
 from replayer.read.damage import MOST_REWRITES, STOP, Damaged, DamagePolicy, Unreadable
-from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.positions import AtOffset, AtTime, OffsetRange, Position, resolve_range
+from replayer.read.group_tables import EndsAround, ends_around
+from replayer.read.partition import END, ArchivedPartition, Chunk
+from replayer.read.positions import (
+    AtOffset,
+    AtTime,
+    BeforeTime,
+    Earliest,
+    OffsetRange,
+    Position,
+    Rule,
+    resolve_position,
+    resolve_range,
+)
 
 
 class Selection(NamedTuple):
@@ -36,6 +49,8 @@ class Selection(NamedTuple):
 
     partition: ArchivedPartition
     offsets: OffsetRange
+    cut: Cut | None = None
+    """How the end was found, if it is as of a time."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,7 @@ class Positions:
         match self.start, self.end:
             case AtOffset(start), AtOffset(end) if start > end:
                 self._refuse(start, end)
-            case AtTime(start), AtTime(end) if start > end:
+            case (AtTime(start), AtTime(end)) | (AtTime(start), BeforeTime(end)) if start > end:
                 self._refuse(timestamp_text(start), timestamp_text(end))
 
     @staticmethod
@@ -69,12 +84,29 @@ class Positions:
         """The times that were asked for, as sentences for people."""
         if isinstance(self.start, AtTime):
             yield f"begins at {timestamp_text(self.start.timestamp)}"
-        if isinstance(self.end, AtTime):
+        if isinstance(self.end, AtTime | BeforeTime):
             yield f"ends before {timestamp_text(self.end.timestamp)}"
 
-    async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
-        start, end = self.of_partitions.get(partition.partition, (None, None))
-        return await resolve_range(partition, start or self.start, end or self.end)
+    def of(self, number: int) -> tuple[Position | None, Position | None]:
+        """Return the start and the end for a partition."""
+        start, end = self.of_partitions.get(number, (None, None))
+        return start or self.start, end or self.end
+
+    @property
+    def as_first(self) -> "Positions | None":
+        """Return the same positions by Kafka's rule, as jobs that were begun without a rule had them."""
+        return self.ruled("first") if isinstance(self.end, BeforeTime) and self.end.rule is None else None
+
+    def ruled(self, rule: Rule | None) -> "Positions":
+        """Return the same positions with a rule for their end as of a time."""
+        if not isinstance(self.end, BeforeTime) or rule is None:
+            return self
+        return replace(self, end=replace(self.end, rule=rule), asked=self.asked[:2] if rule == "first" else self.asked)
+
+
+def positions_before(start: Position | None, end: BeforeTime, asked: tuple[str, ...]) -> Positions:
+    """Return what `--at` means. `asked` gets the rule, unless it is the one of jobs that had none."""
+    return Positions(start, end, asked=asked if end.rule == "first" else (*asked, "majority"))
 
 
 async def select(
@@ -84,16 +116,60 @@ async def select(
 
     Raises NotInArchive where positions are given for a partition that is not among them.
     """
-    opened = await archive.open_topic(topic, partitions)
-    unknown = sorted(positions.of_partitions.keys() - {partition.partition for partition in opened})
+    return await resolved(archive, await archive.open_topic(topic, partitions), positions)
+
+
+def cuts_of(chosen: Iterable[Selection]) -> tuple[tuple[str, int, Cut], ...]:
+    """Return by topic and partition how ends as of a time were found."""
+    return tuple((each.partition.topic, each.partition.partition, each.cut) for each in chosen if each.cut is not None)
+
+
+async def resolved(archive: Archive, partitions: Sequence[ArchivedPartition], positions: Positions) -> list[Selection]:
+    """Return the offsets that positions mean in opened partitions; raises as `select`."""
+    unknown = sorted(positions.of_partitions.keys() - {partition.partition for partition in partitions})
     if unknown:
         raise NotInArchive(
-            f"positions are given for partition {unknown[0]} of {topic}, which is not selected",
+            f"positions are given for partition {unknown[0]} of {partitions[0].topic}, which is not selected"
+            if partitions
+            else f"positions are given for partition {unknown[0]}, and none is selected",
             why="it is not in the archive, or another option excludes it",
             remedy="remove it from the positions file",
         )
-    ranges = await asyncio.gather(*(positions.resolve(partition) for partition in opened))
-    return [Selection(*pair) for pair in zip(opened, ranges, strict=True)]
+    seen = await _seen(archive, partitions, positions)
+    return await asyncio.gather(*(_select(each, positions, seen.get(each.partition)) for each in partitions))
+
+
+async def _seen(
+    archive: Archive, partitions: Sequence[ArchivedPartition], positions: Positions
+) -> dict[int, EndsAround]:
+    """Return what the archive knows of the ends of logs around the times as of which partitions end."""
+    wanted: dict[tuple[TopicFolder, str | None, int], dict[int, int]] = {}
+    for each in partitions if archive.other is None else ():
+        end = positions.of(each.partition)[1]
+        if isinstance(end, BeforeTime):
+            limits = [begin for _, begin in each.folders[1:]] + [END]
+            for (keys, _), limit in zip(each.folders, limits, strict=True):
+                wanted.setdefault((keys.folder, each.marker.topic_id, end.timestamp), {})[each.partition] = limit
+    found = await asyncio.gather(
+        *(
+            ends_around(archive.reader, archive.layout, folder, topic_id, limits, at_ms)
+            for (folder, topic_id, at_ms), limits in wanted.items()
+        )
+    )
+    seen: dict[int, EndsAround] = {}
+    for ends, limit_of in zip(found, wanted.values(), strict=True):
+        for number, around in ends.items():
+            seen[number] = seen.get(number, EndsAround()).and_in(around, limit_of[number])
+    return seen
+
+
+async def _select(partition: ArchivedPartition, positions: Positions, seen: EndsAround | None) -> Selection:
+    start, end = positions.of(partition.partition)
+    if not isinstance(end, BeforeTime):
+        return Selection(partition, await resolve_range(partition, start, end))
+    cut = await find_cut(partition, end, seen or EndsAround())
+    first = await resolve_position(start or Earliest(), partition)
+    return Selection(partition, OffsetRange(first, max(first, cut.end)), cut)
 
 
 class Reading(NamedTuple):
@@ -111,7 +187,7 @@ async def selected(
     Blocks without such a record, as far as their timestamps and key filters tell, are not read. Raises as `scan` does,
     and UsageError where records are asked for by timestamps that the archive does not have.
     """
-    partition, offsets = selection
+    partition, offsets = selection[:2]
     wanted = None if record_filter.passes_all else record_filter.may_match
     if record_filter.by_time:
         await _check_timestamps(partition)

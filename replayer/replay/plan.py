@@ -26,6 +26,7 @@ from replayer.read.blocks import (
     unreadable_chunk,
     worked,
 )
+from replayer.read.cuts import Cut
 from replayer.read.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import OffsetRange
@@ -138,6 +139,8 @@ class Preflight:
     """What is done to records and target that a plan should show."""
     lifted: Mapping[str, str] = field(default_factory=dict)
     """Settings that the target is created with for the time of the replay, in place of its own."""
+    cuts: tuple[tuple[str, int, Cut], ...] = ()
+    """By topic and partition, how ends as of a time were found."""
     can_hold: bool = True
     """Whether the target's retention can be held for the time of the replay."""
 
@@ -161,6 +164,8 @@ class ReplayPlan:
     notes: tuple[str, ...] = ()
     lifted: Mapping[str, str] = field(default_factory=dict)
     """As Preflight's."""
+    cuts: tuple[tuple[str, int, Cut], ...] = ()
+    """As of the preflight."""
 
     @property
     def records(self) -> int:
@@ -227,7 +232,7 @@ async def describe_source(
 async def _described(
     selection: Selection, reading: Reading, on_damage: DamagePolicy, budget: EdgeBudget
 ) -> SourcePartition:
-    partition, (start, end) = selection
+    partition, (start, end) = selection[:2]
     sums = _Sums(selection.offsets, reading.filter, budget)
     divided: list[ChunkEntry | Unreadable] = []
     whole: ChunkEntry | None = None
@@ -386,7 +391,7 @@ async def _first_too_large(
             case _:
                 return reading.filter.may_match(span)
 
-    for partition, (start, end) in selections:
+    for partition, (start, end), _ in selections:
         batches = scan(partition, start, end, may_hold_one, on_damage=reading.on_damage(partition))
         async with aclosing(batches):
             async for batch in batches:
@@ -399,7 +404,7 @@ async def largest_block(selections: Sequence[Selection], above: int, reading: Re
     """Return the uncompressed bytes of the largest block, or `above` if none is larger."""
     largest, wanted = above, reading.filter.may_match
     for selection in selections:
-        partition, (start, end) = selection
+        partition, (start, end) = selection[:2]
         on_damage = reading.on_damage(partition)
         entries = (entry async for entry in _entries(selection, wanted, on_damage) if entry.raw_bytes > largest)
         opened = partial(_chunk, partition, on_damage=on_damage)
@@ -429,7 +434,7 @@ async def _chunk(partition: ArchivedPartition, entry: ChunkEntry, on_damage: Dam
 
 
 async def _gaps(selection: Selection, on_damage: DamagePolicy) -> tuple[Gap, ...]:
-    partition, (start, end) = selection
+    partition, (start, end) = selection[:2]
     try:
         return await partition.gaps()
     except Damaged as error:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from blockgz_runtime.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
+from replayer.read.cuts import cut_lines
 from replayer.read.positions import OffsetRange
 from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan, SourcePartition, TargetRequest
 from replayer.replay.routing import SpreadByKey
@@ -25,6 +26,7 @@ def make_plan(preflight: Preflight) -> ReplayPlan:
         preflight.job,
         preflight.notes,
         preflight.lifted,
+        preflight.cuts,
     )
 
 
@@ -52,6 +54,7 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
             yield f"{target.name}:{lane} is not empty, it holds [{low}..{end}): the records are appended"
     for source in preflight.sources:
         yield from _source_warnings(source)
+    yield from cut_lines(preflight.cuts)
 
 
 def _source_warnings(source: SourcePartition) -> Iterator[str]:

@@ -21,9 +21,10 @@ from replayer.kafka.topic_facts import NewTopic, TopicFacts, parse_config
 from replayer.kafka.topic_pin import TopicPin
 from replayer.read.archive import Archive
 from replayer.read.inventory import compare
+from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.selection import Reading, Selection, selected
+from replayer.read.selection import Reading, Selection, cuts_of, selected
 from replayer.replay.asked import asked_of
 from replayer.replay.job import (
     Job,
@@ -137,17 +138,17 @@ async def prepared_job(
         check_job_name(request.job)
         kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
     request = await _of_the_same_incarnation(request, archive, kept)
-    selections, job = await asked_job(request, archive, target.pipeline)
-    if request.job is None and not request.transactional:
-        job = await asyncio.to_thread(_numbered, job, jobs, resume=request.resume)
+    opened = await opened_partitions(request, archive)
+    request, job, kept = await asyncio.to_thread(_known, request, opened, target.pipeline, jobs, kept)
     folder = JobFolder(jobs, job.name)
-    if request.job is None:
-        kept = await asyncio.to_thread(folder.request)
-    fresh = _asked_of_folder(request, job, selections, target)
+    fresh = _asked_of_folder(request, job, opened[0], target)
     if kept is not None:
         await asyncio.to_thread(refuse_undone, folder)
         refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)
-        selections = selections if request.follows else _as_begun(kept, selections)
+    if kept is not None and not request.follows:
+        selections = _as_begun(kept, opened)
+    else:
+        selections = await request.selection.resolve(archive, request.topic, opened)
     positions: CommittedPositions[LanePosition] | None = None
     try:
         if request.transactional:
@@ -230,6 +231,24 @@ async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, kep
     return replace(request, topic=replace(request.topic, topic=await archive.whole_topic(kept.folder)))
 
 
+def _known(
+    request: ReplayRequest,
+    opened: Sequence[ArchivedPartition],
+    pipeline: Pipeline,
+    jobs: Store,
+    kept: JobRequest | None,
+) -> tuple[ReplayRequest, Job, JobRequest | None]:
+    """The job of a request, and what its folder keeps; without a rule for `--at`, one that began by Kafka's goes on."""
+    found = []
+    for each in request.by_rules:
+        job = job_of(each, opened, pipeline)
+        if request.job is None:
+            job = job if request.transactional else _numbered(job, jobs, resume=request.resume)
+            kept = JobFolder(jobs, job.name).request()
+        found.append((each, job, kept))
+    return next((each for each in found if each[2] is not None and each[2].selection == each[1].selection), found[0])
+
+
 def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
     """The newest job of that name; one that is complete or undone is done again as the next one, unless resumed."""
     newest, number = job, 2
@@ -244,9 +263,8 @@ def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
 
 
 def _asked_of_folder(
-    request: ReplayRequest, job: Job, selections: Sequence[Selection], target: ShapedTarget
+    request: ReplayRequest, job: Job, partition: ArchivedPartition, target: ShapedTarget
 ) -> JobRequest:
-    partition = selections[0].partition
     folder = partition.keys.folder if request.follows else partition.folders[0][0].folder
     return JobRequest(
         job=job.name,
@@ -266,11 +284,11 @@ def _asked_of_folder(
     )
 
 
-def _as_begun(kept: JobRequest, selections: Sequence[Selection]) -> list[Selection]:
+def _as_begun(kept: JobRequest, opened: Sequence[ArchivedPartition]) -> list[Selection]:
     """The partitions and offsets that the job began with: the archive may have grown since."""
-    ranges = {number: OffsetRange(*offsets) for number, offsets in kept.ranges.items()}
-    numbers = ((each, each.partition.partition) for each in selections)
-    return [each._replace(offsets=ranges[number]) for each, number in numbers if number in ranges]
+    return [
+        Selection(each, OffsetRange(*kept.ranges[each.partition])) for each in opened if each.partition in kept.ranges
+    ]
 
 
 def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts | None, address: str) -> None:
@@ -350,24 +368,24 @@ def with_missing(preflight: Preflight, missing: Sequence[str]) -> Preflight:
     return replace(preflight, notes=(*preflight.notes, f"missing in the archive: {', '.join(missing)}"))
 
 
-async def asked_job(
-    request: ReplayRequest, archive: Archive, pipeline: Pipeline, *more: str
-) -> tuple[list[Selection], Job]:
-    """What a request selects, and the job that this is; `more` is what else makes it another one.
-
-    Raises NotInArchive, or KeyMissing.
-    """
-    selections = await request.selection.select(archive, request.topic)
-    if not selections:
+async def opened_partitions(request: ReplayRequest, archive: Archive) -> tuple[ArchivedPartition, ...]:
+    """Open the partitions of a request, at least one; raises NotInArchive, or KeyMissing."""
+    opened = await request.selection.open(archive, request.topic)
+    if not opened:
         raise NotInArchive(f"no partition of {request.topic.topic} is archived yet", why="there is nothing to replay")
-    for each in selections:
-        await each.partition.check_keys()
-    partition = selections[0].partition
+    for each in opened:
+        await each.check_keys()
+    return opened
+
+
+def job_of(request: ReplayRequest, opened: Sequence[ArchivedPartition], pipeline: Pipeline, *more: str) -> Job:
+    """Return the job that a request is; `more` is what else makes it another one."""
+    partition = opened[0]
     numbers = "all" if request.topic.partitions is None else ",".join(map(str, request.topic.partitions))
     asked = (numbers, *request.selection.asked, *more)
     # The first of its folders: the job is the same one after its log was truncated.
     archive_id, first_folder = partition.marker.archive_id, str(partition.folders[0][0].folder)
-    return selections, make_job(request.job, archive_id, first_folder, request.target, asked, pipeline)
+    return make_job(request.job, archive_id, first_folder, request.target, asked, pipeline)
 
 
 async def known_job(
@@ -390,7 +408,8 @@ async def known_job(
     else:
         selections = pinned(selections, recorded)
         histories = {
-            each.partition.partition: await chain_hash(*each, planning.on_damage(each.partition)) for each in selections
+            each.partition.partition: await chain_hash(each.partition, each.offsets, planning.on_damage(each.partition))
+            for each in selections
         }
         ranges = {each.partition.partition: each.offsets for each in selections}
         rewritten = {each.partition.partition for each in selections if each.partition.is_maintained}
@@ -488,4 +507,5 @@ async def ask_before(
         creates=target.creates is not None,
         notes=(*target.notes, *notes),
         lifted=lifted,
+        cuts=cuts_of(remaining),
     )

@@ -1,7 +1,7 @@
 """What is asked of a replay: which records, what becomes of them on their way, and the topic they go to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from index_format.keys import parse_topic_folder
@@ -63,6 +63,12 @@ class ReplayRequest:
     patience: float = PATIENCE_SECONDS
     pace: Slowest = field(default_factory=Slowest)
     compression: Compression | None = None
+
+    @property
+    def by_rules(self) -> "list[ReplayRequest]":
+        """The request, and when it resumes without a rule for `--at`, the same by the rule of earlier jobs."""
+        older = self.selection.positions.as_first if self.resume else None
+        return [self] if older is None else [self, replace(self, selection=replace(self.selection, positions=older))]
 
     def producing(self, properties: Mapping[str, str]) -> Mapping[str, str]:
         """What producers are made with; raises UsageError where the settings contradict `compression`."""

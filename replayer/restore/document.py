@@ -10,6 +10,7 @@ from blockgz_runtime.errors import UsageError
 from index_format.acls import Acl
 from index_format.keys import check_topic, parse_topic_folder
 from replayer.groups.renaming import map_of, twins
+from replayer.read.positions import Rule
 from replayer.replay.proof.sampling import Sample
 
 Number = int
@@ -34,7 +35,7 @@ class Followed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One topic. `target`, `partitions`, `settings` and `acls` may be edited; the rest says what was found.
+    """One topic. `target`, `partitions`, `settings`, `cuts` and `acls` may be edited; the rest says what was found.
 
     `source` is the incarnation, `numbers` its partitions that are read. Sizes are those of records before the time of
     the restore: `bytes` encoded, `largest` those of the largest partition, `stored_bytes` in the archive; `oldest` and
@@ -55,6 +56,10 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stored_bytes: Number = 0
     oldest: Number | None = None
     newest: Number | None = None
+    cuts: dict[Number, Number] = {}
+    """By partition the offset before which it ends, found as of the time; may be edited."""
+    choice: str | None = None
+    """Why a person should look at the cuts, and choose; null if nothing speaks against them."""
     ends_before: bool = False
     """Whether no record from the time of the restore or later is archived."""
     gaps: tuple[str, ...] = ()
@@ -62,6 +67,8 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     notes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     positions: Number = 0
+    group_ends: dict[Number, Number] = {}
+    """By partition, how far the foremost of these groups had come."""
     groups_at: Number | None = None
     """When the table of groups was taken, ms; null where there is none."""
     acls: tuple[Acl, ...] | None = None
@@ -93,6 +100,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     version: Number = 1
     archive_id: str
     at: Number
+    at_rule: Rule = "first"
+    """How the time was understood; plans of earlier releases do not say it."""
     transactional: bool = True
     replication_factor: Number | None = None
     on_damage: str = "stop"
@@ -174,6 +183,8 @@ def parse_plan(body: bytes, file: str) -> RestorePlan:
         for each in plan.topics:
             check_topic(each.target)
             parse_topic_folder(each.source)
+            if any(end < 0 for end in each.cuts.values()):
+                raise ValueError(f"the cuts of {each.source} are no offsets")
             if each.partitions < 1:
                 raise ValueError(f"topic {each.target} has {each.partitions} partitions")
     except ValueError as error:  # msgspec's errors and BadName among them

@@ -13,6 +13,7 @@ from blockgz_runtime.errors import NotInArchive
 from index_format.errors import BlockgzError
 from replayer.groups.renaming import GroupMap
 from replayer.read.damage import Verdict, worst
+from replayer.read.positions import Rule
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.stages import wall_clock
@@ -32,6 +33,7 @@ class Drill:
     share: float
     seed: int
     replication_factor: int | None = None
+    at_rule: Rule | None = None
 
     @property
     def name(self) -> str:
@@ -44,7 +46,14 @@ class Drill:
         rename = GroupMap(((re.compile("(.*)", re.DOTALL), self.prefix.replace("\\", "\\\\") + r"\1"),))
         factor = self.replication_factor
         return RestoreRequest(
-            self.at, self.topics, rename, replication_factor=factor, on_damage="skip", partial=True, groups=None
+            self.at,
+            self.topics,
+            rename,
+            replication_factor=factor,
+            on_damage="skip",
+            partial=True,
+            groups=None,
+            at_rule=self.at_rule,
         )
 
 

@@ -1,6 +1,6 @@
 """What the archive says of a topic as of a time: its partitions, its settings, its groups, and what is missing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -9,12 +9,14 @@ from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
 from replayer.groups.positions import chosen_groups, positions_of, vanished_text
 from replayer.groups.renaming import GroupMap
+from replayer.kafka.groups import GroupOffset
 from replayer.read.archive import Archive, SurveyedTopic
 from replayer.read.damage import Damaged
 from replayer.read.group_tables import config_at, groups_at
 from replayer.read.inventory import Compared
 from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import AtTime, resolve_range
+from replayer.read.positions import BeforeTime
+from replayer.read.selection import Positions, resolved
 from replayer.restore.choosing import ChosenIncarnation, same_topic
 from replayer.restore.document import RestoreGroups, TopicLeftOut, TopicToRestore
 from replayer.topics.archived_topic import left_behind, new_topic
@@ -92,11 +94,9 @@ class Looking(NamedTuple):
         return max([1, archived.partitions, *begun])
 
     async def _began_before(self, partitions: Sequence[ArchivedPartition]) -> bool:
-        for each in partitions:
-            start, end = await resolve_range(each, None, AtTime(self.at_ms))
-            if start < end:
-                return True
-        return False
+        before = Positions(None, BeforeTime(self.at_ms))
+        chosen = await resolved(self.archive, partitions, before)
+        return any(each.offsets.start < each.offsets.end for each in chosen)
 
     async def _with_groups(self, topic: TopicToRestore, folder: TopicFolder) -> LookedAt:
         if self.groups is None:
@@ -112,9 +112,22 @@ class Looking(NamedTuple):
         warning = await vanished_text(self.archive, folder, table, self.groups.globs)
         groups = chosen_groups(positions_of(table), self.groups.globs)
         found = msgspec.structs.replace(
-            topic, groups=tuple(sorted(groups)), positions=sum(map(len, groups.values())), groups_at=table.slot
+            topic,
+            groups=tuple(sorted(groups)),
+            positions=sum(map(len, groups.values())),
+            group_ends=_foremost(groups),
+            groups_at=table.slot,
         )
         return LookedAt(found, warning=warning)
+
+
+def _foremost(groups: Mapping[str, Mapping[int, GroupOffset]]) -> dict[int, int]:
+    """Return by partition how far the foremost group had come."""
+    ends: dict[int, int] = {}
+    for positions in groups.values():
+        for number, position in positions.items():
+            ends[number] = max(ends.get(number, 0), position.offset)
+    return ends
 
 
 def _notes(

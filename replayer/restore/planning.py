@@ -14,7 +14,9 @@ from replayer.groups.positions import idle_globs
 from replayer.groups.renaming import map_of, rules_of
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
+from replayer.read.cuts import Cut, cut_lines
 from replayer.read.inventory import Compared, archive_info, compare
+from replayer.read.selection import cuts_of
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.plan import SourcePartition
 from replayer.replay.preflight import pruned_text
@@ -72,6 +74,7 @@ async def surveyed_topics(asked: RestoreRequest, around: Surroundings) -> Restor
     return RestorePlan(
         archive_id=next((each.archive_id for each in found if each.archive_id is not None), ""),
         at=asked.at,
+        at_rule=asked.at_rule or "majority",
         transactional=asked.transactional,
         replication_factor=asked.replication_factor,
         on_damage=asked.on_damage,
@@ -158,8 +161,28 @@ def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str |
 
 def _measured(topic: TopicToRestore, replay: PlannedReplay) -> TopicToRestore:
     topic = sized(topic, replay.plan.sources)
-    ends_before = all(each.offsets.end == each.partition.next_offset for each in replay.job.work.selections)
-    return msgspec.structs.replace(topic, ends_before=ends_before)
+    chosen = replay.job.work.selections
+    cuts = cuts_of(chosen)
+    if not cuts:
+        ends_before = all(each.offsets.end == each.partition.next_offset for each in chosen)
+        return msgspec.structs.replace(topic, ends_before=ends_before)
+    return msgspec.structs.replace(
+        topic,
+        ends_before=not any(cut.reaches for _, _, cut in cuts),
+        cuts={**topic.cuts, **{number: cut.end for _, number, cut in cuts}},
+        choice=next(_choices(topic, cuts), None),
+        notes=tuple(dict.fromkeys([*topic.notes, *cut_lines(cuts)])),
+    )
+
+
+def _choices(topic: TopicToRestore, cuts: Sequence[tuple[str, int, Cut]]) -> Iterator[str]:
+    """Why a person should choose by which rule partitions end."""
+    for name, number, cut in cuts:
+        why, reached = cut.doubt, topic.group_ends.get(number, 0)
+        if why is None and reached > cut.end and not cut.is_decided:
+            why = f"a consumer group had come to offset {reached} by then"
+        if why is not None:
+            yield f"{name}:{number} ends before offset {cut.majority} (majority) or {cut.first} (Kafka's rule): {why}"
 
 
 def sized(topic: TopicToRestore, sources: Sequence[SourcePartition]) -> TopicToRestore:

@@ -10,9 +10,9 @@ from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
 from replayer.read.archive import Archive
-from replayer.read.positions import AtTime
+from replayer.read.positions import AtOffset, BeforeTime, Budget, Rule
 from replayer.read.request import STOPS, SelectionRequest
-from replayer.read.selection import Positions
+from replayer.read.selection import Positions, positions_before
 from replayer.read.topics import TopicPartitions
 from replayer.replay.pace import Slowest
 from replayer.replay.proof.sampling import Sample
@@ -42,6 +42,8 @@ class RestoreRequest:
     create_acls: bool = False
     follows: bool = False
     """Whether what is archived later is restored as well."""
+    at_rule: Rule | None = None
+    """None if nobody chose one."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Surroundings:
     jobs: Store
     pace: Slowest = field(default_factory=Slowest)
     patience: float = PATIENCE_SECONDS
+    budget: Budget = field(default_factory=Budget)
+    """For the cuts of all topics."""
 
     @cached_property
     def admin(self) -> KafkaAdmin:
@@ -85,7 +89,9 @@ def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Su
     One that follows the archive takes all partitions that there are, and all of their records.
     """
     follows = plan.follow is not None
-    until = Positions(None, AtTime(plan.at), asked=("earliest", f"@{plan.at}"))
+    until = positions_before(None, BeforeTime(plan.at, plan.at_rule, around.budget), ("earliest", f"@{plan.at}"))
+    ends = {number: (None, AtOffset(end)) for number, end in topic.cuts.items() if number in topic.numbers}
+    until = replace(until, of_partitions=ends)
     return ReplayRequest(
         TopicPartitions(topic.source, None if follows else topic.numbers),
         topic.target,

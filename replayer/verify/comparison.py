@@ -56,7 +56,7 @@ async def compare_copy(
     Behind records that the archive cannot read, the copy may have them or may have been made without them: whichever
     fits what comes next.
     """
-    partition, (start, end) = selection
+    partition, (start, end) = selection[:2]
     result = PartitionComparison(partition.partition)
     losses = _Losses()
     found_batches = _in_thread(reader.read(topic, partition.partition, *watermarks))
@@ -93,7 +93,7 @@ async def compare_source(
     What lies below the source's low watermark is excused, as are records that a compacted source merged since, and
     records that the archive pruned or erased, or that lie in its recorded gaps.
     """
-    partition, (start, end) = selection
+    partition, (start, end) = selection[:2]
     result = PartitionComparison(partition.partition)
     if start < min(watermarks.low, end):
         result.excused.append(Excused(start, min(watermarks.low, end), "the source deleted them (retention)"))

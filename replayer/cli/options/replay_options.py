@@ -1,5 +1,6 @@
 """The options of `replayer replay`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSe
 from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from replayer.cli.options.options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
+from replayer.read.positions import Rule
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
 from replayer.replay.request import ReplayRequest, Shape, named_target
@@ -31,6 +33,10 @@ class ReplayOptions(NamedTuple):
     yes: bool
     rate: str | None = None
     control: bool = False
+
+    def ruled(self, rule: Rule | None) -> "ReplayOptions":
+        """Return the same options with a rule for `--at`."""
+        return self._replace(request=replace(self.request, selection=self.request.selection.ruled(rule)))
 
 
 def _shape(**fields: Any) -> Shape:

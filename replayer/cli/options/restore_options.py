@@ -4,6 +4,7 @@ import os
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,10 +15,10 @@ from blockgz_runtime.program.plan_options import dry_run_option, yes_option
 from blockgz_runtime.program.report_options import sign_key_option
 from blockgz_runtime.topic_patterns import matcher
 from replayer.cli.options.options import jobs_option, rename_rule
-from replayer.cli.options.selection_options import damage_option
+from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups.renaming import GroupMap, rules_of
-from replayer.read.positions import parse_time
+from replayer.read.positions import Rule, parse_time
 from replayer.read.request import STOPS
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof.sampling import Sample
@@ -151,6 +152,15 @@ class RestoreOptions(NamedTuple):
     dry_run: bool
     yes: bool
 
+    def ruled(self, rule: Rule | None) -> "RestoreOptions":
+        """Return the same options with a rule for `--at`."""
+        return self if rule is None or self.asked is None else self._replace(asked=replace(self.asked, at_rule=rule))
+
+    @property
+    def has_chosen(self) -> bool:
+        """Whether a person chose where partitions end: by a rule, by the cuts of a plan, or in an earlier run."""
+        return self.asked is None or self.asked.at_rule is not None or self.resume
+
 
 def _groups(
     globs: tuple[str, ...], no_groups: bool, rename: tuple[tuple[re.Pattern[str], str], ...], approximate: bool
@@ -232,6 +242,7 @@ def _restore(
     switch_over: bool,
     name: str | None,
     at: int | None,
+    at_rule: Rule | None,
     topic_map: GroupMap,
     groups: RestoreGroups | None,
     create_acls: bool | None,
@@ -277,7 +288,10 @@ def _restore(
             groups,
             bool(create_acls),
             doing == "follow",
+            at_rule,
         )
+    if at_rule is not None and at is None:
+        raise click.UsageError("--at-rule says how --at is understood: add --at TIME, or edit the cuts of a plan")
     told = {"doing": doing, "asked": asked, "groups": groups, "create_acls": create_acls, "proof": proof, "name": name}
     begun = Begun(topics, at, topic_map, groups, how)
     return RestoreOptions(**told, begun=begun, plan=plan, from_plan=from_plan, resume=resume, **rest)  # type: ignore[arg-type]
@@ -326,6 +340,7 @@ restore_options = OptionSet(
         parse=time_of,
         help="Restore everything before this time.",
     ),
+    at_rule_option,
     Option(
         "--map",
         "topic_map",

@@ -1,29 +1,37 @@
 """Options that choose records, and that say what happens at damage among them."""
 
 import os
+import sys
 import time
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 import click
 
-from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.errors import PARTLY_FAILED, CutUndecided
 from blockgz_runtime.program.filter_options import grep_option, header_option
+from blockgz_runtime.program.main import print_failure
 from blockgz_runtime.program.options import Option, OptionSet, TimeOption, choice_option, option_zone
 from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
+from replayer.read.cuts import cut_lines, refuse_doubtful
 from replayer.read.offset_file import MAX_FILE_BYTES
-from replayer.read.positions import asked_text, parse_position, parse_time
+from replayer.read.positions import AtTime, BeforeTime, Rule, asked_text, parse_position, parse_time
 from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
-from replayer.read.selection import Positions
+from replayer.read.selection import Positions, Selection, cuts_of, positions_before
 
 
-def _positions(start: str | None, end: str | None, at: str | None) -> Positions:
+def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule | None) -> Positions:
     """`--at` becomes the end."""
     if end is not None and at is not None:
         raise click.UsageError("--to and --at both set the end: use one of them")
+    if at_rule is not None and at is None:
+        raise click.UsageError("--at-rule says how --at is understood: add --at TIME")
     now, zone = time.time_ns() // 1_000_000, option_zone()
     last = parse_time(at, now, zone) if at is not None else parse_position(end, now, zone) if end is not None else None
     first = parse_position(start, now, zone) if start is not None else None
     asked = (asked_text(start or "earliest", first, zone), asked_text(end or at or "latest", last, zone))
+    if at is not None and isinstance(last, AtTime):
+        return positions_before(first, BeforeTime(last.timestamp, at_rule), asked)
     return Positions(first, last, asked=asked)
 
 
@@ -49,6 +57,13 @@ def _selection(
     return SelectionRequest(positions, content, partitions, RecordFilter(start, end, tuple(conditions)), now, zone)
 
 
+at_rule_option = Option(
+    "--at-rule",
+    type=click.Choice(["majority", "first"]),
+    help="Where clocks disagree, --at leaves the fewest records on the wrong side (majority), or ends at the first "
+    "record of the time or later, as Kafka does (first).  [default: majority; asks if it is in doubt]",
+)
+
 range_options = OptionSet(
     "positions",
     _positions,
@@ -61,6 +76,7 @@ range_options = OptionSet(
     ),
     Option("--to", "end", cls=TimeOption, metavar="POS", help="End before this position; +N counts from --from."),
     Option("--at", cls=TimeOption, metavar="TIME", help="Select everything before this time."),
+    at_rule_option,
 )
 """Passes `positions: Positions`."""
 
@@ -90,6 +106,36 @@ selection_options = OptionSet(
     "selection", _selection, *_RECORD_PARTS, Option("--partitions", metavar="P,P-P", help="Only these partitions.")
 )
 """Passes `selection: SelectionRequest`."""
+
+CHOOSE_BY_OPTION = (
+    "look at the records around both offsets with replayer cat, and repeat the command with --at-rule majority, or "
+    "with --at-rule first"
+)
+
+
+def print_cuts(chosen: Iterable[Selection], *, copies: bool) -> None:
+    """Print on stderr which partitions end elsewhere as of a time than a person may expect.
+
+    Raises CutUndecided if their records are to be copied and nobody chose a rule.
+    """
+    cuts = cuts_of(chosen)
+    for line in cut_lines(cuts):
+        click.echo(f"warning: {line}", err=True)
+    if copies:
+        refuse_doubtful(cuts, CHOOSE_BY_OPTION)
+
+
+def with_choice(run: Callable[[Rule | None], int]) -> int:
+    """Run a command; if a rule for `--at` has to be chosen, ask for it on the terminal, and run it again with it."""
+    try:
+        return run(None)
+    except CutUndecided as undecided:
+        if not sys.stdin.isatty():
+            raise
+        print_failure(undecided)
+        rule: Rule = click.prompt("--at-rule", type=click.Choice(["majority", "first"]), err=True)
+    return run(rule)
+
 
 damage_option = choice_option(
     "--on-damage",

@@ -7,13 +7,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.errors import PARTLY_FAILED, CutUndecided, UsageError, listed
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm
+from blockgz_runtime.units import time_text
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.restore_options import RestoreOptions, restore_options
+from replayer.cli.options.selection_options import with_choice
 from replayer.cli.restore.carrying_out import Named, carried_out, surroundings, with_acls
 from replayer.cli.restore.output import print_plan
 from replayer.cli.restore.standby import followed, standby_status, switched_over
@@ -59,7 +61,7 @@ def command(options: RestoreOptions, as_json: bool, kafka: dict[str, str], archi
     """
     share_heaps()
     gc.freeze()
-    return asyncio.run(_restore(options, as_json, kafka, archive))
+    return with_choice(lambda rule: asyncio.run(_restore(options.ruled(rule), as_json, kafka, archive)))
 
 
 async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str], place: ArchivePlace) -> int:
@@ -80,6 +82,8 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
                 click.echo(msgspec.json.encode({"dry_run": True, **plan_document(*named, seconds)}))
             return 0 if options.plan is not None else _code_of(named.plan)
         _refuse_refused(named.plan)
+        if not options.has_chosen:
+            refuse_undecided(named.plan)
         question = f"Create {len(named.plan.restorable)} topics and write {named.plan.records} records?"
         confirm(question, undone="nothing was restored", is_agreed=options.yes)
         with held(state_folder() / "jobs", named.name):
@@ -139,6 +143,18 @@ def _refuse_refused(plan: RestorePlan) -> None:
             f"{len(plan.refused)} of {len(plan.topics)} topics cannot be restored as planned: {first.source}",
             why=first.refused or "",
             remedy="change the plan (--map, --from-plan), or restore the others with --partial",
+        )
+
+
+def refuse_undecided(plan: RestorePlan) -> None:
+    """Raise CutUndecided if a person has to choose where the partitions of a topic end."""
+    choices = [each.choice for each in plan.restorable if each.choice is not None]
+    if choices:
+        raise CutUndecided(
+            f"it is not certain which records of {len(choices)} topics are from before {time_text(plan.at)}",
+            why=listed(choices),
+            remedy="repeat the command with --at-rule majority or --at-rule first; or with --plan FILE, look at its "
+            "cuts, and use --from-plan FILE",
         )
 
 

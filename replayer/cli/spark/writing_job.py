@@ -12,8 +12,10 @@ from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.command import debug
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
+from replayer.cli.options.selection_options import CHOOSE_BY_OPTION
 from replayer.cli.spark.job_options import WriteRequest
 from replayer.cli.spark.stage_progress import stage_progress
+from replayer.read.cuts import cut_lines, refuse_doubtful
 from replayer.read.request import SKIPS
 from replayer.spark.jobs.values import ValueOptions
 from replayer.spark.jobs.writing import JobPlan, Output, ReadRequest, WriteResult, check_parts, planned, write
@@ -35,6 +37,7 @@ def run(
     if request.dry_run:
         _print(document, _plan_text(plan, "would read"), as_json=request.as_json)
         return 0
+    refuse_doubtful(plan.cuts, CHOOSE_BY_OPTION)
     click.echo(_plan_text(plan, "reads"), err=True)
     with (
         session(f"replayer spark {what}", request.spark.master, request.spark.settings, quiet=not debug.get()) as spark,
@@ -60,6 +63,7 @@ def _plan_document(plan: JobPlan, output: Output) -> dict[str, Any]:
         "gaps": [
             {"topic": each.topic, "partition": each.partition, **msgspec.to_builtins(each.gap)} for each in plan.gaps
         ],
+        "cuts": [{"topic": topic, **cut.document(partition)} for topic, partition, cut in plan.cuts],
     }
 
 
@@ -70,7 +74,7 @@ def _plan_text(plan: JobPlan, verb: str) -> str:
     ]
     for topic, partition, gap in plan.gaps:
         lines.append(f"WARNING {topic}:{partition} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"WARNING {line}" for line in cut_lines(plan.cuts))])
 
 
 def _result_document(result: WriteResult) -> dict[str, Any]:

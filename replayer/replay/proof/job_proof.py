@@ -114,7 +114,7 @@ async def prove_job(
 
 async def _gone(selection: Selection) -> list[OffsetRange]:
     """What the archive has pruned or erased of a selection: offsets in order and apart."""
-    partition, (start, end) = selection
+    partition, (start, end) = selection[:2]
     pruned = [(start, min(partition.floor, end))] if start < partition.floor else []
     return joined_ranges([*pruned, *await erased_ranges(partition, start, end)])
 

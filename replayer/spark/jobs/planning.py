@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from typing import NamedTuple
 
 from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
+from replayer.read.positions import OffsetRange
 from replayer.read.request import SKIPS
+from replayer.read.selection import Selection
 from replayer.replay.ledger import refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.prepare import asked_job, known_job
+from replayer.replay.prepare import job_of, known_job, opened_partitions
 from replayer.replay.replaying import Groundwork, groundwork
 from replayer.replay.request import ReplayRequest
 from replayer.spark.jobs.replaying import LaneWork, Replay, topics_of
@@ -38,12 +40,22 @@ async def planned_lanes(
     producing = request.producing(properties)
     ground = await groundwork(request, archive, properties)
     target, pipeline = ground.target, ground.target.pipeline
-    selections, job = await asked_job(request, archive, pipeline, BY_SOURCE)
-    sources = [each.partition.partition for each in selections]
+    opened = await opened_partitions(request, archive)
+    sources = [each.partition for each in opened]
     places = places_for(pipeline.router, sources)
-    lanes = {source: source_lane(job, source, places) for source in sources}
-    with closing(LaneStore(properties, tuple(lanes.values()))) as store:
-        recorded = await asyncio.to_thread(store.read)
+    with ExitStack() as stack:
+        found = []
+        for asked in request.by_rules:
+            job = job_of(asked, opened, pipeline, BY_SOURCE)
+            lanes = {source: source_lane(job, source, places) for source in sources}
+            store = stack.enter_context(closing(LaneStore(properties, tuple(lanes.values()))))
+            found.append((job, lanes, store, await asyncio.to_thread(store.read)))
+        job, lanes, store, recorded = next((each for each in found if each[-1]), found[0])
+        if recorded:
+            # The ends that were found first are recorded: nothing is looked for again.
+            selections = [Selection(each, OffsetRange(each.start_offset, each.next_offset)) for each in opened]
+        else:
+            selections = await request.selection.resolve(archive, request.topic, opened)
         by_source = Pipeline(pipeline.stages, KeepPartitions())
         known = replace(await known_job(request, job, by_source, selections, recorded), pipeline=pipeline)
         refuse_long_metadata(known.work.first)

@@ -13,7 +13,9 @@ from blockgz_runtime.record_filter import RecordFilter
 from blockgz_runtime.spark.errors import spark_errors
 from index_format.chunk_index import Gap
 from replayer.place import ArchivePlace, opened
+from replayer.read.cuts import Cut
 from replayer.read.request import SelectionRequest
+from replayer.read.selection import cuts_of
 from replayer.spark.jobs.reading import Skipped, named_topics, records, skipped_ranges
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values
 from replayer.spark.source.planning import PartitionRange, Portion, range_of, shared_out
@@ -45,6 +47,7 @@ class JobPlan:
     records: int
     bytes: int
     gaps: tuple[GapRead, ...]
+    cuts: tuple[tuple[str, int, Cut], ...]
 
 
 async def planned(
@@ -59,7 +62,7 @@ async def planned(
     async with opened(place) as archive:
         named = await named_topics(archive, topics)
         selections = [each for topic in named for each in await selection.select(archive, topic)]
-        for partition, (start, end) in selections:
+        for partition, (start, end), _ in selections:
             if end <= start:
                 continue
             run = range_of(partition, start, end)
@@ -75,6 +78,7 @@ async def planned(
         sum(entry.num_records for entry in entries),
         sum(entry.bytes for entry in entries),
         tuple(gaps),
+        cuts_of(selections),
     )
 
 
