@@ -1,5 +1,12 @@
 """`python -m archiver`, and the program `archiver`."""
 
+import signal
+
+# A KeyboardInterrupt inside the initialisation of a library in C crashes it: until all is imported, SIGINT ends the
+# process by the system's default action, as SIGTERM does.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import gc
 import os
 

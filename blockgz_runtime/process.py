@@ -9,12 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from index_format.kernel_choice import KERNEL
+
+T = TypeVar("T")
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -111,15 +113,52 @@ def pandas_refused() -> AbstractContextManager[None]:
     return refused("pandas")
 
 
-@contextmanager
-def terminated_as_interrupted() -> Iterator[set[int]]:
-    """Makes SIGTERM do what SIGINT does; gives a set that holds SIGTERM once it came.
+Handler = Callable[[int, FrameType | None], object]
+RETRY_SECONDS = 0.02
 
-    For the main thread; elsewhere signals are left alone.
+
+def _after_imports(handler: Handler) -> Handler:
+    """Return a handler that calls `handler` once the main thread is not importing.
+
+    An exception that is raised inside an import ends in a fault (orjson) or in an error that blames the library
+    (pydantic-core): their initialisation in C calls Python. So the signal is sent again a moment later.
+    """
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):
+            # Not a threading.Thread: its start takes locks that the interrupted code may hold.
+            _thread.start_new_thread(_send_again, (number,))
+        else:
+            handler(number, frame)
+
+    return on_signal
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _send_again(number: int) -> None:
+    time.sleep(RETRY_SECONDS)
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
+_interrupt = _after_imports(signal.default_int_handler)
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[set[int]]:
+    """Make SIGINT and SIGTERM raise KeyboardInterrupt; yield a set that holds SIGTERM once it came.
+
+    Raising is what ends the blocking calls of short commands. It is safe outside of imports only, so it waits for
+    their end; inside `run_async` the first signal only cancels the task. Services replace these handlers by others
+    that set flags. Other threads than the main one cannot have handlers: there signals are left alone.
     """
     received: set[int] = set()
 
-    def on_signal(number: int, _: FrameType | None) -> None:
+    def on_terminate(number: int, _: FrameType | None) -> None:
         received.add(number)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a shell script
             raise KeyboardInterrupt
@@ -128,11 +167,54 @@ def terminated_as_interrupted() -> Iterator[set[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    before = signal.signal(signal.SIGTERM, on_signal)
+    before = {number: signal.getsignal(number) for number in ENDING}
     try:
+        signal.signal(signal.SIGTERM, _after_imports(on_terminate))
+        if before[signal.SIGINT] in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(signal.SIGINT, _interrupt)
         yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, inside `interrupted_by_signals` or without it."""
+    # Here, because not every command needs it.
+    import asyncio  # noqa: PLC0415
+
+    if signal.getsignal(signal.SIGINT) is not _interrupt:
+        return asyncio.run(work)
+
+    async def guarded() -> T:
+        cancel = signal.getsignal(signal.SIGINT)
+        if callable(cancel):
+            signal.signal(signal.SIGINT, _after_imports(cancel))  # a second signal raises
+        return await work
+
+    # asyncio replaces no other handler than this one by its own, which cancels the task.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return asyncio.run(guarded())
+    finally:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+@contextmanager
+def loop_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Call these handlers in the running event loop, each for its signal; at the end the previous ones are back."""
+    import asyncio  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, previous)
 
 
 @contextmanager

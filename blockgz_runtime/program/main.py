@@ -8,14 +8,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
 
 from blockgz_runtime.errors import FAILED, PARTLY_FAILED, USAGE, UsageError, exit_code
-from blockgz_runtime.process import terminated_as_interrupted
+from blockgz_runtime.process import interrupted_by_signals
 from blockgz_runtime.program.command import completed, debug
 from blockgz_runtime.program.help_page import HelpPageOfGroup
 from blockgz_runtime.program.terminal import escaped_terminals
@@ -117,9 +117,21 @@ class Program(HelpPageOfGroup):
         if not extra.pop("standalone_mode", True):
             return super().main(args, prog_name, standalone_mode=False, **extra)
         debug.set(False)
-        with escaped_terminals(), terminated_as_interrupted() as signals:
-            code = self._run(args, prog_name, extra)
+        self._import_command(sys.argv[1:] if args is None else args)
+        signals: Collection[int] = ()
+        try:
+            with escaped_terminals(), interrupted_by_signals() as signals:
+                code = self._run(args, prog_name, extra)
+        except KeyboardInterrupt:  # a second signal, or one between the command's end and this program's
+            code = INTERRUPTED
         sys.exit(TERMINATED if signals and code == INTERRUPTED else code)
+
+    def _import_command(self, args: Sequence[str]) -> None:
+        """Import the command's module before signals are handled: until then nothing is open, and they just end it."""
+        named = next((each for each in args if each in self.places), None)
+        if named is not None:
+            with suppress(Exception):  # it fails again when the command is looked up, and is reported there
+                importlib.import_module(self.places[named].where.partition(":")[0])
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
         try:

@@ -103,6 +103,27 @@ has_unfit_nulls(const struct ArrowArray *array)
            has_nulls(headers) || has_nulls(items) || has_nulls(items->children[0]);
 }
 
+/* -1 with ValueError if a column of an array `is_of_records` has fewer rows than the array, or if it was moved. */
+static inline int
+check_lengths(const struct ArrowArray *array)
+{
+    int fits = array->release != NULL && array->length >= 0 && array->offset >= 0 && array->n_children == 6;
+    int64_t end = fits ? array->offset + array->length : 0;
+    for (int64_t i = 0; fits && i < 6; i++) {
+        fits = array->children[i]->length >= end;
+    }
+    if (fits && array->length > 0) {
+        const struct ArrowArray *headers = array->children[5], *items = headers->children[0];
+        int64_t count = ((const int32_t *)headers->buffers[1])[headers->offset + end];
+        fits = items->length >= count && items->children[0]->length >= items->offset + count &&
+               items->children[1]->length >= items->offset + count;
+    }
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "the columns of a batch of records are not as long as the batch");
+    }
+    return fits ? 0 : -1;
+}
+
 /* The columns of an array `is_of_records`, borrowed from it; none where it is empty. */
 static inline struct records
 columns_of(const struct ArrowArray *array)
@@ -143,7 +164,10 @@ open_records(PyObject *batch, struct records *records)
             schema == NULL ? NULL : PyCapsule_GetPointer(PyTuple_GetItem(capsules, 1), "arrow_array");
         if (array != NULL) {
             found = is_of_records(schema) && !has_unfit_nulls(array);
-            if (found) {
+            if (found && check_lengths(array) < 0) {
+                found = -1;
+            }
+            if (found == 1) {
                 *records = columns_of(array);
             }
         }

@@ -1,6 +1,5 @@
 """`replayer verify --against-topic`."""
 
-import asyncio
 import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from index_format.records import Record
@@ -43,7 +43,7 @@ def verify_against(
 ) -> int:
     """Compares, prints the report, and gives the exit code."""
     gc.freeze()
-    report = asyncio.run(_compare(topic, against, positions, kafka, archive, as_json))
+    report = run_async(_compare(topic, against, positions, kafka, archive, as_json))
     document = comparison_document(
         report, str(archive.address), topic.topic, against, without_content=report_to.without_content
     )

@@ -1,6 +1,5 @@
 """`replayer cat` and `replayer grep`."""
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from blockgz_runtime.process import ended_soon_after_signals
+from blockgz_runtime.process import ended_soon_after_signals, run_async
 from blockgz_runtime.program.main import ENDED_BY, closing
 from blockgz_runtime.program.options import OptionSet
 from blockgz_runtime.record_filter import Condition, Not, Pattern, RecordFilter, ValueMatches
@@ -73,7 +72,7 @@ def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: Ar
         selection = replace(selection, positions=_kcat_positions(offsets))
     damage = DamagePolicies(on_damage)
     printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
-    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer, damage))
+    run_async(print_records(archive, parse_topic(topic), selection, limit, printer, damage))
     return print_skipped(damage)
 
 
@@ -125,7 +124,7 @@ def grep(
     printer = (lambda *_: ()) if count else printing.printer or template_printer(GREP_TEMPLATE)
     damage = DamagePolicies(on_damage)
     narrowed = selection.narrowed(condition)
-    number = asyncio.run(print_records(archive, parse_topic(topic), narrowed, limit, printer, damage))
+    number = run_async(print_records(archive, parse_topic(topic), narrowed, limit, printer, damage))
     if count:
         click.echo(number)
     return print_skipped(damage) or (0 if number else NOTHING_FOUND)

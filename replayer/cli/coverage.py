@@ -1,11 +1,11 @@
 """`replayer coverage`: what is archived over time as a table, as JSON, and drawn as SVG or an HTML page."""
 
-import asyncio
 from collections.abc import Sequence
 
 import click
 
 from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.main import closing, print_failure
 from blockgz_runtime.program.tables import print_rows, print_table, range_text
 from blockgz_runtime.store.cache import DiskCache
@@ -49,7 +49,7 @@ def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive
     records are assumed to be spread evenly over time. If a catalog is damaged, it is named on stderr, its chunks are
     left out, and the exit code is 3.
     """
-    rows = asyncio.run(_coverage(archive, topics, cache))
+    rows = run_async(_coverage(archive, topics, cache))
     match form:
         case "svg" | "html":
             _print_picture(rows, form, str(archive.address))

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.process import share_heaps
+from blockgz_runtime.process import run_async, share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm, ended_code
 from blockgz_runtime.program.options import Argument, Option, OptionSet, Parsed, TimeOption
@@ -130,7 +130,7 @@ def command(options: DrillOptions, as_json: bool, kafka: dict[str, str], archive
 
     def run(rule: Rule | None) -> int:
         drill = replace(options.drill, at_rule=rule or options.drill.at_rule)
-        return asyncio.run(_tried(options._replace(drill=drill), as_json, kafka, archive))
+        return run_async(_tried(options._replace(drill=drill), as_json, kafka, archive))
 
     return with_choice(run)
 

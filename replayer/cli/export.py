@@ -1,12 +1,12 @@
 """`replayer export`."""
 
-import asyncio
 from contextlib import AsyncExitStack, aclosing
 from typing import NamedTuple
 
 import click
 import orjson
 
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import Option, OptionSet, choice_option
 from blockgz_runtime.program.progress import record_progress
@@ -78,7 +78,7 @@ def command(topic: str, destination: str, request: ExportRequest, as_json: bool,
 
     def run(rule: Rule | None) -> int:
         ruled = request._replace(selection=request.selection.ruled(rule))
-        done = asyncio.run(_exported(archive, parse_topic(topic), destination, form, ruled, damage, as_json=as_json))
+        done = run_async(_exported(archive, parse_topic(topic), destination, form, ruled, damage, as_json=as_json))
         if as_json:
             told = {"destination": destination, "format": form.file_format, **done._asdict()}
             click.echo(orjson.dumps(told).decode(), err=destination == STDOUT)

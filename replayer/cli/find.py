@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import TimeOption, option_zone
 from blockgz_runtime.program.tables import print_rows, print_table
@@ -77,7 +78,7 @@ def command(
         raise click.UsageError("of the selection options, only --partitions can be combined with --time")
     if times:
         instants = [parse_time(text, time.time_ns() // 1_000_000, option_zone()) for text in times]
-        return asyncio.run(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, form))
+        return run_async(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, form))
     if selection.filter.passes_all:
         raise UsageError(
             "there is nothing to find", why="neither a time nor a condition is given", remedy="add --time or --key"
@@ -140,7 +141,7 @@ def _find_records(
         out.write(b"topic,partition,offset,timestamp_ms\n")
     if form == "table":
         out.write(_table_line("PARTITION", "OFFSET", "TIMESTAMP"))
-    number = asyncio.run(print_records(options, topic, selection, limit, _PRINTERS[form], policies))
+    number = run_async(print_records(options, topic, selection, limit, _PRINTERS[form], policies))
     return print_skipped(policies) or (0 if number else NOTHING_FOUND)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
-from blockgz_runtime.process import ended_soon_after_signals
+from blockgz_runtime.process import ended_soon_after_signals, run_async
 from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
 from blockgz_runtime.program.options import option_zone, zone_option
 from blockgz_runtime.program.tables import bytes_text
@@ -98,7 +98,7 @@ def command(
     wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]
     fetching = _Fetching(wanted, stats, interval if follow else None, printing, cache)
     try:
-        return asyncio.run(fetching.run(archive))
+        return run_async(fetching.run(archive))
     except KeyboardInterrupt:
         if follow:
             return INTERRUPTED

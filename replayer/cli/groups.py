@@ -1,6 +1,5 @@
 """`replayer groups`."""
 
-import asyncio
 import csv
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import NotInArchive, UsageError, listed
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm
 from blockgz_runtime.program.options import Option, OptionSet, TimeOption
@@ -125,7 +125,7 @@ def show(topic: str, at: int | None, globs: tuple[str, ...], form: str, archive:
 
     AGE in the title is the time between the last answer of the cluster and the time that is asked for.
     """
-    asyncio.run(_show(topic, at, globs, form, archive))
+    run_async(_show(topic, at, globs, form, archive))
 
 
 async def _show(topic: str, at: int | None, globs: Sequence[str], form: str, place: ArchivePlace) -> None:
@@ -176,7 +176,7 @@ def plan(asked: Asked, form: str, kafka: dict[str, str], archive: ArchivePlace) 
 
     Changes nothing. The CSV form is what kafka-consumer-groups --reset-offsets --from-file takes.
     """
-    planned = asyncio.run(_planned(asked, kafka, archive))
+    planned = run_async(_planned(asked, kafka, archive))
     if form in ("json", "jsonl"):
         click.echo(msgspec.json.encode(group_plan_document(planned)))
     elif form == "csv":
@@ -204,7 +204,7 @@ def apply(asked: Asked, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str
     Prints the plan and asks first. Groups in which consumers are at work are refused. What was there is kept in the
     job's folder, and every position is read back.
     """
-    planned = asyncio.run(_planned(asked, kafka, archive))
+    planned = run_async(_planned(asked, kafka, archive))
     if not as_json:
         _print_plan(planned)
     if not asked.approximate:

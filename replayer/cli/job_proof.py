@@ -1,6 +1,5 @@
 """`replayer verify --job`."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,6 +7,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from replayer.cli.options.archive_options import open_archive
@@ -20,7 +20,7 @@ from replayer.replay.recorded_job import kept_job
 
 def verify_job(name: str, jobs: str | None, kafka: dict[str, str], archive: ArchivePlace, *, as_json: bool) -> int:
     """Proves the job, prints what was found, and gives the exit code."""
-    proof = asyncio.run(_prove(name, jobs, kafka, archive, as_json=as_json))
+    proof = run_async(_prove(name, jobs, kafka, archive, as_json=as_json))
     if as_json:
         click.echo(msgspec.json.encode(proof_document(proof)))
     else:

@@ -1,12 +1,12 @@
 """`replayer ls` and `replayer describe`."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.main import closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, range_text
 from blockgz_runtime.units import time_text
@@ -31,7 +31,7 @@ def ls(form: str, archive: ArchivePlace) -> int:
     If a partition's marker is damaged or missing, it is named on stderr and left out of the sums, and the exit code is
     3. The same goes for a partition that is in the archive's inventory but not in the archive.
     """
-    found, missing = asyncio.run(_surveys(archive))
+    found, missing = run_async(_surveys(archive))
     listing = [topic_document(name, survey) for name, survey in found]
     whole = {"archive": str(archive.address), "topics": listing, "missing": [each._asdict() for each in missing]}
     print_rows(form, whole, listing)
@@ -97,7 +97,7 @@ def describe(topic: str, form: str, archive: ArchivePlace) -> int:
     goes for a partition that is in the archive's inventory but not in the archive.
     """
     wanted = parse_topic(topic)
-    partitions, damaged, missing = asyncio.run(_describe(archive, wanted))
+    partitions, damaged, missing = run_async(_describe(archive, wanted))
     if partitions or not damaged:
         whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
         lost = {"damaged": damaged_document(damaged), "missing": [each._asdict() for each in missing]}

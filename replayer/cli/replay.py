@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.process import share_heaps
+from blockgz_runtime.process import run_async, share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
 from replayer.cli.options.archive_options import archive_options, open_archive
@@ -59,7 +59,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
     """
     share_heaps()
     gc.freeze()
-    return with_choice(lambda rule: asyncio.run(_replay(options.ruled(rule), as_json, kafka, archive)))
+    return with_choice(lambda rule: run_async(_replay(options.ruled(rule), as_json, kafka, archive)))
 
 
 async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace) -> int:

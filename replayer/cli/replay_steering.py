@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import click
 
 from blockgz_runtime.errors import FAILED, UsageError, exit_code
+from blockgz_runtime.process import loop_signals
 from blockgz_runtime.program.main import ended_code
 from blockgz_runtime.program.progress import RecordProgress, record_progress
 from blockgz_runtime.store.writer import Store
@@ -62,13 +63,10 @@ class Steering:
             if self.commands.paused:
                 self._show("paused")
             self.changed()
-            for number, handler in handlers.items():
-                self._loop.add_signal_handler(number, handler)
             try:
-                yield self._advance
+                with loop_signals(handlers):
+                    yield self._advance
             finally:
-                for number in handlers:
-                    self._loop.remove_signal_handler(number)
                 self._shown = None
 
     def pause(self) -> None:

@@ -3,10 +3,10 @@
 import asyncio
 import gc
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.secrets import look_up_secrets
 from blockgz_runtime.kafka.settings import client_settings
-from blockgz_runtime.process import ended_soon_after_signals, share_heaps
+from blockgz_runtime.process import ENDING, ended_soon_after_signals, loop_signals, run_async, share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import Option, OptionSet, option_zone, zone_option
@@ -143,7 +143,7 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
     share_heaps()
     settings = ServeSettings(archive.absolute(), access[0], kafka, zone=option_zone(), **given)
     listening = _listen(access[0].host, access[1])
-    asyncio.run(_serve(settings, listening))
+    run_async(_serve(settings, listening))
 
 
 def _check_archivers(urls: tuple[str, ...]) -> None:
@@ -185,17 +185,10 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        for number in numbers:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            # A read of a folder that hangs cannot be ended, nor waited for.
-            with ended_soon_after_signals(dict.fromkeys(numbers, 0), 2 * END_SECONDS):
-                yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
+        handlers = {number: partial(self.handle_exit, number, None) for number in ENDING}
+        # A read of a folder that hangs cannot be ended, nor waited for.
+        with loop_signals(handlers), ended_soon_after_signals(dict.fromkeys(ENDING, 0), 2 * END_SECONDS):
+            yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends connections, also those accepted a moment ago, which uvicorn does not know yet and would wait for."""

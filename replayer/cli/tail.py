@@ -9,7 +9,7 @@ import click
 import pyarrow as pa
 
 from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.process import ended_soon_after_signals
+from blockgz_runtime.process import ended_soon_after_signals, run_async
 from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
@@ -70,7 +70,7 @@ def command(
         raise click.UsageError("--follow has no end: remove --to, --at and --until")
     tail = _Tail(parse_topic(topic), selection, printing.printer or template_printer(DEFAULT_TEMPLATE))
     try:
-        asyncio.run(tail.run(archive, cache, lines, interval if follow else None))
+        run_async(tail.run(archive, cache, lines, interval if follow else None))
     except KeyboardInterrupt:
         if follow:
             return INTERRUPTED

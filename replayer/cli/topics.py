@@ -1,6 +1,5 @@
 """`replayer topics`: what archived topics were like, compared with a cluster's and set there."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import Place, Program, closing, confirm, print_failure
 from blockgz_runtime.program.options import Argument, Option
@@ -89,7 +89,7 @@ def diff(
 
     Exits with 3 if a topic differs or is missing, and with 4 if the archive does not say what a topic was like.
     """
-    found = asyncio.run(_found(topics, archive))
+    found = run_async(_found(topics, archive))
     compared = compare_all(found.topics, kafka, ignored, with_acls=with_acls) if found.topics else []
     if as_json:
         documents = [_document(each) for each in compared]
@@ -149,7 +149,7 @@ def apply(
 
     Exits with 3 if something of the plan was not done.
     """
-    found = asyncio.run(_found(topics, archive))
+    found = run_async(_found(topics, archive))
     if found.unknown:
         raise found.unknown[0]
     compared = compare_all(found.topics, kafka, ignored, with_acls=with_acls)

@@ -1,6 +1,5 @@
 """`replayer verify`."""
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from blockgz_runtime.process import every
+from blockgz_runtime.process import every, run_async
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.progress import PLAIN_SECONDS
@@ -117,7 +116,7 @@ def command(
     if partitions is not None or positions != Positions():
         raise click.UsageError("--partitions, --from, --to and --at require --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
-    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier, expected))
+    report = run_async(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier, expected))
     return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
 
 

@@ -9,8 +9,11 @@ batch_rows_open(struct records *rows, PyObject *schema_capsule, PyObject *array_
     if (array == NULL) {
         return -1;
     }
-    if (!is_of_records(schema)) {
+    if (schema->release == NULL || !is_of_records(schema)) {
         PyErr_SetString(PyExc_TypeError, "a batch of another schema than records have");
+        return -1;
+    }
+    if (check_lengths(array) < 0) {
         return -1;
     }
     *rows = columns_of(array);

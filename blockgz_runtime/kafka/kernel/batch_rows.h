@@ -9,8 +9,8 @@
 /* What stands for an offset in a delivery report without one. */
 enum { NO_OFFSET = -1 };
 
-/* `schema` and `array` are the capsules that a batch exports, and have to outlive `rows`. -1 with TypeError where it is
-   not of that schema. */
+/* `schema` and `array` are the capsules that a batch exports, and have to outlive `rows`. -1 with TypeError if it is
+   not of that schema, with ValueError if its columns are too short. */
 int batch_rows_open(struct records *rows, PyObject *schema, PyObject *array);
 
 /* Without the interpreter's lock: produce the rows from `first` on, in order, until one is refused, for which `error`

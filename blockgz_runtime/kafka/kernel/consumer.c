@@ -251,6 +251,17 @@ consumer_close(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* -1 with ValueError for a number that no call can mean. */
+static int
+in_range(long long number, long long least, long long most)
+{
+    if (number >= least && number <= most) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "%lld is not between %lld and %lld", number, least, most);
+    return -1;
+}
+
 /* A list of (topic, partition, offset), each offset left out where it does not matter. NULL with an exception. */
 static rd_kafka_topic_partition_list_t *
 partitions_of(PyObject *list)
@@ -264,7 +275,8 @@ partitions_of(PyObject *list)
         const char *topic;
         int partition;
         long long offset = RD_KAFKA_OFFSET_INVALID;
-        if (!PyArg_ParseTuple(PyList_GetItem(list, number), "si|L", &topic, &partition, &offset)) {
+        if (!PyArg_ParseTuple(PyList_GetItem(list, number), "si|L", &topic, &partition, &offset) ||
+            in_range(partition, 0, INT32_MAX) < 0) {
             rdkafka.topic_partition_list_destroy(found);
             return NULL;
         }
@@ -336,7 +348,7 @@ consumer_ask_leaders(PyObject *object, PyObject *milliseconds)
 {
     consumer *self = (consumer *)object;
     long timeout = PyLong_AsLong(milliseconds);
-    if ((timeout == -1 && PyErr_Occurred()) || client_enter(&self->client) < 0) {
+    if ((timeout == -1 && PyErr_Occurred()) || in_range(timeout, 0, INT32_MAX) < 0 || client_enter(&self->client) < 0) {
         return NULL;
     }
     const rd_kafka_metadata_t *metadata = NULL;
@@ -448,7 +460,8 @@ consumer_consume(PyObject *object, PyObject *args)
 {
     consumer *self = (consumer *)object;
     int most, milliseconds;
-    if (!PyArg_ParseTuple(args, "ii", &most, &milliseconds) || client_enter(&self->client) < 0) {
+    if (!PyArg_ParseTuple(args, "ii", &most, &milliseconds) || in_range(most, 1, INT32_MAX) < 0 ||
+        in_range(milliseconds, 0, INT32_MAX) < 0 || client_enter(&self->client) < 0) {
         return NULL;
     }
     rd_kafka_message_t **all = malloc((size_t)most * sizeof *all);
@@ -597,7 +610,9 @@ consumer_columns(PyObject *object, PyObject *args)
     PyObject *list;
     long long most_bytes;
     conversion converted = {0};
-    if (!PyArg_ParseTuple(args, "O!L", &PyList_Type, &list, &most_bytes) || take_over(self, list, &converted) < 0) {
+    /* Arrow's columns of bytes count them with 32 bits. */
+    if (!PyArg_ParseTuple(args, "O!L", &PyList_Type, &list, &most_bytes) ||
+        in_range(most_bytes, 1, INT32_MAX) < 0 || take_over(self, list, &converted) < 0) {
         return NULL;
     }
     self->converting++;

@@ -236,6 +236,11 @@ producer_produce(producer *self, PyObject *arguments)
         batch_rows_open(&rows, schema, array) < 0) {
         return NULL;
     }
+    if (partition < 0 || first < 0 || first > rows.count) {
+        PyErr_Format(PyExc_ValueError, "no partition %d, or no row %zd in a batch of %lld", partition, first,
+                     (long long)rows.count);
+        return NULL;
+    }
     rd_kafka_error_t *error = NULL;
     int64_t taken;
     Py_BEGIN_ALLOW_THREADS
@@ -482,6 +487,10 @@ producer_send_offsets(producer *self, PyObject *arguments)
     int time;
     if (!PyArg_ParseTuple(arguments, "O!y#i", &PyList_Type, &list, &group, &group_size, &time) ||
         check_process(self) < 0) {
+        return NULL;
+    }
+    if (time < 0) {
+        PyErr_SetString(PyExc_ValueError, "a time below zero");
         return NULL;
     }
     rd_kafka_consumer_group_metadata_t *metadata = NULL;

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, CutUndecided, UsageError, listed
-from blockgz_runtime.process import share_heaps
+from blockgz_runtime.process import run_async, share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm
 from blockgz_runtime.units import time_text
@@ -61,7 +61,7 @@ def command(options: RestoreOptions, as_json: bool, kafka: dict[str, str], archi
     """
     share_heaps()
     gc.freeze()
-    return with_choice(lambda rule: asyncio.run(_restore(options.ruled(rule), as_json, kafka, archive)))
+    return with_choice(lambda rule: run_async(_restore(options.ruled(rule), as_json, kafka, archive)))
 
 
 async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str], place: ArchivePlace) -> int:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import click
 import msgspec
 
 from blockgz_runtime.errors import FAILED, PARTLY_FAILED
+from blockgz_runtime.process import ENDING, loop_signals
 from blockgz_runtime.program.main import ended_code
 from blockgz_runtime.program.progress import record_progress
 from index_format.errors import BlockgzError
@@ -155,7 +157,7 @@ async def _acls(run: RestoreRun, outcomes: list[TopicOutcome]) -> AclsOutcome | 
 @contextmanager
 def ending_signals(run: Endable) -> Iterator[set[int]]:
     """While this lasts, signals end the run; a second one does not wait for the commit. Those that came."""
-    loop, work, signals = asyncio.get_running_loop(), asyncio.current_task(), set[int]()
+    work, signals = asyncio.current_task(), set[int]()
 
     def end(number: int) -> None:
         if signals and work is not None:
@@ -165,10 +167,5 @@ def ending_signals(run: Endable) -> Iterator[set[int]]:
         signals.add(number)
         run.end()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, number)
-    try:
+    with loop_signals({number: partial(end, number) for number in ENDING}):
         yield signals
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)

@@ -1,9 +1,8 @@
 """`replayer spark replay`."""
 
-import asyncio
-
 import click
 
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.spark_extra import spark_needed
@@ -38,4 +37,4 @@ def command(
     """
     with spark_needed("replayer spark"):
         from replayer.cli.spark.replaying_job import replay  # noqa: PLC0415
-    return asyncio.run(replay(options, spark, as_json, kafka, archive))
+    return run_async(replay(options, spark, as_json, kafka, archive))

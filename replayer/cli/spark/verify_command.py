@@ -1,11 +1,11 @@
 """`replayer spark verify`."""
 
-import asyncio
 from dataclasses import replace
 
 import click
 import msgspec
 
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.command import debug
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.spark_extra import spark_needed
@@ -79,7 +79,7 @@ def command(
 
     place = replace(archive.absolute(), old_format=None)
     demands = verifying.Demands(expected, earlier)
-    plan = asyncio.run(verifying.planned(place, topics, choice, cutting.task_bytes, digests=digests, demands=demands))
+    plan = run_async(verifying.planned(place, topics, choice, cutting.task_bytes, digests=digests, demands=demands))
     text = f"{plan.chunks:,} chunks, {bytes_text(plan.bytes)}, in {len(plan.slices):,} tasks"
     if dry_run:
         counts = {"partitions": len(plan.subjects), "chunks": plan.chunks, "bytes": plan.bytes}

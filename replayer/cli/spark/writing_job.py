@@ -1,6 +1,5 @@
 """From options to the result of `spark export` and `spark load`."""
 
-import asyncio
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.process import run_async
 from blockgz_runtime.program.command import debug
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
@@ -32,7 +32,7 @@ def run(
     output = Output(file_format, request.mode, path, table, request.partition_by)
     check_parts(output.partition_by, decodes=reading.values.decodes)
     cutting = request.cutting
-    plan = asyncio.run(planned(place, request.topics, request.selection, cutting.task_bytes, cutting.min_tasks))
+    plan = run_async(planned(place, request.topics, request.selection, cutting.task_bytes, cutting.min_tasks))
     document = _plan_document(plan, output)
     if request.dry_run:
         _print(document, _plan_text(plan, "would read"), as_json=request.as_json)

@@ -20,7 +20,7 @@ from blockgz_runtime.kafka.fetching import Rising, Run
 from blockgz_runtime.kafka.kernel_choice import KERNEL
 from blockgz_runtime.kafka.kernel_client import KernelClient, kernel_takes
 from blockgz_runtime.kafka.settings import make_client
-from index_format.records import Record
+from index_format.records import Record, batch_from_records
 from tests.support.fetch_clients import needs_kernel
 from tests.support.mock_cluster import MockCluster
 
@@ -267,3 +267,37 @@ def test_what_confluent_does_itself_is_left_to_it(cluster: MockCluster, more: di
 def test_the_kernel_finds_the_librdkafka_of_confluent() -> None:
     assert KERNEL.module is not None
     assert os.environ.get("BLOCKGZ_NO_KERNEL") in (None, "", "0")
+
+
+def test_numbers_that_no_call_can_mean_are_refused(cluster: MockCluster) -> None:
+    batch = batch_from_records([Record(0, NOW, 0, b"k", b"v", ())] * 3)
+    schema, array = batch.__arrow_c_array__()
+    producer = KERNEL.module.Producer({"bootstrap.servers": cluster.bootstrap_servers}, "orders")
+    for partition, first in ((0, -5), (0, 4), (0, -(2**63)), (0, 2**63 - 1), (-1, 0), (-5, 0)):
+        with pytest.raises(ValueError, match="no partition"):
+            producer.produce(partition, schema, array, first)
+    with pytest.raises(ValueError, match="below zero"):
+        producer.send_offsets_to_transaction([], b"", -1)
+    with pytest.raises(ValueError, match="below zero"):
+        producer.flush(-1)
+    assert producer.produce(0, schema, array, 3) == (0, None)
+    pa.RecordBatch._import_from_c_capsule(schema, array)
+    with pytest.raises((TypeError, ValueError)):
+        producer.produce(0, schema, array, 0)
+    plain = {name: str(value) for name, value in settings(cluster).items()}
+    consumer = KERNEL.module.Consumer({**plain, "enable.partition.eof": "true"})
+    calls = [
+        lambda: consumer.consume(-1, 10),
+        lambda: consumer.consume(0, 10),
+        lambda: consumer.consume(10, -1),
+        lambda: consumer.columns([], 0),
+        lambda: consumer.columns([], 2**40),
+        lambda: consumer.ask_leaders(-1),
+        lambda: consumer.ask_leaders(2**40),
+        lambda: consumer.assign([("orders", -5, 0)]),
+        lambda: consumer.pause([("orders", -1)]),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="is not between"):
+            call()
+    consumer.close()
