@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockgz_runtime.errors import UsageError
+from index_format.errors import MalformedObject
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -25,7 +26,10 @@ def signed(body: bytes, key: Path) -> bytes:
 
 
 def is_signed_by(body: bytes, signature: bytes, key: Path) -> bool:
-    """Whether the signature is that of the key's owner for exactly these bytes; raises UsageError for no public key."""
+    """Return whether the key's owner signed exactly these bytes; raises UsageError for no key.
+
+    The signer's private key is a key for this too.
+    """
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
 
     try:
@@ -33,6 +37,25 @@ def is_signed_by(body: bytes, signature: bytes, key: Path) -> bool:
     except InvalidSignature:
         return False
     return True
+
+
+def check_signature(body: bytes, report: Path, key: Path) -> None:
+    """Raise MalformedObject if FILE.sig beside a report is not the key's signature of `body`; UsageError without it."""
+    signature = signature_of(report)
+    try:
+        is_right = is_signed_by(body, signature.read_bytes(), key)
+    except OSError as error:
+        raise UsageError(
+            f"{signature} cannot be read",
+            why=f"{error.strerror or error}; {report} must be signed",
+            remedy="restore both files from a safe copy",
+        ) from error
+    if not is_right:
+        raise MalformedObject(
+            f"{report} does not match the signature by {key}",
+            why="the report, its signature or the key is the wrong one",
+            remedy="restore both files from a safe copy, or name another key",
+        )
 
 
 def _private_key(path: Path) -> "Ed25519PrivateKey":
@@ -55,7 +78,8 @@ def _public_key(path: Path) -> "Ed25519PublicKey":
     from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
 
     try:
-        key = load_pem_public_key(path.read_bytes())
+        body = path.read_bytes()
+        key = _private_key(path).public_key() if b"PRIVATE KEY" in body else load_pem_public_key(body)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _unusable(path, str(error)) from error
     if not isinstance(key, Ed25519PublicKey):

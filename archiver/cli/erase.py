@@ -1,9 +1,11 @@
 """`archiver erase`."""
 
+import hashlib
 import os
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -17,7 +19,16 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.places import parse_offsets, places_of
-from archiver.maintain.erase.report import ErasedPartition, EraseReport, NotSearched, Remains, read_report, remains_of
+from archiver.maintain.erase.report import (
+    COMPLETION_FORMAT,
+    ERASE_FORMAT,
+    ErasedPartition,
+    EraseReport,
+    NotSearched,
+    Remains,
+    read_report,
+    remains_of,
+)
 from archiver.maintain.erase.running import erase_in
 from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
 from archiver.maintain.partitions import Problem
@@ -33,7 +44,7 @@ from blockgz_runtime.program.plan_options import plan_options
 from blockgz_runtime.program.report_options import sign_key_option
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, ValueMatches
-from blockgz_runtime.signing import signature_of, signed
+from blockgz_runtime.signing import check_signature, signature_of, signed
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.s3_settings import S3Settings
@@ -116,6 +127,7 @@ wanted_options = OptionSet(
         "archiver erase orders:3 --offsets 1700,1800..1850 -a ./archive",
         "archiver erase clicks --header user=4711 --report erased.json --sign-key key.pem -a ./archive",
         "archiver erase --status erased.json -a s3://backup/kafka",
+        "archiver erase --status erased.json --report completed.json --sign-key key.pem -a s3://backup/kafka",
     ),
 )
 @click.argument("places", nargs=-1, metavar="[TOPIC[~N][:P[,P-P]]...]")
@@ -126,7 +138,14 @@ wanted_options = OptionSet(
     "--status",
     "finished",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Tell whether the erase of that report is complete, and change nothing.",
+    help="Show whether the erase of that report is complete, and change nothing; --report and --sign-key keep that.",
+)
+@click.option(
+    "--verify-key",
+    type=click.Path(path_type=Path),
+    envvar="BLOCKGZ_REPORT_KEY",
+    metavar="PEM",
+    help="With --status: the public key that must have signed that report. [that of --sign-key]",
 )
 @rewrite_keys_options
 @sign_key_option
@@ -141,6 +160,7 @@ def erase(
     wanted: Wanted | None,
     report: Path | None,
     finished: Path | None,
+    verify_key: Path | None,
     sign_key: Path | None,
     rewrite_keys: RewriteKeys,
     max_block_bytes: int,
@@ -162,7 +182,8 @@ def erase(
     if finished is not None:
         if places or wanted is not None:
             raise UsageError("--status takes no topics and no keys", remedy="the report names what was erased")
-        return _tell_status(store, finished, as_json=as_json)
+        _check_report(report, sign_key)
+        return _show_status(store, finished, verify_key or sign_key, _Signed(report, sign_key), as_json=as_json)
     if wanted is None:
         raise _unclear("nothing says so")
     _check_report(report, sign_key)
@@ -171,7 +192,7 @@ def erase(
     problems = [Problem.of(keys, error) for keys, error in failed]
     if not as_json:
         _print_plan(found, is_whole=not failed)
-    book = _Book(store, archive, report, sign_key, found, failed, dry_run=dry_run)
+    book = _Book(store, archive, _Signed(report, sign_key), found, failed, dry_run=dry_run)
     if book.errors and not dry_run:
         records = sum(each.num_records for each in found)
         question = f"Erase {records:,} records of {len(book.errors):,} partitions for good?"
@@ -189,6 +210,29 @@ def erase(
     return _finish(book.report(), problems, report, as_json=as_json)
 
 
+class _Signed(NamedTuple):
+    """A file for a report, and for its signature beside it, if either is wanted."""
+
+    path: Path | None
+    sign_key: Path | None
+
+    def write(self, value: object) -> None:
+        """Write the value as JSON, and sign that; raises UsageError if the file cannot be written."""
+        if self.path is None:
+            return
+        body = msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+        try:
+            replace_file(self.path, body)
+            if self.sign_key is not None:
+                write_private(signature_of(self.path), signed(body, self.sign_key))
+            else:  # of an older content
+                signature_of(self.path).unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"{self.path} cannot be written", why=error.strerror or str(error), remedy="name another file"
+            ) from error
+
+
 class _Book:
     """Keeps what is not erased yet, and the report of it in a file."""
 
@@ -196,16 +240,14 @@ class _Book:
         self,
         store: ToolStore,
         archive: str,
-        path: Path | None,
-        sign_key: Path | None,
+        file: _Signed,
         found: Sequence[FoundRecords],
         failed: Sequence[tuple[PartitionKeys, BlockgzError]],
         *,
         dry_run: bool,
     ) -> None:
         """`found` is what there is to erase in each partition that was searched, `failed` why others were not."""
-        self._store, self._archive, self._path, self._dry_run = store, archive, path, dry_run
-        self._sign_key = sign_key
+        self._store, self._archive, self._file, self._dry_run = store, archive, file, dry_run
         self._archive_id = archive_info(store, layout_of(store)).archive_id
         self.found = found
         self._not_searched = tuple(NotSearched.of(keys, error) for keys, error in failed)
@@ -221,24 +263,12 @@ class _Book:
             dry_run=self._dry_run,
             partitions=tuple(ErasedPartition.of(each, self.errors.get(str(each))) for each in self.found),
             not_searched=self._not_searched,
+            signed=self._file.sign_key is not None,
         )
 
     def write(self) -> None:
-        """Puts the report into the file, if one is asked for: before anything is erased, and at the end.
-
-        The signature is beside it if there is a key.
-        """
-        if self._path is None:
-            return
-        body = msgspec.json.format(msgspec.json.encode(self.report()), indent=1) + b"\n"
-        try:
-            replace_file(self._path, body)
-            if self._sign_key is not None:
-                write_private(signature_of(self._path), signed(body, self._sign_key))
-        except OSError as error:
-            raise UsageError(
-                f"{self._path} cannot be written", why=error.strerror or str(error), remedy="name another file"
-            ) from error
+        """Write the report, if it is wanted: before anything is erased, and at the end."""
+        self._file.write(self.report())
 
 
 def _check_report(report: Path | None, sign_key: Path | None) -> None:
@@ -246,7 +276,7 @@ def _check_report(report: Path | None, sign_key: Path | None) -> None:
         if report is None:
             raise UsageError("--sign-key has nothing to sign", remedy="add --report FILE")
         signed(b"", sign_key)
-    if report is not None and report.exists() and not _is_of_dry_run(report):
+    if report is not None and report.exists() and not _may_be_replaced(report):
         raise UsageError(
             f"{report} exists already",
             why="it may be the report of another erase, which --status needs",
@@ -254,11 +284,15 @@ def _check_report(report: Path | None, sign_key: Path | None) -> None:
         )
 
 
-def _is_of_dry_run(report: Path) -> bool:
+def _may_be_replaced(report: Path) -> bool:
+    """Return whether a file is the report of a dry run, or says that an erase is not complete yet."""
     try:
-        return read_report(report).dry_run
-    except UsageError:
+        found = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError):
         return False
+    if found.get("format") == COMPLETION_FORMAT:
+        return found.get("complete") is False
+    return found.get("format") == ERASE_FORMAT and found.get("dry_run") is True
 
 
 def _partitions(store: ToolStore, places: Sequence[str], *, by_offset: bool) -> list[PartitionKeys]:
@@ -360,19 +394,26 @@ def ranges_text(offsets: OffsetRanges) -> str:
     return ",".join(shown) + (f" and {more:,} more" if more else "")
 
 
-def _tell_status(store: ToolStore, path: Path, *, as_json: bool) -> int:
-    """Prints what is still there; 0 once nothing is."""
-    report = read_report(path)
+def _show_status(store: ToolStore, path: Path, key: Path | None, file: _Signed, *, as_json: bool) -> int:
+    """Print what is still there and write it to the file; return 0 once nothing is.
+
+    The report must be signed by the key, if one is given.
+    """
+    body, report = read_report(path)
+    if key is not None:
+        check_signature(body, path, key)
+    elif report.signed and not signature_of(path).exists():
+        raise UsageError(
+            f"{path} was signed, but {signature_of(path)} is missing", remedy="restore both files from a safe copy"
+        )
+    elif signature_of(path).exists():
+        click.echo(f"note: {signature_of(path)} is not checked: add --verify-key PEM", err=True)
     archive_id = archive_info(store, layout_of(store)).archive_id
     if report.archive_id != archive_id:
         raise UsageError(
             f"{path} is the report of another archive",
             why=f"its archive_id is {report.archive_id}, that of {store.url} is {archive_id}",
             remedy="check -a",
-        )
-    if (signature := signature_of(path)).exists():
-        click.echo(
-            f"note: {signature} is not checked here: replayer verify-report {path} --key PEM checks it", err=True
         )
     uploads = list(store.leftovers())
     seen, problems = list[tuple[ErasedPartition, Remains]](), list[Problem]()
@@ -385,10 +426,21 @@ def _tell_status(store: ToolStore, path: Path, *, as_json: bool) -> int:
     print_problems(problems)
     is_complete = not problems and all(remains.is_complete for _, remains in seen)
     at = round(store.clock() * 1000)
+    value = {
+        "format": COMPLETION_FORMAT,
+        "version": 1,
+        "archive": store.url,
+        "archive_id": archive_id,
+        "report_sha256": hashlib.sha256(body).hexdigest(),
+        "report_at": report.at,
+        "records": sum(each.records for each in report.partitions),
+        "complete": is_complete,
+        "at": at,
+        "partitions": [status_object(*each) for each in seen],
+        "problems": [each.as_json for each in problems],
+    }
+    file.write(value)
     if as_json:
-        partitions = [status_object(*each) for each in seen]
-        value = {"archive": store.url, "complete": is_complete, "at": at, "partitions": partitions}
-        value["problems"] = [each.as_json for each in problems]
         click.echo(msgspec.json.encode(value).decode())
     else:
         _print_status(seen, is_complete=is_complete, at=at)

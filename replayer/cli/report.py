@@ -10,9 +10,8 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError, listed
 from blockgz_runtime.program.main import closing, noting_what_is_left
 from blockgz_runtime.program.tables import print_table
-from blockgz_runtime.signing import is_signed_by, signature_of
+from blockgz_runtime.signing import check_signature, is_signed_by, signature_of
 from blockgz_runtime.units import timestamp_text
-from index_format.errors import MalformedObject
 from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report
@@ -22,6 +21,8 @@ from replayer.verify.report_files import FORMAT, ReportFiles
 
 ERASE_FORMAT = "block-gzip-erase-report"
 """What `archiver erase --report` writes."""
+COMPLETION_FORMAT = "block-gzip-erase-completion"
+"""What `archiver erase --status --report` writes."""
 
 
 def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> AbstractContextManager[None]:
@@ -152,7 +153,7 @@ def verify_report(report: Path, key: Path, signature: Path | None) -> int:
     Prints what the report found.
     """
     body = _content(report)
-    if not _is_signed(body, report, key, signature):
+    if not is_signed_by(body, _content(signature or signature_of(report)), key):
         click.echo(f"FAILURE {report} does not match the signature by {key}", err=True)
         return PARTLY_FAILED
     click.echo(f"{report} is as signed{_findings(body) if report.suffix == '.json' else ''}")
@@ -167,17 +168,9 @@ def earlier_report(since_report: Path | None, key: Path | None) -> EarlierReport
     if since_report is None:
         return None
     body = _content(since_report)
-    if key is not None and not _is_signed(body, since_report, key):
-        raise MalformedObject(
-            f"{since_report} does not match the signature by {key}",
-            why="the report, its signature or the key is the wrong one",
-            remedy="restore the report and its signature from a safe copy",
-        )
+    if key is not None:
+        check_signature(body, since_report, key)
     return parse_report(body, str(since_report))
-
-
-def _is_signed(body: bytes, report: Path, key: Path, signature: Path | None = None) -> bool:
-    return is_signed_by(body, _content(signature or signature_of(report)), key)
 
 
 def _findings(body: bytes) -> str:
@@ -186,6 +179,10 @@ def _findings(body: bytes) -> str:
     if kind == ERASE_FORMAT:
         records = sum(each["records"] for each in document["partitions"])
         return f": an erase of {records:,} records, {document['archive']}, {timestamp_text(document['at'])}"
+    if kind == COMPLETION_FORMAT:
+        state = "complete" if document["complete"] else "not complete yet"
+        what = f"an erase of {document['records']:,} records, {state}"
+        return f": {what}, {document['archive']}, {timestamp_text(document['at'])}"
     if kind != FORMAT:
         return ", but it is not a report of blockgz"
     what = next((document[name] for name in ("archive", "restore", "drill") if name in document), "")

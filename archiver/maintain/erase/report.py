@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -22,6 +22,9 @@ from index_format.errors import BlockgzError, KeyMissing
 from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, parse_key, parse_topic_folder
 from index_format.objects import Count, Offset, Sha256, Timestamp
 
+ERASE_FORMAT: Final = "block-gzip-erase-report"
+COMPLETION_FORMAT = "block-gzip-erase-completion"
+"""Of what `archiver erase --status` writes to --report."""
 LAYOUT = "topic"
 """The only one in which records are erased."""
 
@@ -93,7 +96,7 @@ class NotSearched(msgspec.Struct, frozen=True, kw_only=True):
 class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON contract of `archiver erase --json` and `--report`."""
 
-    format: Literal["block-gzip-erase-report"] = "block-gzip-erase-report"
+    format: Literal["block-gzip-erase-report"] = ERASE_FORMAT
     version: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
     archive: str
     archive_id: str
@@ -103,15 +106,18 @@ class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ErasedPartition, ...]
     """All that were searched, also where nothing was found: what was replaced or pruned before may hold records."""
     not_searched: tuple[NotSearched, ...] = ()
+    signed: bool = False
+    """Whether a signature was written beside it, which must be there whenever it is read."""
 
 
-def read_report(path: Path) -> EraseReport:
-    """The report in a file; raises UsageError."""
+def read_report(path: Path) -> tuple[bytes, EraseReport]:
+    """Return what a file holds, and the report that it is; raises UsageError."""
     try:
-        report = msgspec.json.decode(path.read_bytes(), type=EraseReport)
+        body = path.read_bytes()
+        report = msgspec.json.decode(body, type=EraseReport)
         if not report.partitions and not report.not_searched:
             raise msgspec.ValidationError("it names no partition")
-        return report
+        return body, report
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(
             f"{path} is not the report of an erase", why=str(error), remedy="name a file that --report wrote"

@@ -21,6 +21,7 @@ from archiver.maintain.orphans import pieces, scan
 from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
 from archiver.maintain.sweep import read_chain
+from blockgz_runtime.errors import listed as listed_names
 from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index
@@ -52,6 +53,8 @@ from index_format.records import TIMESTAMP_TYPES
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 8
 MOST_NEXT_OFFSETS = 64
+BEING_WRITTEN_SECONDS = 60.0
+"""A writer that stored an object longer ago has committed it by now, or is dead."""
 MOST_FILLED = 4
 """So many chunks may have taken the place of one gap."""
 USUAL_KEY_FILTERS = (10, 8, 12)
@@ -120,12 +123,40 @@ def _first_epoch(store: ToolStore, keys: PartitionKeys) -> int:
 def plan_indexes(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
     """The lost and damaged indexes of a partition, or of one chunk of it, that can be made again."""
     keys = target.keys
-    place = list_partition(store, target, max_block_bytes)
     chain = None
-    if marker_state(store.get(keys.marker), keys) is MarkerState.READABLE:
+    state = marker_state(store.get(keys.marker), keys)
+    if state is MarkerState.READABLE:
         chain = read_chain(store, keys.layout, keys.folder, keys.partition)
+    # Listed after the chain is read: a chunk that is committed meanwhile lacks in the chain, not in the listing.
+    place = list_partition(store, target, max_block_bytes)
+    notes = RepairPlan()
+    if state in (MarkerState.READABLE, MarkerState.WITHOUT_CHUNK):
+        place, notes = without_begun(place, chain)
     plan = _of_chain(place, chain) if chain is not None and chain.entries else _without_chain(place)
-    return plan + _sidecars(place)
+    return notes + plan + _sidecars(place)
+
+
+def without_begun(place: ListedPartition, chain: Chain | None) -> tuple[ListedPartition, RepairPlan]:
+    """Leave out what the partition's owner may be writing, and note it: objects not in its chain that are new.
+
+    A writer stores data, index and marker in this order, seconds apart. Nothing else shows whether it is alive.
+    """
+    now = place.store.clock()
+    committed = chain.indexes if chain is not None else ()
+    numbers = set() if chain is None else chain.by_number.keys()
+    begun = {
+        key.key
+        for key, listed in place.listed
+        if listed.modified > now - BEING_WRITTEN_SECONDS and key.key not in committed and key.number not in numbers
+    }
+    if not begun:
+        return place, RepairPlan()
+    left = [each for each in place.listed if each[0].key not in begun]
+    note = (
+        f"{place.target}: {listed_names(sorted(begun))}: being written, stored less than {BEING_WRITTEN_SECONDS:.0f} s "
+        "ago and not committed yet; if no archiver is running, run this again in a minute"
+    )
+    return dataclasses.replace(place, listed=left), RepairPlan(notes=(note,))
 
 
 class MarkerState(Enum):

@@ -19,6 +19,7 @@ from archiver.maintain.repair.chunk_indexes import (
     list_partition,
     marker_state,
     stored_indexes,
+    without_begun,
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import read_chain
@@ -131,18 +132,20 @@ def plan_marker(
     if state is MarkerState.READABLE:
         return _of_readable(store, target)
     claimed = markers.decode_marker(stored.body, keys.marker) if stored and state is MarkerState.WITHOUT_CHUNK else None
-    place = list_partition(store, target, max_block_bytes)
+    place, begun = list_partition(store, target, max_block_bytes), RepairPlan()
+    if claimed:
+        place, begun = without_begun(place, None)
     indexes = stored_indexes(place)
     found = [StoredIndex(name, each.body, index) for name, (each, index) in indexes.items() if index is not None]
     if claimed and not indexes and not list(place.of_kind(ObjectKind.DATA)):
-        return RepairPlan(notes=(f"{target}: nothing was committed yet; nothing to repair",))
+        return begun + RepairPlan(notes=(f"{target}: nothing was committed yet; nothing to repair",))
     rewritten = _rewritten(store, keys, found)
     chain = rebuilt_chain(found) if rewritten is None else rebuilt_rewritten(found, rewritten)
     floor = None if rewritten is None else rewritten.floor
     damaged = tuple(f"{keys.chunks}{name} is damaged" for name, (_, index) in indexes.items() if index is None)
     try:
         _check(place, chain, found, floor or 0)
-        successor, begun = _successor(store, target)
+        successor, notes = _successor(store, target)
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
         tail_hash, tail_key = _tail_hash(place, chain.links[-1], keyring_of(encrypt))
         facts = MarkerFacts(
@@ -155,10 +158,10 @@ def plan_marker(
             tail_key=tail_key,
         )
     except BlockgzError as error:
-        return RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
-    return RepairPlan(
+        return begun + RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
+    return begun + RepairPlan(
         (_step(store, target, chain, facts, stored, state, wait),),
-        (*_notes(place, chain, found), *damaged, *begun),
+        (*_notes(place, chain, found), *damaged, *notes),
     )
 
 

@@ -24,7 +24,7 @@ from archiver.errors import SalvageRefused
 from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
 from archiver.maintain.orphans import held_offsets, offsets_of
 from archiver.maintain.partitions import Problem
-from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes
+from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import read_chain
 from blockgz_runtime.encryption.keyring import keyring_of
@@ -85,7 +85,9 @@ def plan_salvage(
         return RepairPlan(notes=(f"{target}: no marker lists a gap in it; nothing to recover",))
     indexes = stored_indexes(place)
     orphans = {name: index for name, (_, index) in indexes.items() if index and keys.chunks + name not in chain.indexes}
-    plan = RepairPlan(problems=tuple(_without_index(place, chain, [index for _, index in indexes.values() if index])))
+    settled, plan = without_begun(place, chain)
+    named = [index for _, index in indexes.values() if index]
+    plan += RepairPlan(problems=tuple(_without_index(settled, chain, named)))
     # Where records were erased, the objects that held them may be there still.
     gaps = sorted((gap for gap in chain.gaps if gap.reason != ERASED), key=lambda gap: gap.start)
     for name, index in sorted(orphans.items(), key=lambda orphan: -orphan[1].epoch):

@@ -1,6 +1,7 @@
 """`archiver erase` as it is typed: plan, report, status, and the whole erase of an archive in a folder."""
 
 import gzip
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -322,6 +323,45 @@ def test_records_are_chosen_by_header_and_value_and_the_report_is_signed(tmp_pat
     assert CliRunner().invoke(replayer_main, check).exit_code == 3
     both = run("erase", "orders", *chosen, "--offsets", "1", "-a", root)
     assert both.exit_code == 2 and "it is not clear which records" in both.output
+
+
+def test_the_completion_is_a_signed_document_about_a_signed_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, report, completed = tmp_path / "archive", tmp_path / "report.json", tmp_path / "completed.json"
+    archive_of(root)
+    private, public = key_pair(tmp_path)
+    (tmp_path / "other").mkdir()
+    another, _ = key_pair(tmp_path / "other")
+    run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--report", report, "--sign-key", private, "--yes")
+    keep = ("erase", "--status", report, "-a", root, "--report", completed, "--sign-key")
+    early = run(*keep, private)
+    assert (early.exit_code, json.loads(completed.read_text())["complete"]) == (3, False), early.output
+    _collect(root, monkeypatch, [0.0])
+    done = run(*keep, private)
+    assert done.exit_code == 0, done.output
+    document = json.loads(completed.read_text())
+    assert document["report_sha256"] == hashlib.sha256(report.read_bytes()).hexdigest()
+    assert (document["complete"], document["records"]) == (True, 84)
+    checked = CliRunner().invoke(replayer_main, ["verify-report", str(completed), "--key", str(public)])
+    assert (checked.exit_code, "records, complete, " in checked.stdout) == (0, True), checked.output
+    again = run(*keep, private)
+    assert again.exit_code == 2 and "exists already" in again.output
+
+    completed.unlink()
+    wrong = run(*keep, another)
+    assert wrong.exit_code == 3 and "does not match the signature" in wrong.output and not completed.exists()
+    assert run(*keep, another, "--verify-key", public).exit_code == 0, "another person may sign the completion"
+    body, signature = report.read_bytes(), tmp_path / "report.json.sig"
+    report.write_bytes(body.replace(b'"dry_run": false', b'"dry_run":  false'))
+    changed = run("erase", "--status", report, "-a", root, "--verify-key", public)
+    assert changed.exit_code == 3 and "does not match the signature" in changed.output
+    report.write_bytes(body)
+    signature.unlink()
+    for options in ((), ("--verify-key", public), ("--report", tmp_path / "new.json", "--sign-key", private)):
+        missing = run("erase", "--status", report, "-a", root, *options)
+        assert missing.exit_code == 2 and str(signature) in missing.output and "complete at" not in missing.output
+    assert not (tmp_path / "new.json").exists()
 
 
 def test_values_of_record_format_text_are_found(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ PROGRAMS = (
     ("replayer", "serve", "--http", "127.0.0.1:0", "-a"),
 )
 SHOTS = 4000 if LONG else 24
+DEADLINE_SECONDS = 50.0
 
 
 def _shot(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, str]:
@@ -128,7 +129,7 @@ def _shot(arguments: list[str], number: signal.Signals, delay: float) -> tuple[i
     with subprocess.Popen(
         [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE_SECONDS
         # Before the first line of ours runs, SIGINT is Python's own matter, and is reported by a traceback.
         while number == signal.SIGINT and time.monotonic() < deadline and program.poll() is None:
             if "_ctypes" in Path(f"/proc/{program.pid}/maps").read_text():
@@ -136,9 +137,10 @@ def _shot(arguments: list[str], number: signal.Signals, delay: float) -> tuple[i
         time.sleep(delay)
         program.send_signal(number)
         try:
-            _, said = program.communicate(timeout=60)
-        finally:
-            program.kill()
+            _, said = program.communicate(timeout=DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            program.send_signal(signal.SIGABRT)  # prints the stacks
+            _, said = program.communicate()
     return program.returncode, said
 
 

@@ -196,7 +196,7 @@ def test_a_report_is_read_as_it_was_written_and_nothing_else_is(tmp_path: Path) 
     report = EraseReport(archive="a", archive_id="b", at=1, dry_run=False, partitions=(erased,))
     path = tmp_path / "report.json"
     path.write_bytes(msgspec.json.encode(report))
-    assert read_report(path) == report
+    assert read_report(path) == (path.read_bytes(), report)
     for body in (b"{}", b"no", msgspec.json.encode(Gap(0, 1, "x"))):
         path.write_bytes(body)
         with pytest.raises(UsageError, match="is not the report of an erase"):

@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import Fenced
-from archiver.maintain.repair.chunk_indexes import plan_indexes
+from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, carry_out
+from archiver.maintain.repair.salvage import plan_salvage
 from blockgz_runtime.errors import StoreError
 from index_format import marker as markers
 from index_format.blocks import BlockBuilder, block_crc32
@@ -35,6 +37,7 @@ from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, r
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
 from tests.support.sampling import mostly_long
+from tests.support.simulator import Actor
 
 MARKER = "last_chunk_index.json"
 MAX = 1 << 20
@@ -302,6 +305,69 @@ def test_an_archiver_that_still_works_is_fenced_and_loses_nothing() -> None:
     assert marker_of(store).next_offset == 30
 
 
+class WrittenMeanwhile(MemoryStore):
+    """A store in which a writer goes on before the request with a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests, self.at = 0, -1
+        self.go_on: Callable[[], None] = lambda: None
+
+    def _request(self) -> None:
+        self.requests += 1
+        if self.requests == self.at:
+            self.at = -1
+            self.go_on()
+
+    def get(self, key: str) -> Any:
+        self._request()
+        return super().get(key)
+
+    def list(self, prefix: str) -> Any:
+        self._request()
+        return super().list(prefix)
+
+
+def plan_of(what: str, store: MemoryStore) -> RepairPlan:
+    target = RepairTarget(IDENTITY.keys)
+    if what == "index":
+        return plan_indexes(store, target, MAX)
+    if what == "salvage":
+        return plan_salvage(store, target, MAX, lambda attempt, cause: None)
+    return plan_marker(store, target, "blockgz-archiver", MAX, lambda attempt, cause: None)
+
+
+@pytest.mark.parametrize("what", ["index", "marker", "salvage"])
+@pytest.mark.parametrize("chunks_before", [0, 1, 2])
+def test_a_chunk_that_is_being_written_is_neither_lost_nor_repaired(what: str, chunks_before: int) -> None:
+    """The writer has taken any number of its steps before, and takes the rest before any request of the repair."""
+    steps, at = 0, 1
+    while True:
+        store = WrittenMeanwhile()
+        with_identity(store)
+        log = MemoryLog(LOG.records)
+        held = run(take_over(IDENTITY, "a", POLICY), store, log).held
+        for number in range(chunks_before):
+            held = run(commit_chunk(IDENTITY, held, chunk(10 * number, 10 * number + 10)), store, log)
+        store.now += BEING_WRITTEN_SECONDS
+        start = 10 * chunks_before
+        protocol = commit_chunk(IDENTITY, held, chunk(start, start + 10))
+        writer = Actor("writer", protocol, store, log, random.Random(1))
+        for _ in range(steps):
+            if writer.is_alive:
+                writer.step()
+        was_alive = writer.is_alive
+        store.requests, store.at, store.go_on = 0, at, writer.run_to_end
+        plan = plan_of(what, store)
+        assert not plan.problems and not plan.steps, (steps, at, plan)
+        if store.at == -1:
+            at += 1
+        elif was_alive:
+            steps, at = steps + 1, 1
+        else:
+            break
+
+
 def test_a_chain_started_anew_gives_way_while_it_is_empty() -> None:
     store = with_identity(MemoryStore())
     claimed = run(take_over(IDENTITY, "a", POLICY), store, LOG)
@@ -310,6 +376,7 @@ def test_a_chain_started_anew_gives_way_while_it_is_empty() -> None:
     store.delete(IDENTITY.keys.marker)
     anew = run(take_over(IDENTITY, "b", POLICY), store, LOG)
     assert anew.position == 0
+    store.now += BEING_WRITTEN_SECONDS
     rebuild(store)
     assert marker_of(store).tail == chain
     with pytest.raises(Fenced):

@@ -16,7 +16,7 @@ from archiver.commit.commit import commit_chunk, commit_progress
 from archiver.commit.operations import CompareAndSwap
 from archiver.commit.recovery import take_over
 from archiver.errors import Fenced, SalvageRefused
-from archiver.maintain.repair.chunk_indexes import plan_indexes
+from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
 from archiver.maintain.sweep import plan_sweep, sweep
@@ -150,6 +150,8 @@ def test_an_orphan_without_an_index_is_refused() -> None:
     world = usual()
     (key,) = [key for key in world.store.objects if key.endswith(f"{10:020d}.index.json")]
     world.store.delete(key)
+    assert not refusals(world), "it may be being written"
+    world.store.now += BEING_WRITTEN_SECONDS
     assert "no index" in refusals(world)[0]
 
 
