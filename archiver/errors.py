@@ -24,7 +24,7 @@
     ServiceUnreachable    1   no running archiver answers at an address
 """
 
-from blockgz_runtime.errors import PARTLY_FAILED, NoSuchTopic
+from blockgz_runtime.errors import CORE_DUMP, PARTLY_FAILED, NoSuchTopic, end_text
 from index_format.errors import BlockgzError
 
 
@@ -125,11 +125,15 @@ class WorkerLost(BlockgzError):
     """A process of `--once --workers` that died before it reported."""
 
     def __init__(self, number: int, exit_code: int) -> None:
-        how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
+        why = "see its own messages above"
+        if exit_code < 0:
+            killed = "it ran out of memory, or somebody killed it"
+            why = killed if exit_code == -9 else "a fault in a library; one in a thread of librdkafka prints nothing"
+        remedy = "run it again: committed records are safe, and the next run continues from there"
         super().__init__(
-            f"worker {number} {how} before it had drained its partitions",
-            why="it ran out of memory, or somebody killed it" if exit_code == -9 else "see its own messages above",
-            remedy="run it again: committed records are safe, and the next run continues from there",
+            f"worker {number} {end_text(exit_code)} before it had drained its partitions",
+            why=why,
+            remedy=f"{remedy}; {CORE_DUMP}" if exit_code < 0 else remedy,
         )
 
 

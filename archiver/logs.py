@@ -49,6 +49,7 @@ class LogEvent(StrEnum):
     PARTITION_PAUSED = "partition_paused"
     PARTITION_RESUMED = "partition_resumed"
     PAUSED = "paused"
+    PROCESS_DIED = "process_died"
     PROGRESS = "progress"
     PRUNED = "pruned"
     REQUEST_FAILED = "request_failed"

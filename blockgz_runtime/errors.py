@@ -28,6 +28,7 @@ None is an OSError: what handles those of the operating system must not catch ou
 Errors of the format itself, which know of no program, get their exit codes from `exit_code`.
 """
 
+import signal
 from collections.abc import Iterable, Sequence
 
 from index_format.errors import BadName, BlockgzError, FormatError, KeyMissing, UnsupportedVersion
@@ -183,6 +184,19 @@ def listed(names: Iterable[object], none: str = "nothing") -> str:
     texts = [str(name) for name in names]
     more = f" and {len(texts) - SHOWN_NAMES} more" if len(texts) > SHOWN_NAMES else ""
     return (", ".join(texts[:SHOWN_NAMES]) or none) + more
+
+
+CORE_DUMP = "see 'How a process died' in docs/operations.md for a core dump"
+
+
+def end_text(code: int) -> str:
+    """Return how a process with this exit code ended, negative codes being signals: `was killed by SIGSEGV`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 def joined(words: Sequence[str], last: str = "and") -> str:

@@ -78,6 +78,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
         return report(RunResult(list(service.reports.values()), service.missing_topics, signals))
 
     def ended_early(waited: float) -> int:
+        buffer.close()  # this end is in order: the next start must not call it a death
         log.warning(LogEvent.UNANSWERED, seconds=waited)
         return ended() if service.failure is None else print_failure(service.failure)
 

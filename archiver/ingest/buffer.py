@@ -12,8 +12,10 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
+from archiver.logs import LogEvent, log
 from blockgz_runtime.atomic_file import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from blockgz_runtime.errors import BufferFailed, BufferFull
 from blockgz_runtime.store.writer import FileBody
@@ -75,8 +77,9 @@ class BufferFile:
 
 class BufferFolder:
     def __init__(self, root: Path) -> None:
-        """Creates a locked sub-folder of `root` and removes those of dead processes; raises BufferFailed."""
+        """Creates a locked sub-folder of `root`, logs and removes those of dead processes; raises BufferFailed."""
         self._bytes = 0
+        self._is_closed = False
         self._guard = threading.Lock()
         with buffer_errors(root):
             make_private_folder(root)
@@ -86,6 +89,7 @@ class BufferFolder:
                 self._folder.mkdir(PRIVATE_FOLDER)
                 self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.write(self._lock, b"%d" % os.getpid())
 
     @property
     def used_bytes(self) -> int:
@@ -100,8 +104,17 @@ class BufferFolder:
         with self._guard:
             self._bytes += num_bytes
 
+    def mark_alive(self) -> None:
+        """Note that the process lives, for whoever finds the folder of a process that died."""
+        with suppress(OSError):
+            os.utime(self._lock)
+
     def close(self) -> None:
-        """Remove the sub-folder with all that is left in it."""
+        """Remove the sub-folder with all that is left in it; safe to call twice."""
+        with self._guard:
+            if self._is_closed:
+                return
+            self._is_closed = True
         shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._lock)
 
@@ -119,9 +132,24 @@ def _remove_dead(root: Path) -> None:
         except BlockingIOError:
             continue
         else:
+            with suppress(OSError):
+                _log_death(folder, lock)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
+
+
+def _log_death(folder: Path, lock: int) -> None:
+    """Log that the folder's process ended without closing it: after a fault in librdkafka nothing else says so."""
+    files = [file.stat() for file in folder.glob("*.chunk")]
+    seen = max(os.fstat(lock).st_mtime, *(file.st_mtime for file in files), 0.0)
+    log.warning(
+        LogEvent.PROCESS_DIED,
+        pid=os.read(lock, 20).decode("ascii", "replace") or None,
+        last_seen=datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        bytes=sum(file.st_size for file in files),
+        folder=str(folder),
+    )
 
 
 @contextmanager

@@ -267,6 +267,7 @@ class ArchiverService:
             if now - self._gave_back_at >= GIVE_BACK_SECONDS:
                 self._gave_back_at = now
                 give_back()
+                self._buffer.mark_alive()
         self._fetching.release(ownership.review())
 
     def _restart(self, ownership: Ownership) -> None:

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Generic, TypeVar, cast
+from typing import IO, Generic, TypeVar, cast
 
 from archiver.logs import LogEvent, log
 from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.errors import CORE_DUMP, end_text
 
 T = TypeVar("T")
 
@@ -84,10 +87,38 @@ RESTART_SECONDS = 5.0
 LOOK_SECONDS = 0.2
 WORKER_VARIABLE = "BLOCKGZ_WORKER"
 """Set in the environment of a worker: it shares its terminal with others."""
-NOT_WORTH_A_RESTART = {0, 2, 11, 12, 130}
+NOT_WORTH_A_RESTART = {0, 2, 11, 12, 130, -signal.SIGINT}
 """Exit codes that another start would only repeat: an order to end, configuration, another owner, permissions."""
-TOO_EARLY_TO_END = {-signal.SIGTERM, 143}
-"""Exit codes of a process that got SIGTERM before it could end in order."""
+TOO_EARLY_TO_END = {-signal.SIGTERM, -signal.SIGINT, 143}
+"""Exit codes of a process that got a signal before it could end in order."""
+TAIL_LINES = 10
+TAIL_CHARACTERS = 2000
+TAIL_SECONDS = 2.0
+
+
+class _Relay(threading.Thread):
+    """Passes a worker's stderr on to this process's, and keeps its last lines for the report of its death."""
+
+    def __init__(self, stderr: IO[bytes]) -> None:
+        super().__init__(name="stderr", daemon=True)
+        self._stderr = stderr
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self.start()
+
+    def run(self) -> None:
+        """Pass lines on until the worker has closed its end."""
+        with self._stderr:
+            for line in self._stderr:
+                text = line.decode(errors="backslashreplace")
+                self._lines.append(text.rstrip())
+                with suppress(OSError, ValueError):  # nobody reads them any more; the worker must not be held up
+                    sys.stderr.write(text)
+                    sys.stderr.flush()
+
+    def tail(self) -> str | None:
+        """Return the last lines of a worker that has ended, if it wrote any."""
+        self.join(TAIL_SECONDS)  # something that it started may still hold its stderr open
+        return " | ".join(self._lines)[-TAIL_CHARACTERS:] or None
 
 
 class Workers:
@@ -96,6 +127,7 @@ class Workers:
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
         self._commands = commands
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._relays: dict[int, _Relay] = {}
         self._ending = threading.Event()
         self._codes: list[int] = []
 
@@ -122,15 +154,22 @@ class Workers:
 
     def _start(self, number: int) -> None:
         environment = {**os.environ, WORKER_VARIABLE: str(number)}
-        self._processes[number] = subprocess.Popen(list(self._commands[number]), env=environment)
+        process = subprocess.Popen(list(self._commands[number]), env=environment, stderr=subprocess.PIPE)
+        self._processes[number] = process
+        self._relays[number] = _Relay(cast(IO[bytes], process.stderr))
 
     def _ended(self, number: int, code: int) -> None:
-        if self._ending.is_set() or code in NOT_WORTH_A_RESTART:
+        tail = self._relays.pop(number).tail()
+        is_over = self._ending.is_set() or code in NOT_WORTH_A_RESTART
+        is_killed = code < 0 and code not in TOO_EARLY_TO_END
+        if is_killed or not is_over:
+            advice = CORE_DUMP if is_killed else None
+            log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code, cause=end_text(code), do=advice, tail=tail)
+        if is_over:
             # One that was told to end before it could hear of it has done nothing yet.
             self._codes.append(0 if code in TOO_EARLY_TO_END else code)
             self.end()
             return
-        log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code)
         if not self._ending.wait(RESTART_SECONDS):
             self._start(number)
 

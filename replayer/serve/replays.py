@@ -24,7 +24,7 @@ import msgspec
 
 from blockgz_runtime.atomic_file import make_private_folder
 from blockgz_runtime.elastic_pool import ElasticPool
-from blockgz_runtime.errors import FAILED, NotInArchive, StoreBusy, UsageError
+from blockgz_runtime.errors import CORE_DUMP, FAILED, NotInArchive, StoreBusy, UsageError, end_text
 from blockgz_runtime.kafka.loading_code import LOADS_CODE
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.writer import ToolStore
@@ -73,9 +73,9 @@ class CommandFailed(BlockgzError):
         lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("error:", "why:", "do:")))
         words = {name: line.strip() for name, line in lines.items()}
         super().__init__(
-            words.get("error", f"the command ended with exit code {code}"),
+            words.get("error", f"the command {end_text(code)}"),
             why=words.get("why", ""),
-            remedy=words.get("do", ""),
+            remedy=words.get("do", CORE_DUMP if code < 0 else ""),
         )
         self.exit_code = code
 
@@ -266,7 +266,7 @@ class Replays:
                 stderr=log,
                 start_new_session=True,
             )
-        Thread(target=process.wait, daemon=True).start()
+        Thread(target=self._watch, args=(name, process), daemon=True).start()
         self._begun = [*((job, begun) for job, begun in self._begun if begun.poll() is None), (name, process)]
         deadline = time.monotonic() + BEGIN_SECONDS
         while time.monotonic() < deadline:
@@ -278,6 +278,14 @@ class Replays:
                     raise CommandFailed(process.returncode, self.log_tail(name))
                 return
             await asyncio.sleep(0.1)
+
+    def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        """Wait for a job's process; a death by a signal goes into the job's log and, with its tail, to stderr."""
+        if process.wait() < 0:
+            lines = f"error: the process of job {name} {end_text(process.returncode)}\ndo:    {CORE_DUMP}\n"
+            print(f"{self.log_tail(name)}{lines}", end="", file=sys.stderr)
+            with suppress(OSError), _log_file(name).open("a") as log:
+                log.write(lines)
 
     async def in_thread(self, call: Callable[..., T], *given: Any) -> T:
         """Return the result of a call that asks the store of jobs."""

@@ -1,17 +1,23 @@
 """The buffer folder: whose sub-folders it removes, what it counts, and how a full or lying disk shows."""
 
 import hashlib
+import io
+import json
+import logging
 import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from archiver.ingest.buffer import BufferFolder
+from archiver.logs import log_to
 from blockgz_runtime.errors import BufferFailed, BufferFull, StoreError
 
 OWNER = """
@@ -74,6 +80,8 @@ def test_closing_removes_everything(tmp_path: Path) -> None:
     file = buffer.new_file()
     file.append(b"x")
     file.finish()
+    buffer.mark_alive()
+    buffer.close()
     buffer.close()
     assert not folders(tmp_path)
 
@@ -84,7 +92,12 @@ def test_folders_of_living_processes_are_kept_and_those_of_dead_ones_removed(tmp
         assert len(both) == 2
         dying.kill()
         dying.wait()
+        written = io.StringIO()
+        log_to(written, level=logging.WARNING, log_format="json")
         BufferFolder(tmp_path).close()
+        line = json.loads(written.getvalue())
+        assert (line["event"], line["pid"], line["bytes"]) == ("process_died", str(dying.pid), len(b"block"))
+        assert abs(datetime.fromisoformat(line["last_seen"]).timestamp() - time.time()) < 60
         (kept,) = folders(tmp_path)
         assert kept in both and list((tmp_path / kept).glob("*.chunk"))
         living.kill()

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -99,7 +100,8 @@ def test_what_a_command_says_is_told() -> None:
         "look: elsewhere",
         4,
     )
-    assert CommandFailed(-9, "Killed").what == "the command ended with exit code -9"
+    assert CommandFailed(-9, "Killed").what == "the command was killed by SIGKILL"
+    assert CommandFailed(7, "").what == "the command ended with exit code 7"
 
 
 def test_a_log_that_is_not_there_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +196,23 @@ def test_two_processes_of_a_job_write_behind_each_other(tmp_path: Path, monkeypa
             second.write(b"it runs already\n")
         first.write(b"still here\n")
     assert page.log_tail("j") == "it runs already\nstill here\n"
+
+
+def test_a_job_that_a_signal_ends_is_reported_with_its_name_and_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    crash = "import os, sys; print('last words', file=sys.stderr, flush=True); os.kill(os.getpid(), 11)"
+    monkeypatch.setattr(page, "_command", lambda *_: [sys.executable, "-S", "-c", crash])
+    with pytest.raises(CommandFailed) as failed:
+        asyncio.run(page._run("j", ReplayForm.model_validate({"topic": "orders", "to_topic": "copy"})))
+    assert "was killed by SIGSEGV" in failed.value.what and "core dump" in failed.value.remedy
+    deadline = time.monotonic() + 30
+    while "do:" not in page.log_tail("j") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    said = "last words\nerror: the process of job j was killed by SIGSEGV\n"
+    assert page.log_tail("j").startswith(said)
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_a_job_whose_report_is_damaged_runs_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
