@@ -37,7 +37,8 @@ class _Rates(ProgressColumn):
         seconds = task.elapsed or 0.0
         if not seconds:
             return Text("")
-        records, done = task.completed / seconds, task.fields["bytes"] / seconds
+        records = (task.completed - task.fields["before"]) / seconds
+        done = task.fields["bytes"] / seconds
         return Text(f"{records:,.0f} records/s {bytes_text(int(done))}/s", style="progress.data.speed")
 
 
@@ -68,8 +69,8 @@ class _Bar:
 class _RecordLines:
     """Status lines, called as the bar."""
 
-    def __init__(self, what: str, total: int | None) -> None:
-        self._lines, self._total = StatusLines(what), total
+    def __init__(self, what: str, total: int | None, before: int) -> None:
+        self._lines, self._total, self._before = StatusLines(what), total, before
         self._records = self._bytes = 0
 
     def __call__(self, records: int, num_bytes: int) -> None:
@@ -87,8 +88,8 @@ class _RecordLines:
     def _facts(self, seconds: float) -> dict[str, Any]:
         left = None if self._total is None else max(self._total - self._records, 0)
         return {
-            "records": self._records,
-            "total_records": self._total,
+            "records": self._before + self._records,
+            "total_records": None if self._total is None else self._before + self._total,
             "bytes": self._bytes,
             "seconds": round(seconds, 3),
             "eta_seconds": round(left / self._records * seconds, 3) if left is not None and self._records > 0 else None,
@@ -98,8 +99,8 @@ class _RecordLines:
 class _PlainLines:
     """Lines for people, called as the bar."""
 
-    def __init__(self, what: str, total: int | None) -> None:
-        self._what, self._total = what, total
+    def __init__(self, what: str, total: int | None, before: int) -> None:
+        self._what, self._total, self._before = what, total, before
         self._records = self._bytes = 0
         self._began = time.monotonic()
 
@@ -117,12 +118,12 @@ class _PlainLines:
         """Prints how far it is."""
         seconds = time.monotonic() - self._began
         rate = self._records / seconds
-        total = "" if self._total is None else f" of about {self._total:,}"
+        total = "" if self._total is None else f" of about {self._before + self._total:,}"
         left = max((self._total or 0) - self._records, 0)
         ahead = f", about {left / rate:,.0f} s left" if rate > 0 and left else ""
         click.echo(
-            f"{self._what}: {self._records:,}{total} records, {bytes_text(self._bytes)} in {seconds:,.0f} s, "
-            f"{rate:,.0f} records/s{ahead}",
+            f"{self._what}: {self._before + self._records:,}{total} records, {bytes_text(self._bytes)} in "
+            f"{seconds:,.0f} s, {rate:,.0f} records/s{ahead}",
             err=True,
         )
 
@@ -131,19 +132,23 @@ RecordProgress = _Bar | _RecordLines | _PlainLines
 
 
 @contextmanager
-def record_progress(what: str, total: int | None, *, as_json: bool) -> Iterator[RecordProgress]:
-    """Shows the progress of `what` over about `total` records, where that is known, on stderr."""
+def record_progress(what: str, total: int | None, *, as_json: bool, before: int = 0) -> Iterator[RecordProgress]:
+    """Show the progress of `what` over about `total` records, if that is known, on stderr.
+
+    What was done `before`, by earlier runs of a job, is counted too, but not into rates.
+    """
     if as_json:
-        yield _RecordLines(what, total)
+        yield _RecordLines(what, total, before)
         return
     if not sys.stderr.isatty():
-        lines = _PlainLines(what, total)
+        lines = _PlainLines(what, total, before)
         with every(PLAIN_SECONDS, lines.print):
             yield lines
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
-        yield _Bar(bar, bar.add_task(what, total=total, bytes=0))
+        whole = None if total is None else before + total
+        yield _Bar(bar, bar.add_task(what, total=whole, completed=before, bytes=0, before=before))
 
 
 class StatusLines:

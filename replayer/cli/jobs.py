@@ -56,8 +56,8 @@ def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool,
     longer runs, and did not say so) or undone (replayer undo deleted its topic). Without --control it is known only
     while the job runs on this machine.
 
-    RECORDS counts the valid records in the job's run map. Whether a job with --transactional is complete is known only
-    to the cluster; replayer verify --job shows it.
+    RECORDS counts the valid records in the job's run map. COMPLETE is - for a job with --transactional that no run of
+    this version completed; replayer verify --job shows whether it is.
 
     What a removed job wrote stays in its target, but the job can no longer be resumed or proved. A job that is running
     on this machine is not removed.

@@ -58,7 +58,8 @@ class Steering:
             signal.SIGTERM: self.terminate,
             signal.SIGINT: self.interrupt,
         }
-        with record_progress("replaying", plan.records, as_json=as_json) as shown:
+        before = plan.job.written
+        with record_progress("replaying", plan.records, as_json=as_json, before=before) as shown:
             self._shown, self._plan, self._began = shown, plan, self.commands.elapsed()
             if self.commands.paused:
                 self._show("paused")

@@ -105,7 +105,10 @@ class BegunReplay(NamedTuple):
     async def run(self, commands: Commands, progress: Progress) -> ReplayResult:
         """Replays; raises as `run_replay` does."""
         job, pace = self.planned.job, self.planned.ground.request.pace
-        return await run_replay(job.work, job.pipeline, self.sink, pace, commands, progress, self.keeping)
+        result = await run_replay(job.work, job.pipeline, self.sink, pace, commands, progress, self.keeping)
+        if result.complete and not self.planned.ground.request.follows:
+            await asyncio.to_thread(self.keeping.log.complete)
+        return result
 
     async def settled(self, result: ReplayResult) -> str | None:
         """Sets the target's retention back once the job is complete; what there is to say about it."""

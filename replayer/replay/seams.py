@@ -68,6 +68,9 @@ class JobLog(Protocol):
     def note(self, runs: Sequence[Run]) -> None:
         """The cluster took these; they last when the call returns. Raises JobTakenOver or a StoreError."""
 
+    def complete(self) -> None:
+        """Note that the job is complete."""
+
 
 class NoLog:
     """For a job that keeps no log."""
@@ -83,6 +86,8 @@ class NoLog:
     def begun(self, *_: Mapping[int, object]) -> None: ...
 
     def note(self, _: Sequence[Run]) -> None: ...
+
+    def complete(self) -> None: ...
 
 
 class TargetPin(Protocol):

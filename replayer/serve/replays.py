@@ -324,7 +324,9 @@ class Replays:
             state = "complete" if summary is not None and summary.complete else "ended"
         if progress is not None and progress.failure is not None and state == "failed":
             failure = {"error": progress.failure.error, "why": progress.failure.why, "do": progress.failure.do}
-        done = progress.records if progress else summary.records if summary else 0
+        before = progress.records_before if progress else 0
+        done = before + progress.records if progress else summary.records if summary else 0
+        total = before + progress.total if progress and progress.total is not None else None
         return {
             "id": name,
             "kind": "replay",
@@ -335,8 +337,8 @@ class Replays:
             "user": launch.user if launch else None,
             "created_at_ms": launch.begun_at if launch else request.begun_at if request else None,
             "state": state,
-            "progress": {"done": done, "all": progress.total if progress else None, "unit": "records"},
-            "records_before": progress.records_before if progress else 0,
+            "progress": {"done": done, "all": done if state == "complete" else total, "unit": "records"},
+            "records_before": before,
             "bytes": progress.bytes if progress else None,
             "seconds": progress.seconds if progress else None,
             "rate": progress.rate if progress else None,

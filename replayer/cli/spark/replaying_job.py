@@ -58,7 +58,7 @@ async def _run(job: Replay, plan: ReplayPlan, spark: SessionOptions, *, as_json:
     with (
         session("blockgz replay", spark.master, spark.settings) as running,
         noting_what_is_left(lambda: f"not complete: repeat the command with --resume --job {plan.job.name}"),
-        record_progress("replaying", plan.records, as_json=as_json) as advance,
+        record_progress("replaying", plan.records, as_json=as_json, before=written(job.before)) as advance,
     ):
         bytes_each = plan.bytes / plan.records if plan.records else 0
         return await run_rounds(job, running, lambda records: advance(records, int(records * bytes_each)))

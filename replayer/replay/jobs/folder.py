@@ -1,8 +1,8 @@
 """The folder of a replay job: what was asked, who ran it, and the run map. docs/jobs.md specifies it.
 
 Below `{job}/` in a store: `request.json`, `attempts/{n}.json`, `runs/{n}-{k}.json`, without transactions
-`positions.json`, and `undone.json` once its target was deleted on request. Nothing but the positions is ever written
-twice. What steers a run is in `control`, beside this.
+`positions.json`, `complete.json` once the job is complete, and `undone.json` once its target was deleted on request.
+Nothing but the positions is ever written twice. What steers a run is in `control`, beside this.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,6 +65,16 @@ class JobUndone(Sealed, frozen=True, kw_only=True):
     records: Count
     host: str
     undone_at: int
+
+
+@stored
+class JobComplete(Sealed, frozen=True, kw_only=True):
+    """That a run found every record of the job written; jobs of earlier versions and those that follow have none."""
+
+    format: str = "blockgz-replay-complete"
+    version: int = 1
+    host: str
+    completed_at: int
 
 
 @stored
@@ -155,6 +165,14 @@ class JobFolder:
     def add_undone(self, undone: JobUndone) -> None:
         """Writes down that the job was taken back; of several times the first one stays."""
         self._store.put_if_absent(f"{self.job}/undone.json", encode(undone), undone.host)
+
+    def complete(self) -> JobComplete | None:
+        """Return when a run completed the job, None if none did; raises ReplayRefused for a damaged object."""
+        return self._read(f"{self.job}/complete.json", JobComplete)
+
+    def add_complete(self, complete: JobComplete) -> None:
+        """Write down that the job is complete; the first write wins."""
+        self._store.put_if_absent(f"{self.job}/complete.json", encode(complete), complete.host)
 
     def newest_attempt(self) -> int:
         """The number of the newest run, 0 before the first."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from replayer.errors import JobTakenOver, ReplayRefused
-from replayer.replay.jobs.folder import Attempt, JobFolder, LaneBegin, Segment, runs_in
+from replayer.replay.jobs.folder import Attempt, JobComplete, JobFolder, LaneBegin, Segment, runs_in
 from replayer.replay.ledger import LanePosition
 from replayer.replay.run_map import Run
 
@@ -87,6 +87,10 @@ class FolderLog:
         assert self._attempt is not None
         self._add(Segment(attempt=self._attempt.id, runs=tuple(runs)))
         self._remember(runs)
+
+    def complete(self) -> None:
+        """See JobLog: only the cluster knows the positions of a job with transactions, and forgets them."""
+        self._folder.add_complete(JobComplete(host=this_process(), completed_at=_now_ms()))
 
     def _add(self, segment: Segment) -> None:
         assert self._attempt is not None

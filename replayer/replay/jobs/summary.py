@@ -17,7 +17,7 @@ ALIVE: Collection[JobState | None] = ("planning", "running", "paused", "ending")
 
 
 class JobSummary(NamedTuple):
-    """A job: how many runs it had, and how many records of its run map count; `complete` is None where that is open."""
+    """A job: how many runs it had, and how many records of its run map count; `complete` is None if it is not known."""
 
     request: JobRequest
     attempts: int
@@ -40,7 +40,7 @@ def summary_of(folder: JobFolder) -> JobSummary | None:
         if segment.lanes is not None:
             records = sum(lane.written for lane in segment.lanes.values())
         records += sum(run.records for run in runs_in(segment))
-    return JobSummary(request, attempts, records, None)
+    return JobSummary(request, attempts, records, True if folder.complete() else None)
 
 
 class JobSigns(NamedTuple):

@@ -36,7 +36,7 @@ function showProgress(page, job) {
   }
   const rate = page.querySelector("[data-rate]");
   if (job.seconds) {
-    const speed = done / job.seconds;
+    const speed = (done - (job.records_before || 0)) / job.seconds;
     const left = all && speed ? `, about ${count(Math.ceil(Math.max(all - done, 0) / speed))} s left` : "";
     rate.textContent = `${count(Math.round(speed))} records/s${job.rate ? `, at most ${job.rate}` : ""}` +
       (job.state === "running" ? left : "");

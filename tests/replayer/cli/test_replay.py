@@ -16,11 +16,15 @@ from click.testing import CliRunner, Result
 
 from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.batch_producer import BatchProducer, batch_producer
+from blockgz_runtime.store.address import LocalAddress
 from index_format.errors import BlockgzError
 from index_format.records import Record
 from replayer.cli import main
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
+from replayer.place import ArchivePlace
+from replayer.serve.replays import Replays
+from replayer.serve.settings import Access, ServeSettings
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 
@@ -250,6 +254,16 @@ def test_two_ways_to_say_a_compression_are_refused_before_anything(program: Prog
     assert refused.exit_code == 2
     assert "--compression zstd contradicts -X compression.type=lz4" in refused.stderr
     assert "remove one of them" in refused.stderr
+
+
+@pytest.mark.parametrize("mode", [(), ("--transactional",)])
+def test_a_job_knows_that_it_is_complete(program: Program, copy: str, root: Path, mode: tuple[str, ...]) -> None:
+    assert program("replay", "orders", "--to-topic", copy, "--yes", "--job", "j", *mode).exit_code == 0
+    (told,) = json.loads(CliRunner().invoke(main, ["jobs", "--json"]).stdout)["jobs"]
+    assert (told["state"], told["complete"], told["records"]) == ("complete", True, 180)
+    place = ArchivePlace(LocalAddress(str(root)))
+    page = asyncio.run(Replays(ServeSettings(place, Access("127.0.0.1"))).get("j"))
+    assert (page["state"], page["progress"]) == ("complete", {"done": 180, "all": 180, "unit": "records"})
 
 
 @pytest.mark.parametrize("failure", [BrokerUnreachable, PartitionUnavailable, DeliveryFailed])

@@ -116,7 +116,7 @@ def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Rep
     return Replays(ServeSettings(place, Access("127.0.0.1"), **more))
 
 
-def report(tmp_path: Path, state: ReportedState, process: str) -> None:
+def report(tmp_path: Path, state: ReportedState, process: str, before: int = 0) -> None:
     progress = JobProgress(
         run="r",
         state=state,
@@ -125,11 +125,18 @@ def report(tmp_path: Path, state: ReportedState, process: str) -> None:
         bytes=500,
         seconds=1.5,
         rate=None,
-        records_before=0,
+        records_before=before,
         updated_at=1,
         attempt_host=process,
     )
     assert ProgressFile(open_store(str(tmp_path / "jobs"), S3Settings()), "j", "r").write(progress)
+
+
+def test_after_a_resume_progress_counts_all_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    report(tmp_path, "failed", "here:1", before=7)
+    found = asyncio.run(page.get("j"))
+    assert (found["progress"], found["records_before"]) == ({"done": 12, "all": 17, "unit": "records"}, 7)
 
 
 def test_a_job_that_starts_is_not_told_as_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
