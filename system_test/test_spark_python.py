@@ -69,6 +69,24 @@ def test_workers_on_this_machine_run_the_drivers_python(site: Site, bare: Path, 
     assert result.returncode == 0, result.stderr
 
 
+NOTEBOOK = """
+import sys
+from pyspark.sql import SparkSession
+from replayer.spark import register
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+print(spark.read.format("blockgz").options(path=sys.argv[1], subscribe=sys.argv[2]).load().count())
+"""
+
+
+@in_long_run
+def test_a_notebook_whose_environment_is_not_activated(site: Site, bare: Path) -> None:
+    """Another python3 is first on the path, and lacks the package."""
+    result = ran([sys.executable, "-c", NOTEBOOK, site.address, TOPIC], bare)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["50"]
+
+
 @pytest.mark.parametrize("program", mostly_long(["replayer", "archiver"]))
 def test_a_python_without_the_package_is_one_clear_error(site: Site, bare: Path, program: str) -> None:
     if program == "archiver":

@@ -87,6 +87,7 @@ def write(rows: DataFrame, site: Site, target: str, **options: str) -> None:
 def stream(spark: SparkSession, site: Site, copy: str, checkpoint: Path, **options: str) -> None:
     """Streams what the archive has now into the copy, exactly once; `options` are those of the source."""
     rows = spark.readStream.format("blockgz").options(path=site.address, includeHeaders="true", taskBytes=WHOLE)
+    rows = rows.option("includeIncarnation", "true")
     query = (
         rows.options(startingOffsets="earliest", **options)
         .load()
@@ -163,7 +164,7 @@ def test_a_task_that_dies_half_way(
     copy = empty_copy(site, large, death.__name__.replace("_", "-"))
     rows = archived(spark, site, large)
     dying = rows.mapInArrow(in_first_attempt(site.bootstrap, copy, death, tmp_path / "died"), rows.schema)
-    write(dying, site, copy, transactional="true", job=copy)
+    write(dying, site, copy, transactional="true", job=copy, incarnation="1")
     same(site, large, copy)
     assert (tmp_path / "died").exists()
 
@@ -189,6 +190,9 @@ def test_records_of_every_content(spark: SparkSession, site: Site) -> None:
 
     by_key = empty_copy(site, topic, "by-key", 2)
     spread = {"transactional": "true", "partitions": "by-key", "job": by_key}
+    with pytest.raises(Exception, match="do not say which incarnation"):
+        write(rows, site, by_key, **spread)
+    spread["incarnation"] = "1"
     write(rows, site, by_key, **spread)
     first = all_contents(site, by_key, 2)
     judged = empty_copy(site, topic, "judged", 2)
@@ -244,7 +248,7 @@ def test_a_stream_over_a_topic_that_was_created_again(spark: SparkSession, site:
 
     checkpoint = tmp_path / "checkpoint"
     for most in ("170", "1000"):
-        options = {"subscribe": topic, "includeIncarnation": "true", "maxOffsetsPerTrigger": most}
+        options = {"subscribe": topic, "maxOffsetsPerTrigger": most}
         stream(spark, site, copy, checkpoint, **options)
         found = [[record.value for record in read(site.bootstrap, copy, partition)] for partition in range(2)]
         assert found == wanted

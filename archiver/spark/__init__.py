@@ -11,10 +11,12 @@ Needs the extra `spark` (pyspark 4.0 or later; streams 4.2). ::
 from pyspark.sql import SparkSession
 
 from archiver.spark.formats import ArchiveSink
+from blockgz_runtime.spark.session import use_drivers_python
 
 __all__ = ["ArchiveSink", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `blockgz-archive` known to a session."""
+    """Make the format `blockgz-archive` known to a session, and workers on this machine run its Python."""
+    use_drivers_python(spark)
     spark.dataSource.register(ArchiveSink)

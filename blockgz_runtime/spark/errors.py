@@ -137,7 +137,7 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
     if (missing := _NO_MODULE.search(text)) is not None:
         return UsageError(
             f"the Python of Spark's workers has no module {missing[1]}",
-            why="tasks run in Python processes on each machine: PYSPARK_PYTHON there, otherwise python3",
+            why="tasks run in Python processes: spark.pyspark.python or PYSPARK_PYTHON, otherwise python3",
             remedy="install the driver's version of blockgz[spark] there, or ship an environment with "
             "--archives and set PYSPARK_PYTHON to its Python",
         )

@@ -21,6 +21,17 @@ def worker_python(master: str, settings: Mapping[str, str], environ: Mapping[str
     return sys.executable if "PYSPARK_PYTHON" not in environ and master.startswith("local") else None
 
 
+def use_drivers_python(spark: SparkSession) -> None:
+    """Have workers on this machine run the driver's Python in a session that its user made, unless one is configured.
+
+    A notebook's kernel runs in an environment that is not activated: python3 of the path is another one.
+    """
+    context: SparkContext | None = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if context is not None:
+        python = worker_python(context.master or "", dict(context.getConf().getAll()), os.environ)
+        context.pythonExec = python or context.pythonExec
+
+
 def _configured_master(settings: Mapping[str, str]) -> str:
     """What `settings` or spark-submit say; this machine otherwise."""
     if "spark.master" not in settings and "PYSPARK_GATEWAY_PORT" in os.environ:

@@ -27,7 +27,7 @@ def _opener() -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"the Python of Spark's workers, {sys.executable}, has no blockgz: {error}\n"
-                "why:   tasks run in Python processes on each machine: PYSPARK_PYTHON there, otherwise python3\n"
+                "why:   tasks run in Python processes: spark.pyspark.python or PYSPARK_PYTHON, otherwise python3\n"
                 "do:    install the driver's version of blockgz[spark] there, or ship an environment with "
                 "--archives and set PYSPARK_PYTHON to its Python"
             ) from None

@@ -10,12 +10,14 @@ Needs the extra `spark` (pyspark 4.0 or later; streams 4.2). ::
 
 from pyspark.sql import SparkSession
 
+from blockgz_runtime.spark.session import use_drivers_python
 from replayer.spark.formats import ArchiveSource, TopicSink
 
 __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats known to a session."""
+    """Make the formats known to a session, and workers on this machine run its Python."""
+    use_drivers_python(spark)
     spark.dataSource.register(ArchiveSource)
     spark.dataSource.register(TopicSink)

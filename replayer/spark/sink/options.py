@@ -25,6 +25,8 @@ class SinkOptions:
     job: str | None
     append: bool
     into_source: bool
+    incarnation: int | None
+    """Whose rows these are, of a topic, if they have no such column."""
     recorded_incarnation: int | None
     """Whose positions those are that were recorded of rows without an incarnation."""
 
@@ -43,6 +45,7 @@ _KNOWN = {
     "job",
     "append",
     "intoSource",
+    "incarnation",
     "recordedIncarnation",
     *_OF_SPARK,
 }
@@ -70,6 +73,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         job=options.given.get("job"),
         append=options.flag("append", default=False),
         into_source=options.flag("intoSource", default=False),
+        incarnation=options.number("incarnation"),
         recorded_incarnation=options.number("recordedIncarnation"),
     )
     if parsed.transactional and parsed.job is None:

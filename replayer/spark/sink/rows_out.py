@@ -59,7 +59,8 @@ def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: Write
             if batch is None:
                 break
             for part in reader.parts(batch):
-                producers.write(part)
+                own = part.incarnation if "incarnation" in work.columns else work.options.incarnation
+                producers.write(part._replace(incarnation=own))
             producers.commit_due()
         return producers.finish()
     except BaseException:

@@ -93,14 +93,15 @@ def refuse_other_key(options: SinkOptions, columns: Columns, admin: KafkaAdmin) 
     group = re.escape(options.job_into("any").group_id)
     groups = admin.groups()
     by_incarnation = any(map(re.compile(rf"{group}\.\d+\.\d+").fullmatch, groups))
-    if by_incarnation and "incarnation" not in columns:
+    named = "incarnation" in columns or options.incarnation is not None
+    if by_incarnation and not named:
         raise ReplayRefused(
             "the rows do not say which incarnation of their topic they come from",
             why=f"positions of job {options.job} are recorded by incarnation, so that rows would be written twice",
             remedy='read with .option("includeIncarnation", "true"), and keep the column incarnation',
         )
     without = any(map(re.compile(rf"{group}(\.\d+)?").fullmatch, groups))
-    if without and "incarnation" in columns and options.recorded_incarnation is None:
+    if without and named and options.recorded_incarnation is None:
         raise ReplayRefused(
             f"positions of job {options.job} are recorded without an incarnation",
             why="rows of another incarnation have the same offsets, and would be taken as written",

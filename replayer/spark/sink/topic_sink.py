@@ -69,18 +69,35 @@ def refuse_unfit(options: SinkOptions, columns: Columns) -> None:
         raise UsageError(
             "there is no column partition", why="partitions goes by it", remedy='.option("partitions", "by-key")'
         )
-    if options.recorded_incarnation is not None and not (options.transactional and "incarnation" in columns):
-        raise UsageError(
-            "recordedIncarnation does not apply to this write",
-            why="it applies to the positions of a transactional write of rows with a column incarnation",
-            remedy='remove it, or read with .option("includeIncarnation", "true")',
-        )
+    refuse_unfit_incarnation(options, columns)
     missing = [name for name in ("topic", "partition", "offset") if name not in columns]
     if options.transactional and missing:
         raise UsageError(
             "these rows cannot be written transactionally",
             why=f"there is no column {missing[0]}: rows written before could not be told apart from new ones",
             remedy="keep the columns topic, partition and offset of the source, or remove transactional",
+        )
+
+
+def refuse_unfit_incarnation(options: SinkOptions, columns: Columns) -> None:
+    """Raise UsageError if it is unknown which incarnation of its topic a transactional row comes from."""
+    known = "incarnation" in columns or options.incarnation is not None
+    if options.recorded_incarnation is not None and not (options.transactional and known):
+        raise UsageError(
+            "recordedIncarnation does not apply to this write",
+            why="it applies to the positions of a transactional write of rows with a column incarnation",
+            remedy='remove it, or read with .option("includeIncarnation", "true")',
+        )
+    if options.incarnation is not None and "incarnation" in columns:
+        raise UsageError(
+            "incarnation is an option and a column", why="each row has its own", remedy="remove the option"
+        )
+    if options.transactional and not known and {"topic", "partition", "offset"} <= columns:
+        raise UsageError(
+            "the rows do not say which incarnation of their topic they come from",
+            why="a topic that is created again has the same offsets again: its rows would pass for written ones",
+            remedy='read with .option("includeIncarnation", "true"); or, if all rows come from one incarnation, write '
+            'with .option("incarnation", "1")',
         )
 
 

@@ -1,8 +1,9 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from blockgz_runtime.spark.session import worker_python
+from blockgz_runtime.spark.session import use_drivers_python, worker_python
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,21 @@ def test_workers_here_run_the_drivers_python(
     master: str, settings: dict[str, str], environ: dict[str, str], python: str | None
 ) -> None:
     assert worker_python(master, settings, environ) == python
+
+
+@pytest.mark.parametrize(
+    ("master", "environ", "python"),
+    [
+        ("local[2]", {}, sys.executable),
+        ("spark://head:7077", {}, "python3"),
+        ("local", {"PYSPARK_PYTHON": "p"}, "python3"),
+    ],
+)
+def test_a_notebooks_session_gets_the_drivers_python(
+    master: str, environ: dict[str, str], python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", environ)
+    context = SimpleNamespace(master=master, pythonExec="python3", getConf=lambda: SimpleNamespace(getAll=list))
+    use_drivers_python(SimpleNamespace(sparkContext=context))  # type: ignore[arg-type]
+    assert context.pythonExec == python
+    use_drivers_python(SimpleNamespace())  # type: ignore[arg-type]  # Spark Connect

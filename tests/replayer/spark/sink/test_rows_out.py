@@ -198,6 +198,15 @@ class TestIncarnations:
         assert {group for group, _ in cluster.positions} == {"blockgz-j.0.1", "blockgz-j.0.2", "blockgz-j.2.2"}
         assert {each.incarnation for each in cluster.positions.values()} == {1, 2}
 
+    def test_an_option_names_that_of_rows_without_the_column(self, cluster: Cluster) -> None:
+        """What was written of another incarnation is not taken for theirs."""
+        for number, count in (("1", 10), ("2", 8), ("2", 8)):
+            given = options(**EXACTLY_ONCE, incarnation=number)
+            refuse_other_key(given, COLUMNS, cluster)  # type: ignore[arg-type]
+            written(cluster, rows(range(count)), given=given)
+        assert cluster.records == {("copy", 0): [*range(10), *range(8)]}
+        assert {group for group, _ in cluster.positions} == {"blockgz-j.0.1", "blockgz-j.0.2"}
+
     def test_rows_of_several_in_one_batch(self, cluster: Cluster) -> None:
         mixed = pa.concat_batches([of_incarnation(2, [0, 1]), of_incarnation(1, [0, 1]), of_incarnation(2, [2])])
         assert self.written(cluster, mixed) == 5

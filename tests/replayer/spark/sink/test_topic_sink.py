@@ -15,6 +15,7 @@ TYPES = {
     "partition": "int",
     "offset": "bigint",
     "headers": "array<struct<key:string,value:binary>>",
+    "incarnation": "int",
 }
 EXACTLY_ONCE = {"transactional": "true", "job": "j"}
 
@@ -29,9 +30,10 @@ def refuse(columns: str, **options: str) -> None:
         ("value", {"topic": "copy"}),
         ("value topic", {}),
         ("value topic partition", {"partitions": "4"}),
-        ("value topic partition offset headers", {"topic": "copy", **EXACTLY_ONCE}),
+        ("value topic partition offset headers", {"topic": "copy", "incarnation": "1", **EXACTLY_ONCE}),
+        ("value topic partition offset headers incarnation", {"topic": "copy", **EXACTLY_ONCE}),
         ("value topic partition offset", {"topic": "copy", "includeHeaders": "false"}),
-        ("value topic partition offset headers", {"intoSource": "true", **EXACTLY_ONCE}),
+        ("value topic partition offset headers", {"intoSource": "true", "incarnation": "2", **EXACTLY_ONCE}),
     ],
 )
 def test_columns_that_go_with_the_options(columns: str, options: dict[str, str]) -> None:
@@ -47,6 +49,18 @@ def test_columns_that_go_with_the_options(columns: str, options: dict[str, str])
         ("value", {"topic": "copy", "partitions": "keep"}, "no column partition", "by-key"),
         ("value topic partition", {"topic": "copy", **EXACTLY_ONCE}, "transactionally", "keep the columns"),
         ("value partition offset headers", {"topic": "copy", **EXACTLY_ONCE}, "transactionally", "keep the columns"),
+        (
+            "value topic partition offset headers",
+            {"topic": "copy", **EXACTLY_ONCE},
+            "do not say which incarnation",
+            '.option("incarnation", "1")',
+        ),
+        (
+            "value topic partition offset headers incarnation",
+            {"topic": "copy", "incarnation": "1", **EXACTLY_ONCE},
+            "an option and a column",
+            "remove the option",
+        ),
         (
             "value topic partition offset headers",
             {"topic": "copy", "recordedIncarnation": "1", **EXACTLY_ONCE},
