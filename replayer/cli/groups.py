@@ -91,7 +91,7 @@ asked_options = OptionSet(
     Option(
         "--approximate",
         is_flag=True,
-        help="Where no exact position exists, take a lower one: records are read again, none is passed.",
+        help="Where no exact position exists, take a lower one: records are read again, those below the copy skipped.",
     ),
 )
 """Passes `asked: Asked`."""
@@ -292,9 +292,9 @@ def _text(file: str) -> str:
 
 
 def _print_plan(planned: GroupPlan) -> None:
-    columns = ("GROUP", "PARTITION", "OFFSET", "EXACT", "READ AGAIN")
+    columns = ("GROUP", "PARTITION", "OFFSET", "EXACT", "READ AGAIN", "SKIPPED")
     rows = [
-        (group.name, lane.lane, lane.offset, "yes" if lane.exact else "no", lane.read_again)
+        (group.name, lane.lane, lane.offset, "yes" if lane.exact else "no", lane.read_again, lane.skipped)
         for group in planned.groups
         for lane in group.lanes
         if lane.offset is not None

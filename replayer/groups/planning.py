@@ -72,7 +72,8 @@ class GroupPlan:
             raise ReplayRefused(
                 f"{len(inexact)} of {len(self.groups)} groups have no exact position in {self.topic}: {names}",
                 why=inexact[0].doubts[0],
-                remedy="choose the others with --group, or use --approximate, which reads some records again",
+                remedy="choose the others with --group, or use --approximate: some records are then read again, "
+                "and those below the copy are skipped",
             )
 
 
@@ -103,7 +104,7 @@ async def plan_groups(
     planned = []
     for group, positions in sorted(groups.items()):
         offsets = {partition: position.offset for partition, position in positions.items()}
-        found = [_within(await translate(lane, offsets, runs.count), bounds) for lane in lanes]
+        found = [_within(await translate(lane, offsets, runs.count, runs.archived), bounds) for lane in lanes]
         if any(lane.offset is not None for lane in found):
             metadata = {
                 lane.number: text
@@ -145,7 +146,13 @@ def group_plan_document(plan: GroupPlan) -> dict[str, Any]:
                 "source_group": group.source,
                 "exact": group.exact,
                 "partitions": [
-                    {"partition": lane.lane, "offset": lane.offset, "exact": lane.exact, "read_again": lane.read_again}
+                    {
+                        "partition": lane.lane,
+                        "offset": lane.offset,
+                        "exact": lane.exact,
+                        "read_again": lane.read_again,
+                        "skipped": lane.skipped,
+                    }
                     for lane in group.lanes
                     if lane.offset is not None
                 ],

@@ -36,19 +36,23 @@ class RecordsBelow(NamedTuple):
 
 
 CountRecords = Callable[[RecordsBelow], Awaitable[int]]
+CountArchived = Callable[[int, OffsetRange], Awaitable[int]]
+"""Gives how many records the archive has of a source partition between two offsets."""
 
 
 @dataclass(frozen=True)
 class LaneTranslation:
     """Where a group goes on in a lane: at `offset`, or nowhere (None).
 
-    `doubts` say why it is not exact; then `offset` lies low enough that no unread record is passed, and `read_again`
-    records that the group has read stand at or above it. `notes` say what else an operator should know.
+    `doubts` say why it is not exact; then `offset` lies low enough that no unread record of the copy is passed, and
+    `read_again` records that the group has read stand at or above it. `skipped` records that it has not read are in the
+    archive below the copy. `notes` say what else an operator should know.
     """
 
     lane: int
     offset: int | None
     read_again: int = 0
+    skipped: int = 0
     doubts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -84,14 +88,16 @@ def mapped_lane(number: int, lane_map: LaneMap, sources: Mapping[int, SourceProg
     return MappedLane(number, lane_map.table, lane_map.end, sources)
 
 
-async def translate(lane: MappedLane, positions: Positions, count: CountRecords) -> LaneTranslation:
-    """The position of one group in a lane, from its positions in the lane's source partitions.
+async def translate(
+    lane: MappedLane, positions: Positions, count: CountRecords, archived: CountArchived
+) -> LaneTranslation:
+    """Return the position of one group in a lane, from its positions in the lane's source partitions.
 
-    Raises what `count` raises.
+    Raises what `count` and `archived` raise.
     """
     if all(positions.get(source) is None for source in lane.sources):
         return LaneTranslation(lane.number, None)
-    doubts, notes = [], []
+    doubts, notes, skipped = [], [], 0
     found: dict[int, int] = {}
     for source, progress in sorted(lane.sources.items()):
         position = positions.get(source)
@@ -103,7 +109,10 @@ async def translate(lane: MappedLane, positions: Positions, count: CountRecords)
             notes.append(f"source partition {source}: {position} lies above the copy, which ends before {progress.end}")
             position = progress.end
         elif position < progress.start:
-            notes.append(f"source partition {source}: {position} lies below the copy, which starts at {progress.start}")
+            where = f"source partition {source}: {position} lies below the copy, which starts at {progress.start}"
+            unread = await archived(source, OffsetRange(position, progress.start))
+            (doubts if unread else notes).append(f"{where}: {unread:,} unread records are skipped" if unread else where)
+            skipped += unread
         if position > progress.next:
             doubts.append(f"records of source partition {source} below {position} are not in the copy yet")
         found[source] = await _first_at_or_after(lane, source, position, count)
@@ -114,7 +123,7 @@ async def translate(lane: MappedLane, positions: Positions, count: CountRecords)
         for source, records in read_again.items()
         if records
     ]
-    return LaneTranslation(lane.number, offset, sum(read_again.values()), tuple(doubts), tuple(notes))
+    return LaneTranslation(lane.number, offset, sum(read_again.values()), skipped, tuple(doubts), tuple(notes))
 
 
 async def _first_at_or_after(lane: MappedLane, source: int, position: int, count: CountRecords) -> int:
@@ -144,6 +153,7 @@ class ArchivedRuns:
         self._pipeline, self._filter = pipeline, record_filter
         self._selections = selections
         self._known: dict[RecordsBelow, int] = {}
+        self._archived: dict[tuple[int, OffsetRange], int] = {}
         self._whole = not pipeline.stages and record_filter.passes_all and isinstance(pipeline.router, WholePartitions)
         """Whether every record goes to one lane: then indexes tell how many there are."""
 
@@ -154,12 +164,19 @@ class ArchivedRuns:
             self._known[question] = answer if answer is not None else await self._by_reading(question)
         return self._known[question]
 
+    async def archived(self, source: int, offsets: OffsetRange) -> int:
+        """See CountArchived: reads no more than the blocks at both edges."""
+        asked = source, offsets
+        if asked not in self._archived:
+            skipping = Reading(on_damage=lambda _: SkipDamage())
+            self._archived[asked] = (await describe_source(self._selection(source, *offsets), skipping)).records
+        return self._archived[asked]
+
     async def _by_indexes(self, question: RecordsBelow) -> int | None:
         """The answer without reading but one block; None where the run lacks archived records, as damage explains."""
         run, offset = question
-        skipping = Reading(on_damage=lambda _: SkipDamage())
-        below = (await describe_source(self._selection(run.source, run.start, offset), skipping)).records
-        above = (await describe_source(self._selection(run.source, offset, run.end), skipping)).records
+        below = await self.archived(run.source, OffsetRange(run.start, offset))
+        above = await self.archived(run.source, OffsetRange(offset, run.end))
         return below if below + above == run.records else None
 
     async def _by_reading(self, question: RecordsBelow) -> int:

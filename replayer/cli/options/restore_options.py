@@ -195,7 +195,7 @@ groups_options = OptionSet(
     Option(
         "--approximate",
         is_flag=True,
-        help="Where a group has no exact position, take a lower one: records are read again, none is passed.",
+        help="Where no exact position exists, take a lower one: records are read again, those below the copy skipped.",
     ),
 )
 

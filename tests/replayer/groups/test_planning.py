@@ -110,7 +110,7 @@ def test_a_position_that_is_not_exact_is_refused_and_told(tmp_path: Path) -> Non
     a, b = group_plan_document(found)["groups"]
     assert (a["exact"], a["partitions"]) == (
         False,
-        [{"partition": 0, "offset": 3, "exact": False, "read_again": 5}],
+        [{"partition": 0, "offset": 3, "exact": False, "read_again": 5, "skipped": 0}],
     )
     assert (b["exact"], b["partitions"][0]["offset"]) == (True, RECORDS + 5)
     assert found.groups[0].positions == {0: GroupOffset(3)}, "metadata of two partitions is of neither"

@@ -164,7 +164,14 @@ def expected(copy: Copy, lane: int, positions: Mapping[int, int | None]) -> tupl
         positions.get(source) is not None or not any(each[0] == source for each in standing) for source in feeding
     )
     arrived = all(min(positions.get(each) or 0, copy.ranges[each].end) <= copy.nexts[each] for each in feeding)
-    return start, not read_again and known and arrived
+    is_whole = all(skipped_of(copy, source, positions.get(source)) == 0 for source in feeding)
+    return start, not read_again and known and arrived and is_whole
+
+
+def skipped_of(copy: Copy, source: int, position: int | None) -> int:
+    """How many archived records lie below the copy that the group has not read."""
+    start = copy.ranges[source].start
+    return sum(position is not None and position <= each.offset < start for each in copy.sources[source])
 
 
 def is_unread(position: int | None, offset: int) -> bool:
@@ -190,7 +197,11 @@ async def translations(
     selections = {each.partition: Selection(each, copy.ranges[each.partition]) for each in opened}
     runs = ArchivedRuns(copy.pipeline, copy.filter, selections)
     lanes = [copy.mapped(lane) for lane in copy.lanes]
-    return [(positions, await translate(lane, positions, runs.count)) for positions in asked for lane in lanes]
+    return [
+        (positions, await translate(lane, positions, runs.count, runs.archived))
+        for positions in asked
+        for lane in lanes
+    ]
 
 
 @pytest.mark.timeout(120 + ARCHIVES)
@@ -207,6 +218,9 @@ def test_random_jobs_and_positions_against_brute_force(tmp_path: Path) -> None:
             offset, is_exact = expected(copy, found.lane, positions)
             case = (number, positions, copy.ranges, copy.nexts, found)
             assert (found.offset, found.exact) == (offset, is_exact), case
+            feeding = [source for source in copy.ranges if found.lane in copy.pipeline.targets(source)]
+            skipped = sum(skipped_of(copy, source, positions.get(source)) for source in feeding)
+            assert found.skipped == (0 if offset is None else skipped), case
             exact += found.exact
             refused += not found.exact
     assert exact > ARCHIVES
@@ -218,31 +232,37 @@ def a_lane(*runs: Run, **sources: Any) -> MappedLane:
     return MappedLane(0, np.array(runs, np.int64).reshape(-1, len(Run._fields)), 50, progress)
 
 
-async def not_asked(_: object) -> int:
+async def not_asked(*_: object) -> int:
     raise AssertionError("the archive is not needed")
 
 
 def test_a_position_above_the_copy_becomes_its_end() -> None:
-    found = asyncio.run(translate(a_lane(Run(0, 0, 90, 0, 5, 45)), {0: 120}, not_asked))
+    found = asyncio.run(translate(a_lane(Run(0, 0, 90, 0, 5, 45)), {0: 120}, not_asked, not_asked))
     assert (found.offset, found.exact) == (50, True)
     assert found.notes == ("source partition 0: 120 lies above the copy, which ends before 100",)
 
 
-def test_a_position_below_the_copy_is_its_start() -> None:
+@pytest.mark.parametrize(("unread", "more"), [(0, ""), (1226, ": 1,226 unread records are skipped")])
+def test_a_position_below_the_copy_is_exact_only_if_nothing_is_skipped(unread: int, more: str) -> None:
+    async def archived(source: int, offsets: OffsetRange) -> int:
+        assert (source, offsets) == (0, OffsetRange(3, 10))
+        return unread
+
     lane = a_lane(Run(0, 12, 90, 0, 5, 45), progress={0: SourceProgress(10, 100, 100)})
-    found = asyncio.run(translate(lane, {0: 3}, not_asked))
-    assert (found.offset, found.exact) == (5, True)
-    assert found.notes == ("source partition 0: 3 lies below the copy, which starts at 10",)
+    found = asyncio.run(translate(lane, {0: 3}, not_asked, archived))
+    assert (found.offset, found.exact, found.skipped) == (5, not unread, unread)
+    told = f"source partition 0: 3 lies below the copy, which starts at 10{more}"
+    assert (found.doubts, found.notes) == (((told,), ()) if unread else ((), (told,)))
 
 
 def test_without_any_position_there_is_none() -> None:
-    assert asyncio.run(translate(a_lane(Run(0, 0, 90, 0, 5, 45)), {1: 7}, not_asked)).offset is None
+    assert asyncio.run(translate(a_lane(Run(0, 0, 90, 0, 5, 45)), {1: 7}, not_asked, not_asked)).offset is None
 
 
 def test_what_is_read_again_is_counted() -> None:
     progress = {source: SourceProgress(0, 10, 10) for source in range(2)}
     lane = a_lane(Run(0, 0, 10, 0, 0, 10), Run(1, 0, 10, 0, 10, 10), Run(0, 10, 20, 0, 20, 10), progress=progress)
-    found = asyncio.run(translate(lane, {0: 0, 1: 10}, not_asked))
+    found = asyncio.run(translate(lane, {0: 0, 1: 10}, not_asked, not_asked))
     assert (found.offset, found.read_again) == (0, 10)
     assert found.doubts == ("10 records of source partition 1 that the group has read lie above ones that it has not",)
 
@@ -259,7 +279,7 @@ def test_an_archive_that_lost_records_of_a_run_is_refused(tmp_path: Path) -> Non
         (opened,) = await Archive(LocalReader(LocalAddress(str(tmp_path)))).open_topic("orders")
         runs = ArchivedRuns(Pipeline(), RecordFilter(), {0: Selection(opened, OffsetRange(0, 20))})
         lane = replace(a_lane(Run(0, 0, 20, 0, 0, 21)))
-        found = await translate(lane, {0: 7}, runs.count)
+        found = await translate(lane, {0: 7}, runs.count, runs.archived)
         return found.offset or 0
 
     with pytest.raises(ReplayRefused, match=r"source partition 0 \[0..20\) cannot be translated"):
