@@ -28,6 +28,8 @@ SEED ?= 0
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
 REPLAY_ROUNDS ?= 200
+TAKEOVER_ENDS ?= 500
+BROKER_RESTARTS ?= 20
 # The Git revision that `make house` compares the working tree with.
 BASE ?=
 KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.[ch])
@@ -38,7 +40,7 @@ SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults clean
+.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults storms clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -84,7 +86,7 @@ simulate: $(VENV)/.dev
 
 # Hours: the fault campaigns on real servers, the simulators at length, every test and mutant, as much of each as there is.
 long: $(VENV)/.dev
-	$(MAKE) faults replay-faults
+	$(MAKE) faults replay-faults storms
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.lifecycle.campaign --schedules $(MAINTAINER_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
@@ -143,6 +145,11 @@ replay-kills: $(VENV)/.dev
 
 replay-faults: $(VENV)/.dev
 	$(BIN)/python -m system_test.replay_faults --rounds $(REPLAY_ROUNDS)
+
+# Archivers whose static ids others take, and every admin call while a broker restarts: nothing dies unless it is killed.
+storms: $(VENV)/.dev
+	$(BIN)/python -m system_test.storms takeovers --ends $(TAKEOVER_ENDS)
+	$(BIN)/python -m system_test.storms restarts --restarts $(BROKER_RESTARTS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so

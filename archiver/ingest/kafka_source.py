@@ -422,6 +422,7 @@ class KafkaSource:
         return events
 
     def close(self) -> None:
+        self._unanswered = []  # a client that leaves its group waits for answers itself, and may not be asked any more
         if self._member is not None:
             self._member.close()
         if self._fetches_apart:

@@ -142,7 +142,10 @@ class TopicChanges:
             time.sleep(ASK_AGAIN_SECONDS)
 
     def _led(self, topic: str, partitions: int) -> bool:
-        found = self._admin.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS).topics[topic]
+        try:
+            found = self._admin.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS).topics[topic]
+        except KafkaException:  # a broker that goes away meanwhile may be back before the deadline
+            return False
         return len(found.partitions) == partitions and all(each.leader >= 0 for each in found.partitions.values())
 
     def _result(self, answer: Any, what: str, remedy: str) -> Any:

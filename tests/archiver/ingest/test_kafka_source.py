@@ -240,3 +240,72 @@ def test_a_group_that_may_not_be_joined_is_no_silence(kind: str, monkeypatch: py
                 source.poll()
     finally:
         source.close()
+
+
+class CommittingClient(Client):
+    """A group's member; tests answer what it commits."""
+
+    def __init__(self) -> None:
+        super().__init__(iter(()))
+        self.committed_offsets: list[list[TopicPartition]] = []
+        self.asked_for_offsets = 0
+
+    def subscribe(
+        self, _: object, *, on_assign: Callable[..., None], on_revoke: Callable[..., None], **__: Any
+    ) -> None:
+        self.assign, self.revoke = on_assign, on_revoke
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        assert asynchronous
+        self.committed_offsets.append(offsets)
+
+    def committed(self, _: object, timeout: float) -> None:
+        assert 0 < timeout <= 5
+        self.asked_for_offsets += 1
+
+    def close(self) -> None:
+        self.revoke(self, [TopicPartition("orders", 0)])
+
+
+@pytest.fixture
+def member(monkeypatch: pytest.MonkeyPatch) -> tuple[CommittingClient, KafkaSource, Callable[..., None]]:
+    """A member of a group, its source, and what answers the oldest commit."""
+    client, settings = CommittingClient(), dict[str, Any]()
+    monkeypatch.setattr(kafka_source, "kernel_takes", lambda _: False)
+    monkeypatch.setattr(kafka_source, "make_client", lambda _, given: settings.update(given) or client)
+    source = KafkaSource({}, batching_bytes=1)
+    nobody: Any = SimpleNamespace(assigned=lambda _: None, revoked=lambda _: None)
+    source.subscribe(["orders"], nobody)
+    return client, source, settings["on_commit"]
+
+
+Joined = tuple[CommittingClient, KafkaSource, Callable[..., None]]
+
+
+def test_an_offset_is_committed_until_the_group_confirms_it(member: Joined) -> None:
+    client, source, answer = member
+    refused = KafkaError(KafkaError.REBALANCE_IN_PROGRESS)
+    for reply in ((refused, []), (None, [TopicPartition("orders", 0, 7)])):
+        source.commit({("orders", 0): 7})
+        answer(*reply)
+    source.commit({("orders", 0): 7})
+    assert len(client.committed_offsets) == 2, "the third one is not news"
+    client.assign(client, [TopicPartition("orders", 0)])
+    source.commit({("orders", 0): 7})
+    assert len(client.committed_offsets) == 3, "another member may have committed in between"
+
+
+def test_partitions_are_given_up_once_all_commits_are_answered(member: Joined) -> None:
+    client, source, answer = member
+    gone = [TopicPartition("orders", 0)]
+    for offset in (7, 8):
+        source.commit({("orders", 0): offset})
+    client.revoke(client, gone)
+    assert client.asked_for_offsets == 1
+    for _ in range(2):
+        answer(None, [])
+    client.revoke(client, gone)
+    assert client.asked_for_offsets == 1, "there is nothing to wait for"
+    source.commit({("orders", 0): 9})
+    source.close()
+    assert client.asked_for_offsets == 1, "a client that leaves its group does not answer"

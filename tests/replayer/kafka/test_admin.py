@@ -1,9 +1,11 @@
 """The Kafka edges: settings, errors, questions to the cluster, reading."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable, UsageError
@@ -11,9 +13,9 @@ from blockgz_runtime.errors import exit_code as exit_code_of
 from blockgz_runtime.kafka.connection import kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from index_format.records import Record, iter_records
-from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.reader import KafkaReader
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.kafka.topic_facts import NewTopic, TopicFacts, Watermarks
 from replayer.replay.sinks.producer import producer_settings
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
@@ -156,3 +158,23 @@ def test_a_topic_that_is_made_later_is_known_again(cluster: MockCluster, propert
     cluster.create_topic("later", 3)
     assert admin.topic("later") is None
     assert admin.again().topic("later") == TopicFacts("later", 3, None, None)
+
+
+def test_a_topic_that_was_created_outlasts_a_broker_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Creating waits for leaders; a question in between may meet no broker."""
+    led = SimpleNamespace(partitions={0: SimpleNamespace(leader=1)})
+    answers: list[object] = [KafkaException(KafkaError(KafkaError._TRANSPORT)), SimpleNamespace(topics={"new": led})]
+
+    def list_topics(*_: object, timeout: float) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, KafkaException):
+            raise answer
+        return answer
+
+    created: Future[None] = Future()
+    created.set_result(None)
+    admin = SimpleNamespace(list_topics=list_topics, create_topics=lambda *_, **__: {"new": created})
+    changes = TopicChanges(NOWHERE)
+    monkeypatch.setattr(changes, "_admin", admin)
+    changes.create(NewTopic("new", 1, {}))
+    assert not answers

@@ -22,6 +22,8 @@ from tests.support.service_simulation.world import Run, World, base_config
 SETTLE_SECONDS = 75.0
 """So long after everything was healed all must be archived."""
 LOOK_SECONDS = 2.0
+TAKEN_OVER_SHARE = 0.15
+"""In so many schedules the static ids of members are taken."""
 FORGOTTEN_SHARE = 0.2
 """In so many schedules the last rebalance leaves partitions to nobody."""
 MOST_FORGOTTEN_SECONDS = 2 * 2 * SESSION_SECONDS
@@ -114,6 +116,7 @@ class Schedule:
             self._make_sick()
         else:
             self._disturb()
+            self._take_over_some()
         world.hub.call_at(LOOK_SECONDS, self._look)
 
     def _produce(self) -> None:
@@ -157,6 +160,12 @@ class Schedule:
             if kind in TAKING and rng.random() < 0.5:
                 # What is in hand may be all that there is of it.
                 self.world.hub.call_at(at + rng.choice((-0.1, 0.01, 1.0, 5.0)), lambda: _retain_nothing(self))
+
+    def _take_over_some(self) -> None:
+        chance = random.Random(f"take-overs of {self.world.seed}")  # apart: the other disturbances stay what they are
+        if chance.random() < TAKEN_OVER_SHARE:
+            for _ in range(3):
+                self.world.hub.call_at(3 + chance.random() * (self.shape.seconds - 4), lambda: _take_over(self, chance))
 
     def _heal(self) -> None:
         world = self.world
@@ -352,18 +361,16 @@ def _refuse(schedule: Schedule) -> None:
         world.disturbed("refuse", host=member.host, code=member.refusal)
 
 
-@disturbance("take over")
-def _take_over(schedule: Schedule) -> None:
+def _take_over(schedule: Schedule, chance: random.Random) -> None:
     """Another process takes a member's static id while the member gives partitions up; it learns that later."""
-    world, rng = schedule.world, schedule.rng
+    world = schedule.world
     members = [member for member in world.group.members if member.owned]
-    if not members:
-        return
-    member = rng.choice(members)
-    member.is_taken_over = True
-    world.group.forget(rng.sample(sorted(member.owned), k=rng.randint(1, len(member.owned))))
-    world.disturbed("take over", host=member.host)
-    world.hub.call_at(world.hub.now + HEARTBEAT_SECONDS, lambda: _hear_of_it(member))
+    if members:
+        member = chance.choice(members)
+        member.is_taken_over = True
+        world.group.forget(chance.sample(sorted(member.owned), k=chance.randint(1, len(member.owned))))
+        world.disturbed("take over", host=member.host)
+        world.hub.call_at(world.hub.now + HEARTBEAT_SECONDS, lambda: _hear_of_it(member))
 
 
 def _hear_of_it(member: Member) -> None:
@@ -402,17 +409,7 @@ def _retention(schedule: Schedule) -> None:
             schedule.world.disturbed("retention", partition=partition, low=log.low)
 
 
-TAKING = (
-    "expire",
-    "refuse",
-    "take over",
-    "stop",
-    "cluster gone",
-    "ids unknown",
-    "leaderless",
-    "buffer fails",
-    "store spell",
-)
+TAKING = ("expire", "refuse", "stop", "cluster gone", "ids unknown", "leaderless", "buffer fails", "store spell")
 """After these, a log that has moved on meanwhile shows whether what was in hand was kept."""
 
 
