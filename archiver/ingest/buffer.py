@@ -89,7 +89,8 @@ class BufferFolder:
                 self._folder.mkdir(PRIVATE_FOLDER)
                 self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.write(self._lock, b"%d" % os.getpid())
+                with suppress(OSError):  # a full disk is reported by the first block, and waited for
+                    os.write(self._lock, b"%d" % os.getpid())
 
     @property
     def used_bytes(self) -> int:

@@ -127,7 +127,7 @@ def plan_indexes(store: ToolStore, target: RepairTarget, max_block_bytes: int) -
     state = marker_state(store.get(keys.marker), keys)
     if state is MarkerState.READABLE:
         chain = read_chain(store, keys.layout, keys.folder, keys.partition)
-    # Listed after the chain is read: a chunk that is committed meanwhile lacks in the chain, not in the listing.
+    # Listed after the chain is read: a chunk that is committed in between is missing in the chain only.
     place = list_partition(store, target, max_block_bytes)
     notes = RepairPlan()
     if state in (MarkerState.READABLE, MarkerState.WITHOUT_CHUNK):
@@ -141,14 +141,10 @@ def without_begun(place: ListedPartition, chain: Chain | None) -> tuple[ListedPa
 
     A writer stores data, index and marker in this order, seconds apart. Nothing else shows whether it is alive.
     """
-    now = place.store.clock()
-    committed = chain.indexes if chain is not None else ()
-    numbers = set() if chain is None else chain.by_number.keys()
-    begun = {
-        key.key
-        for key, listed in place.listed
-        if listed.modified > now - BEING_WRITTEN_SECONDS and key.key not in committed and key.number not in numbers
-    }
+    numbers = () if chain is None else chain.by_number
+    others = [(key.key, listed.modified) for key, listed in place.listed if key.number not in numbers]
+    oldest = place.store.clock() - BEING_WRITTEN_SECONDS if others else 0.0
+    begun = {key for key, modified in others if modified > oldest}
     if not begun:
         return place, RepairPlan()
     left = [each for each in place.listed if each[0].key not in begun]
