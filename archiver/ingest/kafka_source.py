@@ -297,7 +297,7 @@ class KafkaSource:
             if self._committed.get(partition) != at
         ]
         if news:
-            with self._refused_later():
+            with suppress(KafkaException), self._refused_later():
                 self._group_member.commit(offsets=news, asynchronous=True)
                 self._unanswered.append(news[0])
 
