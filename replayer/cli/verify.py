@@ -82,9 +82,9 @@ def command(
 
     Checks the chain, catalogs, indexes and sizes; with --deep, all data too. Finds all damage in one run and names the
     offsets that are lost. A partition that is in the archive's inventory but gone is a FAILURE; gaps that the archiver
-    recorded are a WARNING. The marker and the catalogs are always checked completely; --since and --sample limit the
-    chunks whose index and data are checked. With --records and no such limit, --json and --report contain a digest of
-    each partition's records.
+    recorded are a WARNING. The marker and the catalogs are always checked completely, and missing objects are always
+    found; --since and --sample limit the chunks whose index and data are read, and the verdict is then SAMPLED instead
+    of OK. With --records and no such limit, --json and --report contain a digest of each partition's records.
 
     With --since-report, also compares with an earlier report: nothing in it may have disappeared or changed.
 

@@ -32,9 +32,8 @@ MAX_REPORT_BYTES = 64 * 1024 * 1024
 MOST_REPORTS = 500
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json")
 DEPTHS = {"structure": Depth.STRUCTURE, "blocks": Depth.BLOCKS, "records": Depth.RECORDS}
-
-
-MOST_KEPT = 10_000
+MOST_KEPT = 100_000
+"""Open damage of an archive, at most."""
 
 
 class OpenDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
