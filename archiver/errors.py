@@ -125,15 +125,16 @@ class WorkerLost(BlockgzError):
     """A process of `--once --workers` that died before it reported."""
 
     def __init__(self, number: int, exit_code: int) -> None:
-        why = "see its own messages above"
-        if exit_code < 0:
-            killed = "it ran out of memory, or somebody killed it"
-            why = killed if exit_code == -9 else "a fault in a library; one in a thread of librdkafka prints nothing"
+        why, advice = "see its own messages above", ""
+        if exit_code == -9:
+            why = "it ran out of memory, or somebody killed it"
+        elif exit_code < 0:
+            why, advice = "a fault in a library; one in a thread of librdkafka prints nothing", f"; {CORE_DUMP}"
         remedy = "run it again: committed records are safe, and the next run continues from there"
         super().__init__(
             f"worker {number} {end_text(exit_code)} before it had drained its partitions",
             why=why,
-            remedy=f"{remedy}; {CORE_DUMP}" if exit_code < 0 else remedy,
+            remedy=remedy + advice,
         )
 
 

@@ -49,7 +49,7 @@ def test_one_that_is_killed_is_named_and_another_run_continues(site: Site, topic
         os.kill(forks(archiver.pid)[1], signal.SIGKILL)
         done = archiver.wait(60)
     assert done.exit_code == 3, done.transcript
-    assert "worker 1 was killed by signal 9 before it had drained its partitions" in done.stderr
+    assert "worker 1 was killed by SIGKILL before it had drained its partitions" in done.stderr
     told = json.loads(done.stdout)["partitions"]
     assert {each["drained"] for each in told} == {True}
     assert 0 < len(told) < PARTITIONS

@@ -163,7 +163,7 @@ class Workers:
         is_over = self._ending.is_set() or code in NOT_WORTH_A_RESTART
         is_killed = code < 0 and code not in TOO_EARLY_TO_END
         if is_killed or not is_over:
-            advice = CORE_DUMP if is_killed else None
+            advice = CORE_DUMP if is_killed and code != -signal.SIGKILL else None
             log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code, cause=end_text(code), do=advice, tail=tail)
         if is_over:
             # One that was told to end before it could hear of it has done nothing yet.
