@@ -45,6 +45,8 @@ SPEED = {
 WINDOW_BYTES = 16 * 1024 * 1024
 """Enough for five requests on their way to each of three leaders. The queue is larger, so that larger records fit."""
 PRODUCERS_AT_ONCE = 8
+HELD_SECONDS = 1.0
+"""How long a commit waits for the first records of partitions."""
 SILENT_SECONDS = 600.0
 """A partition that was sent nothing for so long counts as new: brokers forget a producer that is silent for a day."""
 AFTER_FATAL = {KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE}
@@ -133,6 +135,11 @@ class TopicProducer:
 
         Also after a failure, which `send` and `flush` raise. Raises what reading back an offset raises.
         """
+        with suppress(BlockgzError):
+            # Nothing else may be sent for long, so what waits behind a first record is handed over here.
+            deadline = time.monotonic() + HELD_SECONDS
+            while self._held and time.monotonic() < deadline:
+                self._serve(POLL_SECONDS)
         self.client.poll(0)
         drained = len(self.client) == 0
         self._collect()

@@ -87,9 +87,13 @@ def test_the_first_record_for_a_partition_goes_alone(monkeypatch: pytest.MonkeyP
     cluster.answers = {1: np.array([5])}
     producer.flush()
     assert cluster.handed[4:] == [(1, [1, 2])]
+    producer.send(2, three)
+    cluster.answers = {2: np.array([9])}
+    assert producer.acknowledged()[2].tolist() == [9]
+    assert cluster.handed[5:] == [(2, [0]), (2, [1, 2])], "a commit lets them go as well"
     now += producer_module.SILENT_SECONDS
     producer.send(0, two)
-    assert cluster.handed[5:] == [(0, [3])]
+    assert cluster.handed[7:] == [(0, [3])]
     transactional = TopicProducer({"transactional.id": "job"}, "copy", look=lambda *_: [])
     transactional.send(0, three)
-    assert cluster.handed[6:] == [(0, [0, 1, 2])]
+    assert cluster.handed[8:] == [(0, [0, 1, 2])]
