@@ -1,11 +1,13 @@
 """Sizes, durations and times as people write them: `128MiB`, `5m`, `2026-01-31T12:00:00Z`."""
 
 import re
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 SIZES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -43,18 +45,22 @@ def format_duration(seconds: float) -> str:
 
 
 def timestamp_text(timestamp: int) -> str:
-    """A timestamp (ms) as RFC 3339, or its number where the calendar has no such day."""
+    """Return a timestamp (ms) as RFC 3339, or as its number if its date is outside the years 1 to 9999.
+
+    All times that are printed for people are made here: records may have any timestamp of 64 bits.
+    """
     try:
-        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError):
+        # A division would round milliseconds of distant years.
+        return (_EPOCH + timedelta(milliseconds=timestamp)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
         return str(timestamp)
 
 
-def time_text(timestamp: int | None) -> str:
-    """A timestamp (ms) as a table shows it: `2026-01-31T12:00:00Z`, or "-" for None."""
-    if timestamp is None:
+def time_text(timestamp: int | None, exact: Callable[[int], str] = timestamp_text) -> str:
+    """Return a timestamp (ms) as a table shows it: `2026-01-31T12:00:00Z`, or "-" for None and for Kafka's -1."""
+    if timestamp is None or timestamp == -1:
         return "-"
-    day, sign, _ = timestamp_text(timestamp).partition(".")
+    day, sign, _ = exact(timestamp).partition(".")
     return f"{day}Z" if sign else day
 
 

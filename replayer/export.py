@@ -45,6 +45,17 @@ class ExportForm:
     file_format: str
     key: str = BINARY
     value: str = BINARY
+    times: str = "rfc3339"
+    """Or `ms`: integers in CSV and JSON lines; Parquet and Arrow hold instants in any case."""
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether the format has no types of its own for bytes and times."""
+        return self.file_format in ("csv", "jsonl")
+
+    def rows(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+        """Return records as rows, not yet as the format holds them."""
+        return to_rows(batch, topic, partition, headers=True, times="ms" if self.is_text else "instants")
 
 
 class Exported(NamedTuple):
@@ -85,12 +96,12 @@ async def export(
     `advance` is called with the records and bytes of rows that were written since. Raises ExportFailed, and what
     reading raises.
     """
-    schema = _plain(to_rows(pa.RecordBatch.from_pylist([], SCHEMA), "", 0, headers=True), form).schema
+    schema = _plain(form.rows(pa.RecordBatch.from_pylist([], SCHEMA), "", 0), form).schema
     records = 0
     with _opened(destination, overwrites=overwrites) as sink:
         is_stream = destination == STDOUT
         with _writer(form.file_format, sink, schema, is_stream=is_stream) as write:
-            async for group in _groups(batches):
+            async for group in _groups(batches, form):
                 rows = _plain(group, form)
                 await asyncio.to_thread(write, rows)
                 records += rows.num_rows
@@ -182,12 +193,12 @@ def _arrow_writer(file_format: str, sink: BinaryIO, schema: pa.Schema, *, is_str
         yield made.write_batch
 
 
-async def _groups(batches: AsyncIterator[SelectedBatch]) -> AsyncIterator[pa.RecordBatch]:
+async def _groups(batches: AsyncIterator[SelectedBatch], form: ExportForm) -> AsyncIterator[pa.RecordBatch]:
     """The same as rows, in groups of about GROUP_BYTES."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     async for partition, batch in batches:
-        waiting.append(to_rows(batch, partition.topic, partition.partition, headers=True))
+        waiting.append(form.rows(batch, partition.topic, partition.partition))
         size += batch.nbytes
         if size >= GROUP_BYTES:
             yield pa.concat_batches(waiting)
@@ -201,11 +212,11 @@ def _plain(rows: pa.RecordBatch, form: ExportForm) -> pa.RecordBatch:
     for name, wanted in (("key", form.key), ("value", form.value)):
         if wanted == TEXT:
             rows = _with(rows, name, _as_text(rows, name))
-        elif form.file_format in ("csv", "jsonl"):
+        elif form.is_text:
             rows = _with(rows, name, pa.array(map(_base64, rows.column(name).to_pylist()), pa.string()))
-    if form.file_format not in ("csv", "jsonl"):
+    if not form.is_text:
         return rows
-    times = pc.strftime(rows.column("timestamp").cast(pa.timestamp("ms", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
+    times = rows.column("timestamp") if form.times == "ms" else _dates(rows.column("timestamp"))
     headers: list[Any] = [_plain_headers(each) for each in rows.column(HEADERS).to_pylist()]
     if form.file_format == "csv":
         headers = [None if each is None else orjson.dumps(each).decode() for each in headers]
@@ -214,6 +225,14 @@ def _plain(rows: pa.RecordBatch, form: ExportForm) -> pa.RecordBatch:
         pair = pa.struct([("key", pa.string()), ("value", pa.string())])
         column = pa.array(headers, pa.list_(pair))
     return _with(_with(rows, "timestamp", times), HEADERS, column)
+
+
+def _dates(times: pa.Array) -> pa.Array:
+    """Return timestamps as `timestamp_text` makes them, for many at once."""
+    first, last = -62_135_596_800_000, 253_402_300_799_999
+    has_date = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+    dates = pc.if_else(has_date, times, 0).cast(pa.timestamp("ms", "UTC"))
+    return pc.if_else(has_date, pc.strftime(dates, "%Y-%m-%dT%H:%M:%SZ"), times.cast(pa.string()))
 
 
 def _with(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:

@@ -10,7 +10,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.terminal import unescaped
+from blockgz_runtime.units import timestamp_text
 from index_format.errors import MASK, BlockgzError
 
 RECORDS = 20_000
@@ -185,7 +185,7 @@ class _Demo:
         return f"3 of 3 right, {fetched / size:.1%} of the bytes read"
 
     def _seek(self) -> str:
-        moment = _rfc3339(self._moment)
+        moment = timestamp_text(self._moment)
         where = f"{self._cluster.topic}:2"
         line = self._run_json("replayer", "cat", where, *self._archive, "--from", moment, "-n", "1", "--json")
         number = self._first_at_or_after(2, self._moment)
@@ -193,14 +193,14 @@ class _Demo:
         return f"offset {line['offset']}, {moment}"
 
     def _replay(self) -> str:
-        target = ["--to-topic", self._cluster.restored_topic, "--at", _rfc3339(self._moment), "--yes", "--json"]
+        target = ["--to-topic", self._cluster.restored_topic, "--at", timestamp_text(self._moment), "--yes", "--json"]
         result = self._run_json("replayer", "replay", self._cluster.topic, *self._archive, *self._connection, *target)
         wanted = sum(self._first_at_or_after(partition, self._moment) for partition in range(PARTITIONS))
         self._expect("replayed records", result["records"], wanted)
         return f"{result['records']:,} records"
 
     def _verify_copy(self) -> str:
-        options = ["--against-topic", self._cluster.restored_topic, "--at", _rfc3339(self._moment), "--json"]
+        options = ["--against-topic", self._cluster.restored_topic, "--at", timestamp_text(self._moment), "--json"]
         return self._verify(*self._connection, *options)
 
     def _verify_archive(self) -> str:
@@ -279,8 +279,3 @@ def _content(fields: dict[str, Any], name: str) -> bytes | None:
         return base64.b64decode(fields[f"{name}_base64"], validate=True)
     text: str | None = fields[name]
     return None if text is None else text.encode()
-
-
-def _rfc3339(timestamp_ms: int) -> str:
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
 """`replayer coverage`: what is archived over time as a table, as JSON, and drawn as SVG or an HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -9,9 +9,8 @@ from blockgz_runtime.process import run_async
 from blockgz_runtime.program.main import closing, print_failure
 from blockgz_runtime.program.tables import print_rows, print_table, range_text
 from blockgz_runtime.store.cache import DiskCache
-from blockgz_runtime.units import timestamp_text
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
-from replayer.cli.options.options import format_option
+from replayer.cli.options.options import format_option, time_printer, times_option
 from replayer.coverage.document import coverage_document
 from replayer.coverage.partition_coverage import Axis, PartitionCoverage, axis_of, sliced, topic_coverage
 from replayer.coverage.picture import CoverageRow, html, svg
@@ -38,9 +37,10 @@ PICTURE_SLICES = 180
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
 @format_option("svg", "html")
+@times_option
 @cache_option
 @archive_options
-def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive: ArchivePlace) -> int:
+def command(topics: tuple[str, ...], form: str, as_times: str, cache: DiskCache | None, archive: ArchivePlace) -> int:
     """Show what is archived of each partition over time, and where the gaps are.
 
     The default is all topics.
@@ -58,7 +58,7 @@ def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive
             document = coverage_document(rows, axis)
             print_rows(form, {"archive": str(archive.address), **document}, document["partitions"])
             if form == "table":
-                _print_table(rows, axis)
+                _print_table(rows, axis, time_printer(as_times))
     errors = [error for row in rows for error in row.coverage.errors]
     for error in errors:
         print_failure(error)
@@ -85,9 +85,9 @@ def _print_picture(rows: Sequence[CoverageRow], form: str, address: str) -> None
     click.echo(svg(rows, axis), nl=False)
 
 
-def _print_table(rows: Sequence[CoverageRow], axis: Axis | None) -> None:
+def _print_table(rows: Sequence[CoverageRow], axis: Axis | None, time: Callable[[int], str]) -> None:
     if axis is not None:
-        click.echo(f"{timestamp_text(axis.start)} .. {timestamp_text(axis.end - 1)}")
+        click.echo(f"{time(axis.start)} .. {time(axis.end - 1)}")
     cells = [
         (
             row.label,
@@ -106,7 +106,7 @@ def _print_table(rows: Sequence[CoverageRow], axis: Axis | None) -> None:
         for gap in row.coverage.erased:
             click.echo(f"{row.label}: all records of [{gap.gap.start}..{gap.gap.end}) were erased")
         for gap in row.coverage.gaps:
-            between = " and ".join(timestamp_text(time) for time in (gap.after, gap.before) if time is not None)
+            between = " and ".join(time(each) for each in (gap.after, gap.before) if each is not None)
             click.echo(
                 f"{row.label}: gap [{gap.gap.start}..{gap.gap.end}) ({gap.gap.reason}), at {between or 'no time'}"
             )

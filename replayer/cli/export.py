@@ -13,7 +13,7 @@ from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.cat import say_why_nothing
 from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import json_option, limit_option
+from replayer.cli.options.options import json_option, limit_option, times_option
 from replayer.cli.options.selection_options import (
     damage_option,
     print_cuts,
@@ -37,6 +37,7 @@ class ExportRequest(NamedTuple):
     file_format: str | None
     key: str
     value: str
+    as_times: str
     overwrites: bool
 
 
@@ -49,6 +50,7 @@ export_options = OptionSet(
     Option("--format", "file_format", type=click.Choice(FORMATS), help="File format; by default as DEST ends."),
     choice_option("--key-as", "key", choices=[BINARY, TEXT], help="Keys as bytes (in CSV and JSON, Base64) or text."),
     choice_option("--value-as", "value", choices=[BINARY, TEXT], help="Values as bytes or text."),
+    times_option,
     Option("--overwrite", "overwrites", is_flag=True, help="Replace DEST if it exists."),
 )
 
@@ -73,7 +75,7 @@ def command(topic: str, destination: str, request: ExportRequest, as_json: bool,
     headers. The file appears whole or not at all. Damage ends the export with exit code 3 and no file; with
     --on-damage skip, all other records are written, the lost offsets are named on stderr, and the exit code is still 3.
     """
-    form = ExportForm(format_of(destination, request.file_format), request.key, request.value)
+    form = ExportForm(format_of(destination, request.file_format), request.key, request.value, request.as_times)
     damage = DamagePolicies(request.on_damage)
 
     def run(rule: Rule | None) -> int:

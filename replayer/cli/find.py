@@ -3,7 +3,8 @@
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -16,10 +17,9 @@ from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import TimeOption, option_zone
 from blockgz_runtime.program.tables import print_rows, print_table
 from blockgz_runtime.store.cache import DiskCache
-from blockgz_runtime.units import timestamp_text
 from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
-from replayer.cli.options.options import format_option, limit_option
+from replayer.cli.options.options import format_option, limit_option, time_printer, times_option
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 from replayer.place import ArchivePlace
 from replayer.read.formatting import Printer
@@ -29,6 +29,8 @@ from replayer.read.request import DamagePolicies, SelectionRequest
 from replayer.read.topics import TopicPartitions, parse_topic
 
 Row = dict[str, Any]
+Form = tuple[str, Callable[[int], str]]
+"""The output format, and what prints its times."""
 
 
 @click.command(
@@ -51,6 +53,7 @@ Row = dict[str, Any]
 @selection_options
 @limit_option
 @format_option()
+@times_option
 @damage_option
 @cache_option
 @archive_options
@@ -60,6 +63,7 @@ def command(
     selection: SelectionRequest,
     limit: int | None,
     form: str,
+    as_times: str,
     on_damage: str,
     cache: DiskCache | None,
     archive: ArchivePlace,
@@ -78,16 +82,17 @@ def command(
         raise click.UsageError("of the selection options, only --partitions can be combined with --time")
     if times:
         instants = [parse_time(text, time.time_ns() // 1_000_000, option_zone()) for text in times]
-        return run_async(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, form))
+        asked_form = (form, time_printer(as_times))
+        return run_async(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, asked_form))
     if selection.filter.passes_all:
         raise UsageError(
             "there is nothing to find", why="neither a time nor a condition is given", remedy="add --time or --key"
         )
-    return _find_records(archive, wanted, selection, limit, form, DamagePolicies(on_damage))
+    return _find_records(archive, wanted, selection, limit, (form, time_printer(as_times)), DamagePolicies(on_damage))
 
 
 async def _find_times(
-    options: ArchivePlace, cache: DiskCache | None, topic: TopicPartitions, times: Sequence[AtTime], form: str
+    options: ArchivePlace, cache: DiskCache | None, topic: TopicPartitions, times: Sequence[AtTime], form: Form
 ) -> int:
     async with open_archive(options, cache) as archive:
         partitions = await archive.open_topic(topic.topic, topic.partitions)
@@ -96,11 +101,11 @@ async def _find_times(
             for at in times
             for each in await asyncio.gather(*(offset_at(partition, at) for partition in partitions))
         ]
-    _print_offsets(offsets, form)
+    _print_offsets(offsets, *form)
     return 0 if any(each.found for each in offsets) else NOTHING_FOUND
 
 
-def _print_offsets(offsets: Sequence[TimedOffset], form: str) -> None:
+def _print_offsets(offsets: Sequence[TimedOffset], form: str, time_text: Callable[[int], str]) -> None:
     match form:
         case "csv":
             for each in offsets:
@@ -108,8 +113,8 @@ def _print_offsets(offsets: Sequence[TimedOffset], form: str) -> None:
         case "table":
             cells = []
             for each in offsets:
-                found = _exact(each.timestamp) if each.found else "(its end)"
-                cells.append((each.partition, timestamp_text(each.time), each.offset, found))
+                found = _exact(each.timestamp, time_text) if each.found else "(its end)"
+                cells.append((each.partition, time_text(each.time), each.offset, found))
             print_table(("PARTITION", "TIME", "OFFSET", "RECORD'S TIME"), cells)
         case _:
             rows = [_offset_row(each) for each in offsets]
@@ -132,16 +137,17 @@ def _find_records(
     topic: TopicPartitions,
     selection: SelectionRequest,
     limit: int | None,
-    form: str,
+    asked_form: Form,
     policies: DamagePolicies,
 ) -> int:
     """Prints the place of each record as it is found."""
-    out = sys.stdout.buffer
+    out, (form, time_text) = sys.stdout.buffer, asked_form
     if form == "csv":
         out.write(b"topic,partition,offset,timestamp_ms\n")
     if form == "table":
         out.write(_table_line("PARTITION", "OFFSET", "TIMESTAMP"))
-    number = run_async(print_records(options, topic, selection, limit, _PRINTERS[form], policies))
+    printer = _PRINTERS.get(form) or partial(_as_table, time_text)
+    number = run_async(print_records(options, topic, selection, limit, printer, policies))
     return print_skipped(policies) or (0 if number else NOTHING_FOUND)
 
 
@@ -163,18 +169,18 @@ def _as_json(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
     return [msgspec.json.Encoder().encode_lines(_found(topic, partition, batch))]
 
 
-def _as_table(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
+def _as_table(time_text: Callable[[int], str], topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
     rows = _found(topic, partition, batch)
-    return [_table_line(partition, row["offset"], _exact(row["timestamp_ms"])) for row in rows]
+    return [_table_line(partition, row["offset"], _exact(row["timestamp_ms"], time_text)) for row in rows]
 
 
-def _exact(timestamp: int | None) -> str:
+def _exact(timestamp: int | None, time_text: Callable[[int], str]) -> str:
     """With milliseconds, because a time is what is looked up here."""
-    return "-" if timestamp is None else timestamp_text(timestamp)
+    return "-" if timestamp is None else time_text(timestamp)
 
 
 def _table_line(partition: int | str, offset: int | str, timestamp: str) -> bytes:
     return f"{partition:>9}  {offset:>19}  {timestamp}\n".encode()
 
 
-_PRINTERS: dict[str, Printer] = {"csv": _as_csv, "json": _as_json, "jsonl": _as_json, "table": _as_table}
+_PRINTERS: dict[str, Printer] = {"csv": _as_csv, "json": _as_json, "jsonl": _as_json}

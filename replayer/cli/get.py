@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import click
@@ -17,11 +17,10 @@ from blockgz_runtime.program.options import option_zone, zone_option
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
-from blockgz_runtime.units import timestamp_text
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.archive_options import archive_options, cache_option, open_counted_archive
-from replayer.cli.options.options import interval_option
+from replayer.cli.options.options import interval_option, time_printer, times_option
 from replayer.cli.options.printing_options import Printing, printing_options
 from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
@@ -76,6 +75,7 @@ class Stats(NamedTuple):
 @interval_option
 @printing_options
 @cache_option
+@times_option
 @zone_option
 @archive_options
 def command(
@@ -85,6 +85,7 @@ def command(
     interval: float,
     printing: Printing,
     cache: DiskCache | None,
+    as_times: str,
     archive: ArchivePlace,
 ) -> int:
     """Fetch single records, each with one range read; several are fetched together.
@@ -96,7 +97,7 @@ def command(
     """
     now = time.time_ns() // 1_000_000
     wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]
-    fetching = _Fetching(wanted, stats, interval if follow else None, printing, cache)
+    fetching = _Fetching(wanted, stats, interval if follow else None, printing, cache, time_printer(as_times))
     try:
         return run_async(fetching.run(archive))
     except KeyboardInterrupt:
@@ -122,6 +123,7 @@ class _Fetching(NamedTuple):
     interval: float | None
     printing: Printing
     cache: DiskCache | None
+    time: Callable[[int], str]
 
     async def run(self, options: ArchivePlace) -> int:
         """Prints what is found and says why something is not; returns the exit code."""
@@ -188,13 +190,13 @@ class _Fetching(NamedTuple):
             printer = json_printer(b',"stats":%b}\n' % msgspec.json.encode(stats._asdict()))
         elif self.printing.printer is None and sys.stdout.isatty():
             record = record_at(batch, 0)
-            out.write(card(f"{query.topic}:{query.partition}:{record.offset}", record))
+            out.write(card(f"{query.topic}:{query.partition}:{record.offset}", record, self.time))
         out.writelines(printer(topic, query.partition, batch))
 
 
-def card(place: str, record: Record) -> bytes:
+def card(place: str, record: Record, time: Callable[[int], str]) -> bytes:
     """What a record has beside its value, for people."""
-    lines = [f"{place}  {timestamp_text(record.timestamp)}  {TIMESTAMP_TYPES[record.timestamp_type]}".encode()]
+    lines = [f"{place}  {time(record.timestamp)}  {TIMESTAMP_TYPES[record.timestamp_type]}".encode()]
     lines.append(b"key:     " + (b"(null)" if record.key is None else record.key))
     if record.headers:
         lines.append(b"headers: " + header_text(record.headers))

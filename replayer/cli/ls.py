@@ -11,7 +11,7 @@ from blockgz_runtime.program.main import closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, range_text
 from blockgz_runtime.units import time_text
 from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import format_option
+from replayer.cli.options.options import format_option, time_printer, times_option
 from replayer.place import ArchivePlace
 from replayer.read.archive import DamagedPartition, SurveyedTopic
 from replayer.read.damage import Damaged
@@ -24,8 +24,9 @@ FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
 @format_option()
+@times_option
 @archive_options
-def ls(form: str, archive: ArchivePlace) -> int:
+def ls(form: str, as_times: str, archive: ArchivePlace) -> int:
     """List the topics of the archive and what is archived of each.
 
     If a partition's marker is damaged or missing, it is named on stderr and left out of the sums, and the exit code is
@@ -37,7 +38,9 @@ def ls(form: str, archive: ArchivePlace) -> int:
     print_rows(form, whole, listing)
     if form == "table":
         droppable = ("OFFSETS", "CHUNKS", "PARTITIONS", "FROM", "TO", "SIZE")
-        print_table(("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(each) for each in listing], droppable=droppable)
+        print_table(
+            ("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(each, as_times) for each in listing], droppable=droppable
+        )
     code = print_damaged([each for _, survey in found for each in survey.damaged], others=True)
     return print_missing(missing) or code
 
@@ -49,23 +52,23 @@ async def _surveys(options: ArchivePlace) -> tuple[list[tuple[str, SurveyedTopic
         return found, (await compare(pinned)).missing
 
 
-def _topic_row(topic: dict[str, Any]) -> tuple[str | int, ...]:
+def _topic_row(topic: dict[str, Any], as_times: str) -> tuple[str | int, ...]:
     partitions = topic["partitions"]
     offsets = {
         "start_offset": known(min, [each["start_offset"] for each in partitions]),
         "next_offset": known(max, [each["next_offset"] for each in partitions]),
     }
-    return (topic["topic"], len(partitions) + len(topic["damaged"]), *_figures(topic | offsets))
+    return (topic["topic"], len(partitions) + len(topic["damaged"]), *_figures(topic | offsets, as_times))
 
 
-def _figures(counted: dict[str, Any]) -> tuple[str | int, ...]:
+def _figures(counted: dict[str, Any], as_times: str) -> tuple[str | int, ...]:
     return (
         counted["records"],
         counted["chunks"],
         bytes_text(counted["bytes"]),
         range_text(counted["start_offset"], counted["next_offset"]),
-        time_text(counted["min_timestamp_ms"]),
-        time_text(counted["max_timestamp_ms"]),
+        time_text(counted["min_timestamp_ms"], time_printer(as_times)),
+        time_text(counted["max_timestamp_ms"], time_printer(as_times)),
     )
 
 
@@ -89,8 +92,9 @@ def print_missing(missing: Sequence[MissingPartition]) -> int:
 )
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
 @format_option()
+@times_option
 @archive_options
-def describe(topic: str, form: str, archive: ArchivePlace) -> int:
+def describe(topic: str, form: str, as_times: str, archive: ArchivePlace) -> int:
     """Show each partition of a topic: offsets, chunks, gaps and owner.
 
     If a partition's marker or catalogs are damaged or missing, it is named on stderr, and the exit code is 3. The same
@@ -103,14 +107,21 @@ def describe(topic: str, form: str, archive: ArchivePlace) -> int:
         lost = {"damaged": damaged_document(damaged), "missing": [each._asdict() for each in missing]}
         print_rows(form, whole | lost, partitions)
         if form == "table":
-            _print_partitions(partitions)
+            _print_partitions(partitions, as_times)
     code = print_damaged(damaged, others=bool(partitions))
     return print_missing(missing) or code
 
 
-def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
+def _print_partitions(partitions: Sequence[dict[str, Any]], as_times: str) -> None:
     rows = [
-        (each["partition"], *_figures(each), len(each["gaps"]), each["epoch"], each["group_id"], each["writer"])
+        (
+            each["partition"],
+            *_figures(each, as_times),
+            len(each["gaps"]),
+            each["epoch"],
+            each["group_id"],
+            each["writer"],
+        )
         for each in partitions
     ]
     droppable = ("WRITER", "GROUP", "EPOCH", "FROM", "CHUNKS", "GAPS", "SIZE", "TO")

@@ -115,9 +115,9 @@ class Axis:
     def slice_of(self, place: int) -> int:
         return min(int(self.position(place) * self.slices), self.slices - 1)
 
-    def slices_of(self, places: Column) -> Column:
+    def slices_of(self, places: npt.NDArray[np.float64]) -> Column:
         """The same for many at once."""
-        within = np.clip(places, self.start, self.end).astype(np.float64)
+        within = np.clip(places, self.start, self.end)
         numbers = ((within - self.start) / (self.end - self.start) * self.slices).astype(np.int64)
         return np.minimum(numbers, self.slices - 1)
 
@@ -217,15 +217,16 @@ def sliced(partition: PartitionCoverage, axis: Axis) -> Slices:
     """A partition in each slice of an axis. A gap of unknown extent in time lies where its known neighbour is."""
     chunks = partition.timed if axis.scale == "time" else partition.chunks
     if axis.scale == "time":
-        low, high = np.maximum(chunks.min_timestamp, 0), chunks.max_timestamp
+        starts, ends = np.maximum(chunks.min_timestamp, 0), chunks.max_timestamp
     else:
-        low, high = chunks.first_offset, chunks.next_offset - 1
-    inside = (high >= axis.start) & (low < axis.end)
-    low, high = low[inside], high[inside]
+        starts, ends = chunks.first_offset, chunks.next_offset - 1
+    inside = (ends >= axis.start) & (starts < axis.end)
+    # Floats, as the end of an axis may be 2^63; they round such times, so a span of one may come out as none.
+    low, high = starts[inside].astype(np.float64), ends[inside].astype(np.float64)
     first, last = axis.slices_of(low), axis.slices_of(high)
     # Of a chunk that reaches beyond the axis, the share inside.
-    within = np.minimum(high + 1, axis.end) - np.maximum(low, axis.start)
-    share = chunks.records[inside] * within / (high + 1 - low) / (last - first + 1)
+    within = np.maximum(np.minimum(high + 1, axis.end) - np.maximum(low, axis.start), 1)
+    share = chunks.records[inside] * within / np.maximum(high + 1 - low, within) / (last - first + 1)
     records = _spread(first, last, share, axis.slices)
     has_gap = np.zeros(axis.slices, np.bool_)
     for gap in partition.gaps:

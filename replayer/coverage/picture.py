@@ -1,13 +1,13 @@
 """Coverage as a picture: partitions over time or offsets as SVG, alone or on a page of its own."""
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
+from blockgz_runtime.units import time_text
 from replayer.coverage.partition_coverage import Axis, PartitionCoverage, Slices, TimedGap, gap_extent, sliced
 
 LEFT, WIDTH = 220, 900
@@ -174,9 +174,4 @@ def _place(place: int, axis: Axis) -> str:
 
 
 def _when(timestamp: int | None) -> str:
-    if timestamp is None:
-        return "-"
-    try:
-        return f"{datetime.fromtimestamp(timestamp / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError):
-        return str(timestamp)
+    return time_text(timestamp).replace("T", " ").removesuffix("Z")

@@ -1,9 +1,9 @@
 """The checks before a replay: what the target would lose, rewrite or reorder is refused before the first record."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from blockgz_runtime.errors import NoSuchTopic
+from blockgz_runtime.units import time_text
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
 from replayer.read.cuts import cut_lines
@@ -171,7 +171,8 @@ def _refuse_retention(preflight: Preflight, config: TopicConfig) -> None:
     if config.deletes and retention is not None and times and min(times) < preflight.now_ms - retention:
         raise ReplayRefused(
             f"topic {preflight.request.target!r} would delete the records soon after they arrive",
-            why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of {_time(min(times))}",
+            why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of "
+            f"{time_text(min(times))}",
             remedy=f"{_alter(preflight)}retention.ms=-1"
             + (", or lift it until the replay is complete with --retention hold" if preflight.can_hold else ""),
         )
@@ -181,9 +182,9 @@ def _refuse_times(preflight: Preflight, config: TopicConfig) -> None:
     before, after, now = config.timestamp_before_max_ms, config.timestamp_after_max_ms, preflight.now_ms
     times = _known_times(preflight)
     if before is not None and times and min(times) < now - before:
-        raise _out_of_range(preflight, "before", before, "as old", f"oldest are of {_time(min(times))}")
+        raise _out_of_range(preflight, "before", before, "as old", f"oldest are of {time_text(min(times))}")
     if after is not None and times and max(times) > now + after:
-        raise _out_of_range(preflight, "after", after, "as far in the future", f"newest are of {_time(max(times))}")
+        raise _out_of_range(preflight, "after", after, "as far in the future", f"newest are of {time_text(max(times))}")
 
 
 def _out_of_range(preflight: Preflight, side: str, limit: int, how: str, found: str) -> ReplayRefused:
@@ -274,10 +275,3 @@ def _duration(milliseconds: int) -> str:
         if seconds >= size:
             return f"{seconds / size:g} {unit}"
     return f"{seconds:g} seconds"
-
-
-def _time(timestamp_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError):
-        return f"{timestamp_ms} ms"

@@ -1,12 +1,13 @@
 """Options that commands share: one name, one environment variable, one meaning everywhere."""
 
 import re
+from collections.abc import Callable
 
 import click
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import Option, OptionSet, Parsed
-from blockgz_runtime.units import MILLISECONDS
+from blockgz_runtime.program.options import Option, OptionSet, Parsed, choice_option
+from blockgz_runtime.units import MILLISECONDS, timestamp_text
 from replayer.groups.renaming import compiled_rule
 
 FORMS = ("table", "json", "jsonl", "csv")
@@ -38,6 +39,21 @@ interval_option = Option(
     "--interval", type=Parsed("duration", _interval), default="1s", help="How often to look for new records."
 )
 """Passes `interval: float` in seconds."""
+
+
+times_option = choice_option(
+    "--timestamps",
+    "as_times",
+    choices=["rfc3339", "ms"],
+    envvar="BLOCKGZ_TIMES",
+    help="Print times as dates, or as milliseconds since 1970; JSON has the latter anyway.",
+)
+"""Passes `as_times: str`."""
+
+
+def time_printer(as_times: str) -> Callable[[int], str]:
+    """Return what prints a timestamp as --timestamps says."""
+    return str if as_times == "ms" else timestamp_text
 
 
 def format_option(*more: str) -> OptionSet:

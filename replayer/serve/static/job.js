@@ -4,7 +4,8 @@ const count = (number) => number.toLocaleString("en-US");
 
 function timeText(timestamp) {
   const time = new Date(timestamp ?? NaN);
-  return Number.isNaN(time.getTime()) ? String(timestamp ?? "-") : time.toISOString();
+  const year = time.getUTCFullYear();
+  return year >= 1 && year <= 9999 ? time.toISOString() : String(timestamp ?? "-");
 }
 
 function cell(row, text, kind) {

@@ -70,7 +70,9 @@ class TaskReader(Shipped):
     def _row_batch(self, partition: ArchivedPartition, batch: pa.RecordBatch) -> pa.RecordBatch:
         number = incarnation_of(partition, batch) if INCARNATION in self._columns else None
         has_headers = HEADERS in self._columns
-        rows = to_rows(batch, partition.topic, partition.partition, headers=has_headers, incarnation=number)
+        place = (partition.topic, partition.partition)
+        # Spark does not say which columns a query wants, so a time that it may not read must not end it.
+        rows = to_rows(batch, *place, headers=has_headers, incarnation=number, times="nullable")
         return (rows if self._decoder is None else self._decoder(rows)).select(self._columns)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.units import time_text
+from blockgz_runtime.units import time_text, timestamp_text
 from replayer.replay.jobs.folder import JobFolder
 from tests.replayer.replay.jobs.test_log import request
 from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of
@@ -62,6 +62,25 @@ def test_a_name_wraps_whole(capsys: pytest.CaptureFixture[str]) -> None:
 def test_times_and_ranges() -> None:
     assert (time_text(1_760_000_000_089), time_text(None)) == ("2025-10-09T08:53:20Z", "-")
     assert time_text(10**18) == str(10**18), "no day of the calendar"
+    assert (time_text(-1), time_text(0), time_text(-2)) == ("-", "1970-01-01T00:00:00Z", "1969-12-31T23:59:59Z")
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "text"),
+    [
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "253402300800000"),
+        (-62_135_596_800_000, "0001-01-01T00:00:00.000Z"),
+        (-62_135_596_800_001, "-62135596800001"),
+        (1_760_000_000_000_000, "1760000000000000"),
+        (1_760_000_000_000_000_000, "1760000000000000000"),
+        (2**63 - 1, "9223372036854775807"),
+        (-(2**63), "-9223372036854775808"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+    ],
+)
+def test_a_time_outside_of_the_years_1_to_9999_is_its_number(timestamp: int, text: str) -> None:
+    assert timestamp_text(timestamp) == text
     assert (range_text(0, 301), range_text(None, None)) == ("[0..301)", "-")
 
 

@@ -665,3 +665,51 @@ def test_a_zone_that_does_not_exist_is_refused(root: Path, name: str, expected: 
     result = replayer("cat", "orders", "--timezone", name, root=root)
     assert (result.exit_code, expected in result.stderr) == (2, True)
     assert "is not a time zone" in result.stderr
+
+
+EDGES = {
+    "largest": [1_760_000_000_000, 2**63 - 1],
+    "lowest": [-(2**63), 1_760_000_000_000],
+    "none": [-1, -1],
+    "negative": [-5, -(10**12)],
+    "micros": [1_760_000_000_000_000] * 2,
+    "nanos": [1_760_000_000_000_000_000] * 2,
+}
+
+
+@pytest.fixture
+def edges(writer: ArchiveWriter) -> None:
+    for topic, times in EDGES.items():
+        partition = writer.partition(topic, 0)
+        partition.commit(records(range(2), timestamps=times))
+        partition.lose(5)
+        partition.commit(records(range(5, 7), timestamps=times))
+
+
+@pytest.mark.usefixtures("edges")
+@pytest.mark.parametrize("topics", [[topic] for topic in EDGES] + [[*EDGES]], ids="+".join)
+def test_coverage_of_any_timestamps(root: Path, topics: list[str]) -> None:
+    found = json.loads(replayer("coverage", *topics, "--json", root=root).stdout)
+    timed = any(max(EDGES[topic]) >= 0 for topic in topics)
+    for topic, each in zip(topics, found["partitions"], strict=True):
+        assert sum(each["records_by_slice"]) == (4 if max(EDGES[topic]) >= 0 else 0)
+    for form in ("table", "svg", "html"):
+        result = replayer("coverage", *topics, "--format", form, root=root)
+        assert result.exit_code == (0 if timed or form != "svg" else 4), result.stderr
+        assert "9223372036854775807" in result.stdout or "largest" not in topics
+        assert ">nan" not in result.stdout
+
+
+@pytest.mark.usefixtures("edges")
+def test_times_as_dates_or_milliseconds(root: Path) -> None:
+    assert "9223372036854775807" in replayer("ls", root=root).stdout
+    assert "2025-10-09" in replayer("ls", root=root).stdout
+    for command in (["ls"], ["describe", "largest"], ["coverage"], ["find", "largest", "--time", "@1760000000"]):
+        result = replayer(*command, "--timestamps", "ms", root=root)
+        assert result.exit_code == 0, result.stderr
+        assert "1760000000000" in result.stdout
+        assert "2025-" not in result.stdout
+    for topic, times in EDGES.items():
+        assert replayer("cat", topic, "-n", "2", "-f", "%T ", root=root).stdout.split() == list(map(str, times))
+        found = replayer("find", topic, "--grep", "value", root=root)
+        assert found.exit_code == 0, found.stderr

@@ -329,3 +329,15 @@ def test_what_was_pruned_and_erased_is_shown(asking: TestClient, writer: Archive
     gone = asking.get("/api/v1/topics/kept/partitions/0/records/5")
     assert gone.status_code == 404
     assert "it was pruned" in gone.text
+
+
+def test_any_timestamps_are_shown(tmp_path: Path) -> None:
+    partition = ArchiveWriter(tmp_path).partition("odd", 0)
+    partition.commit(records(range(4), timestamps=[1_760_000_000_000_000, 2**63 - 1, -5, -1]))
+    partition.lose(9)
+    partition.commit(records(range(9, 12), timestamps=[2**63 - 1, -1, 1_760_000_000_000_000_000]))
+    with page_client(settings_of(tmp_path)) as asking:
+        for path in ("/", "/topics/odd", "/topics/odd/0?at=earliest", "/topics/odd/0/1"):
+            assert "9223372036854775807" in get_page(asking, path)
+        assert asking.get("/api/v1/topics/odd/coverage").json()["partitions"][0]["max_timestamp_ms"] == 2**63 - 1
+        assert asking.get("/api/v1/topics/odd/partitions/0/page?at=earliest").status_code == 200

@@ -81,3 +81,17 @@ def test_damage_ends_a_read_or_is_skipped(
     if damage is not lose_catalog:
         assert lost <= set(range(90, 100))
     assert "blockgz: FAILURE orders:0 skipped offsets [" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [("value", "offset"), ("offset", "timestamp", "timestampType")])
+def test_a_time_that_microseconds_cannot_hold_is_null(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    times = [1_760_000_000_000_000_000, 2**63 - 1, -(2**63), -1, 1_760_000_000_000]
+    ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(5), timestamps=times))
+    options = parse_options({"path": str(tmp_path), "subscribe": "orders"}, default_start=Earliest())
+    reader = FilteredReader(options, columns)
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert [name for batch in batches for name in batch.schema.names] == [*columns]
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(5))
+    if "timestamp" in columns:
+        found = [each.value for each in batches[0].column("timestamp")]
+        assert found == [None, None, None, -1000, 1_760_000_000_000_000]
