@@ -74,7 +74,8 @@ def test_commands_that_copy_ask_and_those_that_print_warn(skewed: Site, tmp_path
     assert not (tmp_path / "orders.jsonl").exists()
     assert skewed.replayer_json(*export, "--at-rule", "majority")["records"] == 834
     target = f"copy-{uuid.uuid4().hex[:6]}"
-    replay = ("replay", "orders", "--to-topic", target, "--create-topic", "--at", f"@{AT}", "--yes", *skewed.kafka)
+    replay = ("replay", "orders", "--to-topic", target, "--create-topic", "--at", f"@{AT}", "--yes")
+    replay += ("--topic-config", "retention.ms=-1", *skewed.kafka)
     planned = skewed.replayer_json(*replay, "--dry-run")["plan"]
     (cut,) = planned["cuts"]
     assert (cut["end"], cut["first"], cut["later"], cut["earlier"]) == (834, 100, 1, 100)
@@ -96,7 +97,7 @@ def test_what_the_archiver_saw_of_the_log_decides(broker: KafkaBroker, tmp_path:
     def archive(count: int, ahead: int = 0) -> int:
         now = time.time_ns() // 1_000_000
         produce(broker.bootstrap, topic, [NewRecord(b"%d" % n, timestamp=now + ahead) for n in range(count)])
-        site.once(topic, "--groups-interval", "100ms")
+        site.once(topic, "--groups-interval", "100ms", "--ends-interval", "100ms")
         return time.time_ns() // 1_000_000
 
     archive(10)
