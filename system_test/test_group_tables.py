@@ -5,15 +5,20 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.admin import NewTopic
 
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format.keys import TopicFolder
 from replayer.read.group_tables import GroupTable, groups_at
+from system_test.conftest import required_parts
+from system_test.support.archiving import folder_site
+from system_test.support.consumer_groups import commit, committed
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, run, start
 from system_test.support.topics import NewRecord, create_topic, produce
@@ -155,3 +160,94 @@ def test_archiving_ends_in_time_while_no_broker_answers(own_broker: KafkaBroker,
         running.terminate(seconds=30)
         assert time.monotonic() - began < 10
         own_broker.resume()
+
+
+NUM_GROUPS = 12
+OFFSETS_PARTITIONS = 4
+"""Of the topic in which groups keep their offsets; each of two brokers leads half of them."""
+
+
+@pytest.fixture
+def two_brokers() -> Iterator[tuple[KafkaBroker, KafkaBroker]]:
+    """The second one is not the controller, and may be killed."""
+    more = {"offsets.topic.num.partitions": str(OFFSETS_PARTITIONS)}
+    with required_parts():
+        first = KafkaBroker(more)
+    with first, KafkaBroker(more, joins=first) as second:
+        yield first, second
+
+
+def coordinators(bootstrap: str) -> dict[int, int]:
+    """Partition of the offsets' topic -> the broker that leads it."""
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+        (described,) = admin.describe_topics(["__consumer_offsets"])
+    return {each["partition_index"]: each["leader_id"] for each in described["partitions"]}
+
+
+def offsets_partition(group: str) -> int:
+    """As Kafka has it: String.hashCode, its absolute value modulo the number of partitions."""
+    code = 0
+    for character in group:
+        code = (31 * code + ord(character)) & 0xFFFFFFFF
+    return abs(code - (1 << 32) if code >= 1 << 31 else code) % OFFSETS_PARTITIONS
+
+
+def test_groups_of_a_broker_that_died_stay_in_the_tables(
+    two_brokers: tuple[KafkaBroker, KafkaBroker], tmp_path: Path
+) -> None:
+    """And are restored; half of them are not listed then, without an error."""
+    first, second = two_brokers
+    with KafkaAdminClient(bootstrap_servers=first.bootstrap) as admin:
+        admin.create_topics([NewTopic("orders", replica_assignments={0: [1], 1: [1]})])
+    produce(first.bootstrap, "orders", [NewRecord(b"v", partition=n % 2) for n in range(20)])
+    commit(first.bootstrap, "group-00", "orders", {0: 1, 1: 2})
+    leaders = coordinators(first.bootstrap)
+    assert sorted(leaders.values()) == [1, 1, 2, 2]
+    names = [f"group-{number:02d}" for number in range(200)]
+    by_broker = {
+        each: [name for name in names if leaders[offsets_partition(name)] == each][: NUM_GROUPS // 2] for each in (1, 2)
+    }
+    groups = sorted(by_broker[1] + by_broker[2])
+    assert len(groups) == NUM_GROUPS and "group-00" in groups
+    for name in groups:
+        commit(first.bootstrap, name, "orders", {0: 1, 1: 2})
+    mine = next(name for name in (f"mine-{number}" for number in range(100)) if leaders[offsets_partition(name)] == 1)
+    site = folder_site(first.bootstrap, tmp_path / "archive")
+    reader = LocalReader(LocalAddress(site.address))
+
+    def table() -> GroupTable | None:
+        return asyncio.run(groups_at(reader, "topic", TopicFolder("orders"), None))
+
+    def offset_of(name: str) -> int | None:
+        found = table()
+        assert found is None or not found.content.gone
+        by_group = {group.group_id: group for group in found.content.groups} if found is not None else {}
+        assert found is None or by_group.keys() == set(groups), "no group is lost from sight, and none left"
+        return by_group[name].positions[0].offset if by_group else None
+
+    def listed() -> set[str]:
+        with KafkaAdminClient(bootstrap_servers=first.bootstrap) as admin:
+            return {each["group_id"] for each in admin.list_groups(broker_ids=[1])} & set(groups)
+
+    arguments = ("orders", "--groups", "group-*", "--group-id", mine, "--groups-interval", "500ms")
+    alive = by_broker[1][0]
+    with site.start(*arguments) as running:
+        wait_until(lambda: offset_of(alive) == 1, 30, "a table with all groups")
+        second.kill()
+        assert listed() == set(by_broker[1])
+        commit(first.bootstrap, alive, "orders", {0: 3})
+        wait_until(lambda: offset_of(alive) == 3, 90, "a table while half of the groups are not listed")
+        running.terminate()
+    newest = table()
+    assert newest is not None
+    at = datetime.fromtimestamp(newest.slot / 1000 + 0.001, UTC).isoformat()
+    second.start()
+    names = ("--map", r"(.*)=again.\1", "--replication-factor", 1)
+    restore = ("restore", "--at", at, *names, "--yes", "--json", *site.kafka)
+    done = json.loads(site.replayer(*restore, timeout=120).stdout)
+    assert (done["verdict"], sorted(done["groups"])) == ("OK", groups)
+    assert not [warning for warning in done["warnings"] if "consumer groups" in warning]
+    assert [committed(first.bootstrap, name, "again.orders", [0, 1]) for name in (alive, by_broker[2][0])] == [
+        {0: 3, 1: 2},
+        {0: 1, 1: 2},
+    ]

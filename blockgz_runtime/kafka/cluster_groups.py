@@ -19,6 +19,8 @@ from index_format.groups import MAX_METADATA_BYTES, GroupPosition
 ASKED_AT_ONCE = 4
 ANSWER_SECONDS = 5.0
 """So long one group's coordinator is waited for."""
+HURRIED_SECONDS = 2.0
+"""The same once a coordinator gave no answer: that of many other groups may be the same broker."""
 NO_OFFSETS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID)
 """A group that is gone since it was listed, or of a kind that commits none."""
 
@@ -74,11 +76,14 @@ class ClusterGroups:
         for group_id in group_ids:
             waiting.put(group_id)
 
+        asked = Asked({}, {})
+
         def work() -> None:
             try:
                 while time.monotonic() < deadline:
                     group_id = waiting.get_nowait()
-                    answered.put((group_id, self._answer(group_id, topics)))
+                    answer_seconds = HURRIED_SECONDS if asked.failures else ANSWER_SECONDS
+                    answered.put((group_id, self._answer(group_id, topics, answer_seconds)))
             except Empty:
                 pass
             finally:
@@ -87,7 +92,6 @@ class ClusterGroups:
         num_threads = min(ASKED_AT_ONCE, waiting.qsize())
         for _ in range(num_threads):
             threading.Thread(target=work, name="groups", daemon=True).start()
-        asked = Asked({}, {})
         while num_threads:
             try:
                 each = answered.get(timeout=max(0, deadline + 2 * ANSWER_SECONDS - time.monotonic()))
@@ -101,7 +105,7 @@ class ClusterGroups:
                 asked.answers[each[0]] = each[1]
         return asked
 
-    def _answer(self, group_id: str, topics: Mapping[str, int]) -> GroupAnswer | BlockgzError:
+    def _answer(self, group_id: str, topics: Mapping[str, int], seconds: float) -> GroupAnswer | BlockgzError:
         what = f"the offsets of consumer group {group_id[:80]!r} cannot be read"
         # Under read_committed the broker would have us wait for the end of transactions that commit offsets.
         settings = {**self._settings, "group.id": group_id, "isolation.level": "read_uncommitted"}
@@ -109,7 +113,7 @@ class ClusterGroups:
             reader: GroupOffsets = make_client(GroupOffsets, settings)
             try:
                 wanted = ((topic, number) for topic, count in topics.items() for number in range(count))
-                committed = reader.committed(wanted, ANSWER_SECONDS)
+                committed = reader.committed(wanted, seconds)
                 return GroupAnswer(_now_ms(), _positions(committed))
             finally:
                 reader.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 import tempfile
 import uuid
@@ -103,12 +104,16 @@ class KafkaBroker:
         advertised_port: int | None = None,
         listeners: Sequence[str] = (),
         java: Sequence[str] = (),
+        joins: KafkaBroker | None = None,
     ) -> None:
         """`settings` of the broker, beside those of all tests; `advertised_port` is where it sends clients to.
 
-        `listeners` are further ones by name, whose protocols `settings` say; `java` are flags for Java.
+        `listeners` are further ones by name, whose protocols `settings` say; `java` are flags for Java. A broker that
+        `joins` another one, which runs, is the second of its cluster.
         """
-        self._settings = _SETTINGS | dict(settings or {})
+        self._joins = joins
+        of_second = {"process.roles": "broker", "node.id": "2"} if joins is not None else {}
+        self._settings = _SETTINGS | of_second | dict(settings or {})
         classes = java or kept_classes(BROKER_CLASSES)
         self._java = [tool("java"), "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto", *QUICK_JAVA, *classes]
         self._jars = kafka_jars()
@@ -228,18 +233,26 @@ class KafkaBroker:
     def _format(self) -> None:
         more = [f"{name}://{self.bootstrap_of(name)}" for name in self._listeners]
         ours = [f"PLAINTEXT://{self.bootstrap}", f"CONTROLLER://127.0.0.1:{self._controller_port}"]
+        first = self._joins or self
+        if first is not self:
+            ours.pop()
         settings = {
             **self._settings,
             "listeners": ",".join([*ours, *more]),
             "advertised.listeners": ",".join([f"PLAINTEXT://127.0.0.1:{self._advertised_port}", *more]),
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{first._controller_port}",
             "log.dirs": str(self._data),
         }
         self._configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         shutil.copytree(filled_once(cache_folder() / f"formatted-{KAFKA_VERSION}", self._format_once), self._data)
         properties = self._data / "meta.properties"
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        properties.write_text(properties.read_text().replace(_FORMATTED_ID, cluster_id))
+        text = properties.read_text()
+        if self._joins is None:
+            properties.write_text(text.replace(_FORMATTED_ID, _new_id()))
+        else:
+            (cluster_id,) = re.findall(r"cluster\.id=(.*)", (self._joins._data / "meta.properties").read_text())
+            text = text.replace(_FORMATTED_ID, cluster_id).replace("node.id=1", "node.id=2")
+            properties.write_text(re.sub(r"directory\.id=.*", f"directory.id={_new_id()}", text))
 
     def _format_once(self, folder: Path) -> None:
         configuration = self._configuration.with_name("format.properties")
@@ -259,3 +272,7 @@ class KafkaBroker:
                 return bool(admin.describe_cluster()["brokers"])
         except KafkaError:
             return False
+
+
+def _new_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
