@@ -1,7 +1,6 @@
 """Cuts by time: against a plain judge, and on records whose clocks are wrong."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 
@@ -16,6 +15,7 @@ from replayer.read.positions import AtTime, BeforeTime, Budget, Rule
 from replayer.read.selection import Positions, select
 from tests.replayer.conftest import Opened
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
+from tests.support.selections import judged_cut
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -48,20 +48,6 @@ def put_ends(
     )
     slot = -(-(at + 100) // MINUTE) * MINUTE
     archive.put(dated_key(groups_home(archive.layout, TopicFolder("orders", incarnation)), slot), encode(table))
-
-
-def judge(rows: Sequence[tuple[int, int]], at: int, start: int, end: int, settled: int) -> int:
-    """The rule of FORMAT.md, record by record."""
-    lowest, best, total = None, None, 0
-    for offset, timestamp in rows:
-        if not start <= offset < end:
-            continue
-        if timestamp >= at and (lowest is None or total < lowest):
-            lowest, best = total, offset
-        total += 1 if timestamp >= at else -1 if timestamp >= 0 else 0
-        if lowest is not None and total >= lowest + settled:
-            return best
-    return end if lowest is None or total < lowest else best
 
 
 def skewed(rng: random.Random, count: int) -> list[int]:
@@ -118,7 +104,7 @@ def test_cuts_agree_with_the_judge(
         start = first if lower is None else min(lower, end)
         stop = end if lower is None or upper is None else min(upper, end)
         told = f"seed {seed}, time {at}, {seen}"
-        assert found.end == judge(rows, at, min(start, stop), max(start, stop), settled), told
+        assert found.end == judged_cut(rows, at, min(start, stop), max(start, stop), settled), told
         kafka = next((each for each, timestamp in rows if timestamp >= at), end)
         assert (found.first, opened.read(lambda archive: use(archive, "first")).end) == (kafka, kafka), told
         later = [timestamp for each, timestamp in rows if each < found.end and timestamp >= at]

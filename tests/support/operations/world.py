@@ -51,9 +51,11 @@ from index_format.records import Record, iter_records
 from replayer.coverage.partition_coverage import partition_coverage
 from replayer.read import lookup
 from replayer.read.archive import Archive
+from replayer.read.cuts import find_cut
 from replayer.read.follow import last_records
+from replayer.read.group_tables import EndsAround
 from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import AtTime, Earliest, OffsetRange
+from replayer.read.positions import AtTime, BeforeTime, Earliest, OffsetRange
 from replayer.read.selection import Selection
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition
@@ -63,6 +65,7 @@ from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog, MemoryStore
 from tests.support.operations.model import Answer, Model
 from tests.support.operations.views import paged, plain, scanned, told
+from tests.support.selections import judged_cut
 
 TOPIC, PARTITION = "orders", 3
 GRACE = SHORTEST_GRACE_SECONDS
@@ -145,7 +148,10 @@ def log_of(number: int, word: str, *, is_text: bool) -> tuple[Record, ...]:
     rng, offset, records = random.Random(number), 0, list[Record]()
     while offset < LOG_END:
         key, headers = (None, ()) if is_text else (rng.choice([None, *KEYS]), rng.choice([(), (("h", b"x"),)]))
-        records.append(Record(offset, FIRST_TIMESTAMP + offset, 0, key, f"{word} {offset}".encode(), headers))
+        # Some clocks are ahead, and some records come late.
+        skew = 400 if offset % 17 == 3 else -300 if offset % 29 == 5 else 0
+        timestamp = FIRST_TIMESTAMP + offset + skew
+        records.append(Record(offset, timestamp, 0, key, f"{word} {offset}".encode(), headers))
         offset += rng.choice([1, 1, 1, 2, 6])
     return tuple(records)
 
@@ -311,7 +317,8 @@ class World:
         assert all(each.outcome is Outcome.COMMITTED for each in done), done
         floor = max((self._within(each.plan.keys, each.plan.going.pruned_before) for each in done), default=0)
         if keep.since_ms is not None:
-            assert not any(since_offset <= at < floor for at in self.model.living), "a record goes that is to stay"
+            gone = [record for at, record in self.model.living.items() if at < floor]
+            assert all(record.timestamp < keep.since_ms for record in gone), "a record goes that is to stay"
         self.model.floor = max(self.model.floor, floor)
         self.is_rewritten |= bool(done)
         if done:
@@ -613,6 +620,9 @@ class World:
             later = [record for record in living if record.timestamp >= time]
             found = told(self.run(lookup.look_up_position(partition, AtTime(time))))
             assert found == (later[0] if later else "afterlast"), found
+            rows = [(record.offset, record.timestamp) for record in living]
+            cut = self.run(find_cut(partition, BeforeTime(time), EndsAround()))
+            assert cut.end == judged_cut(rows, time, partition.start_offset, partition.next_offset), cut
 
     def finish(self) -> None:
         """Graces pass, garbage is collected: all is still there that must be, and nothing holds what was erased."""
