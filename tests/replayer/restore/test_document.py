@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from blockgz_runtime.errors import UsageError
+from replayer.read.archive import Archive
+from replayer.read.positions import AtOffset, BeforeTime
 from replayer.restore.document import (
     RestoreGroups,
     RestorePlan,
@@ -14,6 +16,9 @@ from replayer.restore.document import (
     refuse_group_twins,
     refuse_twins,
 )
+from replayer.restore.request import Surroundings, replay_of
+from tests.support.memory_reader import MemoryReader
+from tests.support.memory_store import MemoryStore
 
 
 def topic(source: str, target: str | None = None, **fields: Any) -> TopicToRestore:
@@ -95,3 +100,27 @@ def test_two_topics_of_one_name_are_refused() -> None:
     with pytest.raises(UsageError, match="a~1 is to be restored twice"):
         refuse_twins([topic("a~1", "x"), topic("a~1", "y")])
     refuse_twins([topic("a~1"), topic("b~1")])
+
+
+def test_a_plan_without_a_rule_keeps_kafkas_and_its_jobs_their_names() -> None:
+    document = msgspec.json.decode(plan_text(PLAN))
+    del document["at_rule"]
+    older = parse_plan(msgspec.json.encode(document), "plan.json")
+    (small, *_) = older.topics
+    around = Surroundings(Archive(MemoryReader({})), {}, MemoryStore())
+    asked = replay_of(older, small, "night", around).selection
+    assert asked.asked == ("earliest", "@1760000000000")
+    assert asked.positions.end == BeforeTime(1_760_000_000_000, "first")
+
+
+def test_the_cuts_of_a_plan_are_where_its_partitions_end() -> None:
+    plan = msgspec.structs.replace(PLAN, at_rule="majority", topics=(topic("small~1", cuts={0: 17, 7: 4}),))
+    asked = replay_of(
+        plan, plan.topics[0], "night", Surroundings(Archive(MemoryReader({})), {}, MemoryStore())
+    ).selection
+    assert asked.positions.of(0) == (None, AtOffset(17))
+    assert asked.positions.of(1) == (None, BeforeTime(1_760_000_000_000, "majority"))
+    assert asked.asked == ("earliest", "@1760000000000", "majority")
+    broken = msgspec.structs.replace(plan, topics=(topic("small~1", cuts={0: -1}),))
+    with pytest.raises(UsageError, match="not the plan of a restore"):
+        parse_plan(plan_text(broken), "plan.json")
