@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, StoreError, UsageError
+    from blockgz_runtime.errors import AccessDenied, CutUndecided, NoArchiveThere, NotInArchive, StoreError, UsageError
     from index_format.errors import BlockgzError, FormatError
     from replayer.errors import DeliveryFailed, ReplayRefused
     from replayer.library.archive import BATCH_SCHEMA, Archive, ArchivedRecord, LostRecords, open_archive
@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 __version__: str
 
 _HOMES = {
-    "blockgz_runtime.errors": ("AccessDenied", "NoArchiveThere", "NotInArchive", "StoreError", "UsageError"),
+    "blockgz_runtime.errors": (
+        "AccessDenied",
+        "CutUndecided",
+        "NoArchiveThere",
+        "NotInArchive",
+        "StoreError",
+        "UsageError",
+    ),
     "index_format.errors": ("BlockgzError", "FormatError"),
     "replayer.errors": ("DeliveryFailed", "ReplayRefused"),
     "replayer.library.archive": ("BATCH_SCHEMA", "Archive", "ArchivedRecord", "LostRecords", "open_archive"),
@@ -25,6 +32,7 @@ __all__ = [
     "Archive",
     "ArchivedRecord",
     "BlockgzError",
+    "CutUndecided",
     "DeliveryFailed",
     "FormatError",
     "LostRecords",

@@ -25,6 +25,7 @@ FOUND_AS = {
     "an unreachable cluster holds commits back": "dropped",
     "the budget of what waits is not kept": "memory",
     "what was polled is forgotten as a partition leaves": "dropped",
+    "a topic is left that one answer lacks": "error",
     "partitions are given up before a commit is answered": "error",
 }
 FIRST_SEED = {

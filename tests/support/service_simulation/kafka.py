@@ -20,6 +20,8 @@ BROKER_SECONDS = 10.0
 COMMIT_SECONDS = 0.3
 """Until a commit of the group's offsets is answered."""
 FACTS_SECONDS = 3.0
+TOPIC_SECONDS = 5.0
+"""How often archivers look for topics."""
 BASE_MS = 1_760_000_000_000
 
 
@@ -106,8 +108,16 @@ class SimulatedConsumer:
             self._member = member
             self._kafka.group.join(member)
         else:
+            self._check_left(self._member.topics.difference(topics))
             self._member.topics = frozenset(topics)
             self._kafka.group.rebalance()
+
+    def _check_left(self, topics: Collection[str]) -> None:
+        """A topic that was there all the time is not left because one answer lacked it."""
+        for name in topics:
+            topic = self._kafka.cluster.topics.get(name)
+            if topic is not None and topic.created_at < NOW.hub.now - 3 * TOPIC_SECONDS:
+                NOW.hub.failures.append(AssertionError(f"{self._host} leaves topic {name}, which is there"))
 
     def unsubscribe(self) -> None:
         if self._member is not None:
@@ -300,7 +310,11 @@ class SimulatedCluster:
 
     def topics(self) -> dict[str, int]:
         self._reach("topics")
-        return {name: len(topic.logs) for name, topic in self._kafka.cluster.topics.items()}
+        known = {name: len(topic.logs) for name, topic in sorted(self._kafka.cluster.topics.items())}
+        if self._kafka.cluster.has_started:
+            self._kafka.cluster.has_started = False
+            return dict(list(known.items())[1:])
+        return known
 
     def cluster_id(self) -> str | None:
         host = self._kafka.request("cluster_id")

@@ -115,6 +115,8 @@ class Cluster:
         """Until when the cluster answers nobody (None), or not this host."""
         self.id_hiccups: dict[str | None, float] = {}
         """Until when nobody is told ids."""
+        self.has_started = False
+        """Whether a broker has just started: the next one who asks for topics is not told of all."""
         self.waiting: list[Task] = []
         """Consumers that wait for something to happen."""
         self.last_epoch_of_new_topics = 0

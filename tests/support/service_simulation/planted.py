@@ -46,6 +46,9 @@ PLANTED = {
     "what was polled is forgotten as a partition leaves": Bug(
         "archiver.ingest.assignment", "GroupMember._hand_over", "self._ownership.offer(event)", "pass"
     ),
+    "a topic is left that one answer lacks": Bug(
+        "archiver.ingest.topics", "TopicWatch.topics", "*(missing - self._missing)", "*()"
+    ),
     "partitions are given up before a commit is answered": Bug(
         "archiver.ingest.kafka_source", "KafkaSource._await_commit", "if self._unanswered:", "if False:"
     ),

@@ -15,6 +15,7 @@ from blockgz_runtime.errors import BufferFailed, BufferFull
 from blockgz_runtime.store.retry import LONGEST_REFUSAL_SECONDS
 from tests.support.service_simulation.group import HEARTBEAT_SECONDS, METADATA_SECONDS, SESSION_SECONDS, Member
 from tests.support.service_simulation.judge import Violation, check_threads, judge, marker_key, stayed_unknown
+from tests.support.service_simulation.kafka import TOPIC_SECONDS
 from tests.support.service_simulation.logs import Log, Partition
 from tests.support.service_simulation.store import Noise, Spell, Trouble
 from tests.support.service_simulation.world import Run, World, base_config
@@ -96,7 +97,7 @@ class Schedule:
             update={
                 "chunk_interval": rng.choice((3.0, 6.0, 15.0)),
                 "chunk_records": rng.choice((None, None, 7)),
-                "topic_refresh": 5.0,
+                "topic_refresh": TOPIC_SECONDS,
                 "grace": 10.0,
                 "once": not is_sick and rng.random() < 0.1,
                 "memory": rng.choice((32 * 1024**2, 256 * 1024)),
@@ -117,6 +118,7 @@ class Schedule:
         else:
             self._disturb()
             self._take_over_some()
+            self._answer_short_once()
         world.hub.call_at(LOOK_SECONDS, self._look)
 
     def _produce(self) -> None:
@@ -166,6 +168,12 @@ class Schedule:
         if chance.random() < TAKEN_OVER_SHARE:
             for _ in range(3):
                 self.world.hub.call_at(3 + chance.random() * (self.shape.seconds - 4), lambda: _take_over(self, chance))
+
+    def _answer_short_once(self) -> None:
+        chance = random.Random(f"short answers of {self.world.seed}")  # apart, as above
+        if chance.random() < TAKEN_OVER_SHARE:
+            at = 3 + chance.random() * (self.shape.seconds - 4)
+            self.world.hub.call_at(at, lambda: setattr(self.world.cluster, "has_started", True))
 
     def _heal(self) -> None:
         world = self.world
