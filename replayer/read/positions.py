@@ -77,7 +77,7 @@ class BeforeEnd:
 
 @dataclass
 class Budget:
-    """Stored bytes of blocks that the cuts of one command may still read."""
+    """Stored bytes of blocks that one command may still read for its cuts, or to count records by time."""
 
     left: int = 20 * 2**30
     used: int = 0

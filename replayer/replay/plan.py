@@ -29,7 +29,7 @@ from replayer.read.blocks import (
 from replayer.read.cuts import Cut
 from replayer.read.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
 from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.positions import OffsetRange
+from replayer.read.positions import Budget, OffsetRange
 from replayer.read.prefetch import prefetched, streamed
 from replayer.read.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
 from replayer.replay.pipeline import KeepPartitions, Router
@@ -174,7 +174,7 @@ class ReplayPlan:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether exactly so many records will be written."""
+        """Return whether `records` is the number that will be written, not only a bound."""
         return all(source.is_exact for source in self.sources)
 
     @property
@@ -205,15 +205,8 @@ EDGE_BYTES = 1024**3
 EVERYTHING = Reading()
 
 
-@dataclass
-class EdgeBudget:
-    """Stored bytes that may still be read to count the records of blocks that a time divides."""
-
-    left: int = EDGE_BYTES
-
-
 async def describe_source(
-    selection: Selection, reading: Reading = EVERYTHING, budget: EdgeBudget | None = None
+    selection: Selection, reading: Reading = EVERYTHING, budget: Budget | None = None
 ) -> SourcePartition:
     """Return the records, sizes and times of a selection.
 
@@ -221,7 +214,7 @@ async def describe_source(
     timestamp as many as `budget` allows; the rest count whole. One index more is read for the record format. Raises a
     FormatError or ObjectMissing if the archive is damaged, unless the reading skips damage.
     """
-    on_damage, budget = reading.on_damage(selection.partition), budget or EdgeBudget()
+    on_damage, budget = reading.on_damage(selection.partition), budget or Budget(EDGE_BYTES)
 
     async def described(partition: ArchivedPartition) -> SourcePartition:
         return await _described(selection._replace(partition=partition), reading, on_damage, budget)
@@ -230,7 +223,7 @@ async def describe_source(
 
 
 async def _described(
-    selection: Selection, reading: Reading, on_damage: DamagePolicy, budget: EdgeBudget
+    selection: Selection, reading: Reading, on_damage: DamagePolicy, budget: Budget
 ) -> SourcePartition:
     partition, (start, end) = selection[:2]
     sums = _Sums(selection.offsets, reading.filter, budget)
@@ -269,7 +262,7 @@ class _Sums:
 
     offsets: OffsetRange
     asked: RecordFilter
-    budget: EdgeBudget
+    budget: Budget
     records: int = 0
     bytes: int = 0
     times: TimeBounds | None = None
@@ -308,8 +301,7 @@ class _Sums:
         if not self.asked.may_match(block):
             return False
         if not self.holds(block, *place):
-            if not self._holds_offsets(*place) or self.budget.left >= block.byte_length:
-                self.budget.left -= block.byte_length
+            if not self._holds_offsets(*place) or self.budget.take(block.byte_length):
                 return True
             self.is_exact = False
         self.add(block, block.num_records, block.byte_length_uncompressed)

@@ -22,7 +22,7 @@ from replayer.kafka.topic_pin import TopicPin
 from replayer.read.archive import Archive
 from replayer.read.inventory import compare
 from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import OffsetRange
+from replayer.read.positions import Budget, OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Reading, Selection, cuts_of, selected
 from replayer.replay.asked import asked_of
@@ -45,7 +45,7 @@ from replayer.replay.jobs.log import FolderLog
 from replayer.replay.ledger import LanePosition, Ledger, decode_position, refuse_long_metadata
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.plan import (
-    EdgeBudget,
+    EDGE_BYTES,
     JobState,
     Preflight,
     SourcePartition,
@@ -238,7 +238,10 @@ def _known(
     jobs: Store,
     kept: JobRequest | None,
 ) -> tuple[ReplayRequest, Job, JobRequest | None]:
-    """The job of a request, and what its folder keeps; without a rule for `--at`, one that began by Kafka's goes on."""
+    """Return the request, its job and what that job's folder keeps.
+
+    A job that an earlier release began by Kafka's rule is found as well, if the request has no rule for `--at`.
+    """
     found = []
     for each in request.by_rules:
         job = job_of(each, opened, pipeline)
@@ -483,7 +486,7 @@ async def ask_before(
 ) -> Preflight:
     """Ask archive and cluster; change nothing. `codec` compresses what is sent."""
     remaining, facts, now_ms = known.remaining, target.facts, wall_clock()
-    budget = EdgeBudget()
+    budget = Budget(EDGE_BYTES)
     sources = [_as_sent(await describe_source(each, known.planning, budget), request, now_ms) for each in remaining]
     there = facts is not None and target.creates is None
     lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}

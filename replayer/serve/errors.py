@@ -29,7 +29,7 @@ WORDS = {
     405: ("this cannot be done here", "the operation at this address takes another method", "see /api"),
     413: ("the request is too large", f"it has more than {MAX_BODY_BYTES} bytes", "ask for less at once"),
 }
-"""What is told of requests that no route answers, by status."""
+"""By status, the messages of requests that no route answers."""
 
 Failure = dict[str, Any]
 

@@ -22,7 +22,7 @@ from replayer.serve.errors import told
 from replayer.serve.replays import Replays
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Tasks
-from replayer.serve.verifying import OpenDamage, Reports, unknown_damage
+from replayer.serve.verifying import OpenDamage, Reports
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ FILES_AT_ONCE = 4
 MOST_LARGE = 16
 """Answers of more bytes than that, each held until its client has taken it."""
 KEPT_SECONDS = 2.0
-"""A page waits so long for the store of jobs, which may hang."""
+"""Seconds a page waits for the store of jobs, which may hang."""
 MOST_STREAMS = 16
 """Of records, each of which reads ahead."""
 MOST_WATCHED = 100
@@ -84,7 +84,7 @@ class Service:
         return BoundedAnswer(self.large, pieces(body), media_type, length | dict(headers or {}))
 
     async def open_damage(self) -> list[OpenDamage]:
-        """Return what verifications found damaged, and none after them right, of topics that are still there."""
+        """Return the damage of topics in the archive that no later verification found repaired."""
         view, reports, look = self.view, self.reports, self.kept
         if look.is_due:
             address = view.archive.reader.address
@@ -94,7 +94,8 @@ class Service:
         found = await self.in_thread(reports.open_damage, view.archive_id)
         if reports.kept is None or look.error is not None:
             why = "it does not answer" if look.error is None else told(look.error)[1]["error"]
-            found.append(unknown_damage(f"what earlier verifications found, beside the jobs, cannot be read: {why}"))
+            text = f"what earlier verifications found, beside the jobs, cannot be read: {why}"
+            found.append(OpenDamage("", None, None, None, text, "records", ""))
         return [each for each in found if view.holds(each.folder)]
 
     @property

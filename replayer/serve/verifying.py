@@ -58,11 +58,6 @@ class OpenDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "t
         return self.folder, self.partition, self.start, self.end, self.reason
 
 
-def unknown_damage(why: str) -> OpenDamage:
-    """Return what stands for damage that cannot be told."""
-    return OpenDamage("", None, None, None, why, "records", "")
-
-
 @stored
 class KeptDamage(Sealed, frozen=True, kw_only=True):
     """The open damage of one archive, beside the folders of jobs: `~damage/{archive}.json`."""
@@ -350,16 +345,14 @@ async def verify(
     if settings.reports is not None:
         name = f"verify-{datetime.now(UTC):%Y%m%dT%H%M%S}-{task.id[-6:]}.json"
         ReportFiles((settings.reports / name,), settings.sign_key).write(document)
-    lost = [each for partition in document["partitions"] for each in partition["lost"]]
-    records = sum(partition["records"] for partition in document["partitions"])
     task.result = {
         "verdict": document["verdict"],
         "report": name,
-        "records": records,
-        "partitions": len(document["partitions"]),
-        "chunks": sum(partition["chunks"] for partition in document["partitions"]),
-        "checked_chunks": sum(partition["checked_chunks"] for partition in document["partitions"]),
-        "lost_ranges": len(lost),
+        "records": sum(each.records for each in report.partitions),
+        "partitions": len(report.partitions),
+        "chunks": report.chunks,
+        "checked_chunks": report.checked_chunks,
+        "lost_ranges": sum(len(each.lost) for each in report.partitions),
         "warnings": document["warnings"],
     }
     task.all = task.done

@@ -221,11 +221,9 @@ def differs(before: ConnectRecord, after: ConnectRecord) -> bool:
 
 
 def _same(old: Any, new: Any) -> bool:
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return type(old) is type(new) and bool(old == new)
-    return all(type(old.get(name)) is type(value) and old.get(name) == value for name, value in new.items()) and all(
-        value is None or name in new for name, value in old.items()
-    )
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(_same(old.get(name), new.get(name)) for name in {**old, **new})
+    return type(old) is type(new) and bool(old == new)
 
 
 def _holds(data: Any, path: tuple[str, ...]) -> bool:

@@ -8,9 +8,10 @@ import pytest
 
 from blockgz_runtime.record_filter import KeyIn, RecordFilter
 from index_format.errors import CorruptBlock
+from replayer.read.positions import Budget
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Reading
-from replayer.replay.plan import EdgeBudget, TimeBounds, describe_source
+from replayer.replay.plan import TimeBounds, describe_source
 from tests.support.archives import ArchiveWriter, records
 from tests.support.selections import selections_of
 
@@ -51,9 +52,9 @@ def test_blocks_beyond_the_budget_count_whole(tmp_path: Path) -> None:
     index = writer.commit(records(range(100), timestamps=[1000, 2000] * 50), block_bytes=900)
     (selection,) = selections_of(tmp_path, "budget", 0, 99)
     later = Reading(RecordFilter(since=1500))
-    source = asyncio.run(describe_source(selection, later, EdgeBudget()))
+    source = asyncio.run(describe_source(selection, later, Budget()))
     assert (source.records, source.timestamps, source.is_exact) == (49, TimeBounds(2000, 2000), True)
-    one = EdgeBudget(index.blocks[0].byte_length)
+    one = Budget(index.blocks[0].byte_length)
     source = asyncio.run(describe_source(selection, later, one))
     first, last = index.blocks[0].num_records // 2, (index.blocks[-1].num_records - 1) // 2
     between = sum(block.num_records for block in index.blocks[1:-1])
