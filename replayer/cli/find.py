@@ -22,6 +22,7 @@ from replayer.cli.options.archive_options import archive_options, cache_option, 
 from replayer.cli.options.options import format_option, limit_option, time_printer, times_option
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 from replayer.place import ArchivePlace
+from replayer.read.cuts import behind_note
 from replayer.read.formatting import Printer
 from replayer.read.lookup import TimedOffset, offset_at
 from replayer.read.positions import AtTime, parse_time
@@ -101,6 +102,9 @@ async def _find_times(
             for at in times
             for each in await asyncio.gather(*(offset_at(partition, at) for partition in partitions))
         ]
+    for partition, each in zip(partitions * len(times), offsets, strict=True):
+        if note := behind_note(partition, each.time, each.offset):
+            click.echo(f"note: {note}", err=True)
     _print_offsets(offsets, *form)
     return 0 if any(each.found for each in offsets) else NOTHING_FOUND
 

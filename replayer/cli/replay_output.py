@@ -63,8 +63,15 @@ def _print_plan(plan: ReplayPlan) -> None:
     print_table(columns, rows, droppable=("SIZE", "FROM", "TO"), title=title, file=sys.stderr)
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
+    print_cut_bytes(plan.cut_bytes)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
+
+
+def print_cut_bytes(num_bytes: int) -> None:
+    """Print on stderr how much was read to find the ends as of a time."""
+    if num_bytes:
+        click.echo(f"read {bytes_text(num_bytes)} of blocks to find the cuts", err=True)
 
 
 def _count_text(plan: ReplayPlan) -> str:

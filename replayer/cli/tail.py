@@ -102,7 +102,7 @@ class _Tail(NamedTuple):
         follower = Follower(
             archive,
             self.topic.topic,
-            [Followed(partition, offsets.end) for partition, offsets, _ in selections],
+            [Followed(partition, offsets.end) for partition, offsets, *_ in selections],
             lambda line: click.echo(line, err=True),
             watch_for_partitions=self.topic.partitions is None and self.selection.partitions is None,
         )

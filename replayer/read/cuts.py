@@ -467,6 +467,24 @@ def cut_lines(cuts: Sequence[tuple[str, int, Cut]]) -> list[str]:
     return lines
 
 
+def behind_note(partition: ArchivedPartition, at: int, found: int, end: int = END, outcome: str = "") -> str | None:
+    """Say how many records from before a time lie in offsets [found, end), as far as loaded bounds show it.
+
+    `found` is the first record of the time or later, `outcome` says what becomes of those behind it.
+    """
+    spans = [each.span for each in partition.spans if found <= each.span.start_offset < end]
+    stamped = [span for span in spans if 0 <= span.min_timestamp < at]
+    # If a span reaches the time, at least one of its records is from before it.
+    count = sum(span.num_records if span.max_timestamp < at else 1 for span in stamped)
+    is_near = all(at - span.min_timestamp <= MINUTE_MS for span in stamped)
+    if not count or (count <= FEW_RECORDS and is_near):
+        return None
+    return (
+        f"{partition.topic}:{partition.partition}  offset {found} is the first record stamped {time_text(at)} or later: "
+        f"at least {counted(count)} stamped before that {'is' if count == 1 else 'are'} behind it{outcome}"
+    )
+
+
 def refuse_doubtful(cuts: Sequence[tuple[str, int, Cut]], remedy: str = CHOOSE_BY_ARGUMENT) -> None:
     """Raise CutUndecided if a person has to choose by which rule a partition ends, and did not."""
     doubtful = [each for each in cuts if each[2].doubt is not None and not each[2].is_chosen]

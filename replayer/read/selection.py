@@ -27,7 +27,7 @@ from replayer.read.blocks import (
     stored_blocks,
     worked,
 )
-from replayer.read.cuts import Cut, find_cut
+from replayer.read.cuts import PARTITIONS_SHOWN, Cut, behind_note, find_cut
 from replayer.read.damage import MOST_REWRITES, STOP, Damaged, DamagePolicy, Unreadable
 from replayer.read.group_tables import EndsAround, ends_around
 from replayer.read.partition import END, ArchivedPartition, Chunk
@@ -51,6 +51,8 @@ class Selection(NamedTuple):
     offsets: OffsetRange
     cut: Cut | None = None
     """How the end was found, if it is as of a time."""
+    notes: tuple[str, ...] = ()
+    """Sentences about records on the wrong side of times that start or end the offsets."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class Positions:
         """Return the start and the end for a partition."""
         start, end = self.of_partitions.get(number, (None, None))
         return start or self.start, end or self.end
+
+    @property
+    def cut_bytes(self) -> int:
+        """Return how many stored bytes were read to find the ends as of a time."""
+        return self.end.budget.used if isinstance(self.end, BeforeTime) else 0
 
     @property
     def as_first(self) -> "Positions | None":
@@ -166,10 +173,29 @@ async def _seen(
 async def _select(partition: ArchivedPartition, positions: Positions, seen: EndsAround | None) -> Selection:
     start, end = positions.of(partition.partition)
     if not isinstance(end, BeforeTime):
-        return Selection(partition, await resolve_range(partition, start, end))
+        found = await resolve_range(partition, start, end)
+        return Selection(partition, found, None, tuple(_behind(partition, found, start, end)))
     cut = await find_cut(partition, end, seen or EndsAround())
     first = await resolve_position(start or Earliest(), partition)
-    return Selection(partition, OffsetRange(first, max(first, cut.end)), cut)
+    found = OffsetRange(first, max(first, cut.end))
+    return Selection(partition, found, cut, tuple(_behind(partition, found, start, end)))
+
+
+def _behind(
+    partition: ArchivedPartition, offsets: OffsetRange, start: Position | None, end: Position | None
+) -> Iterator[str]:
+    places = ((start, *offsets, ", and included"), (end, offsets.end, END, ", and left out"))
+    for position, found, last, outcome in places:
+        if isinstance(position, AtTime):
+            note = behind_note(partition, position.timestamp, found, last, outcome)
+            yield from [note] if note else []
+
+
+def notes_of(chosen: Iterable[Selection]) -> list[str]:
+    """Return the notes of selections, the first few of them."""
+    notes = [note for each in chosen for note in each.notes]
+    more = len(notes) - PARTITIONS_SHOWN
+    return [*notes[:PARTITIONS_SHOWN], *([f"{more} more such partitions"] if more > 0 else [])]
 
 
 class Reading(NamedTuple):

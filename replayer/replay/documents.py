@@ -33,6 +33,7 @@ def plan_json(plan: ReplayPlan) -> dict[str, Any]:
             for source in plan.sources
         ],
         "cuts": [cut.document(partition) for _, partition, cut in plan.cuts],
+        "cut_bytes": plan.cut_bytes,
         "job": plan.job.name,
         "transactional": plan.job.transactional,
         "records_before": plan.job.written,

@@ -146,7 +146,11 @@ def pinned(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]
         for position in recorded.values()
         for source, progress in position.sources.items()
     }
-    return [each._replace(offsets=ranges.get(each.partition.partition, each.offsets)) for each in selections]
+    # What was found again just now, an end as of a time, does not count then.
+    return [
+        Selection(each.partition, ranges[each.partition.partition]) if each.partition.partition in ranges else each
+        for each in selections
+    ]
 
 
 def refuse_other_job(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosition]) -> None:

@@ -141,6 +141,8 @@ class Preflight:
     """Settings that the target is created with for the time of the replay, in place of its own."""
     cuts: tuple[tuple[str, int, Cut], ...] = ()
     """By topic and partition, how ends as of a time were found."""
+    cut_bytes: int = 0
+    """Stored bytes of blocks that were read to find the cuts."""
     can_hold: bool = True
     """Whether the target's retention can be held for the time of the replay."""
 
@@ -166,6 +168,7 @@ class ReplayPlan:
     """As Preflight's."""
     cuts: tuple[tuple[str, int, Cut], ...] = ()
     """As of the preflight."""
+    cut_bytes: int = 0
 
     @property
     def records(self) -> int:
@@ -383,7 +386,7 @@ async def _first_too_large(
             case _:
                 return reading.filter.may_match(span)
 
-    for partition, (start, end), _ in selections:
+    for partition, (start, end), *_ in selections:
         batches = scan(partition, start, end, may_hold_one, on_damage=reading.on_damage(partition))
         async with aclosing(batches):
             async for batch in batches:

@@ -27,6 +27,7 @@ def make_plan(preflight: Preflight) -> ReplayPlan:
         preflight.notes,
         preflight.lifted,
         preflight.cuts,
+        preflight.cut_bytes,
     )
 
 

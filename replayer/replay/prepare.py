@@ -24,7 +24,7 @@ from replayer.read.inventory import compare
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import Budget, OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.selection import Reading, Selection, cuts_of, selected
+from replayer.read.selection import Reading, Selection, cuts_of, notes_of, selected
 from replayer.replay.asked import asked_of
 from replayer.replay.job import (
     Job,
@@ -508,7 +508,8 @@ async def ask_before(
         known.pipeline.router,
         known.state(resume=request.resume),
         creates=target.creates is not None,
-        notes=(*target.notes, *notes),
+        notes=(*target.notes, *notes, *notes_of(remaining)),
         lifted=lifted,
         cuts=cuts_of(remaining),
+        cut_bytes=request.selection.positions.cut_bytes,
     )

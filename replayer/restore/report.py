@@ -12,10 +12,10 @@ from replayer.restore.document import RestorePlan
 from replayer.restore.topic_replay import TopicOutcome
 
 
-def plan_document(name: str, plan: RestorePlan, seconds: float) -> dict[str, Any]:
-    """The plan, and the seconds that it takes at the least."""
+def plan_document(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> dict[str, Any]:
+    """The plan, the seconds that it takes at the least, and the bytes that were read to find its cuts."""
     whole: dict[str, Any] = msgspec.to_builtins(plan)
-    totals = {"records": plan.records, "bytes": plan.bytes, "seconds": round(seconds, 3)}
+    totals = {"records": plan.records, "bytes": plan.bytes, "seconds": round(seconds, 3), "cut_bytes": cut_bytes}
     totals |= {"acls": plan.acls, "topics_with_unknown_acls": plan.without_acls}
     return {"restore": name, "totals": totals, "plan": whole}
 

@@ -14,6 +14,7 @@ from blockgz_runtime.errors import (
     PARTLY_FAILED,
     USAGE,
     BrokerUnreachable,
+    CutUndecided,
     PartitionUnavailable,
     StoreUnavailable,
     exit_code,
@@ -34,17 +35,34 @@ WORDS = {
 Failure = dict[str, Any]
 
 
+class CutsInDoubt(CutUndecided):
+    """A replay ends as of a time, and a person has to choose by which rule; `cuts` are as in its plan."""
+
+    def __init__(self, at: str, cuts: Sequence[dict[str, Any]]) -> None:
+        cut = cuts[0]
+        super().__init__(
+            f"it is not certain which records of {len(cuts)} partitions are from before {at}",
+            why=f"partition {cut['partition']}: {cut['doubt']}; by majority it ends before offset {cut['majority']}, by "
+            f"Kafka's rule before {cut['first']}",
+            remedy="look at the records around both offsets, and repeat the request with at_rule majority or first",
+        )
+        self.cuts = cuts
+
+
 def status_of(error: BlockgzError) -> int:
     """The HTTP status of an error."""
     if isinstance(error, StoreUnavailable | BrokerUnreachable | PartitionUnavailable):
         return 503
+    if isinstance(error, CutsInDoubt):
+        return 409
     return STATUS_OF_CODE.get(exit_code(error), 502)
 
 
 def failure_of(error: BlockgzError) -> Failure:
     """The body of an answer: passwords in URLs are masked."""
     told = {"error": error.what, "why": error.why, "do": error.remedy}
-    return {name: masked_urls(" ".join((text or "").split())) for name, text in told.items()}
+    failure: Failure = {name: masked_urls(" ".join((text or "").split())) for name, text in told.items()}
+    return failure | ({"cuts": error.cuts} if isinstance(error, CutsInDoubt) else {})
 
 
 def trouble_of(error: Exception | None) -> Failure | None:

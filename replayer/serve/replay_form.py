@@ -23,6 +23,9 @@ class ReplayForm(BaseModel):
     start: Text | None = Field(None, alias="from")
     to: Text | None = None
     at: Text | None = None
+    at_rule: Literal["majority", "first"] | None = Field(
+        None, description="Where `at` ends a partition whose clocks disagree; without it, a doubt is answered with 409"
+    )
     since: Text | None = None
     until: Text | None = None
     key: Texts = []

@@ -39,7 +39,7 @@ from replayer.replay.jobs.log import this_process
 from replayer.replay.jobs.summary import JobState, job_signs, job_state, summary_of
 from replayer.replay.stages import wall_clock as now_ms
 from replayer.replay.target_topic import state_folder
-from replayer.serve.errors import failure_of
+from replayer.serve.errors import CutsInDoubt, failure_of
 from replayer.serve.replay_form import ReplayForm, form_of
 from replayer.serve.settings import ServeSettings
 
@@ -132,7 +132,7 @@ class Replays:
     async def begin(self, form: ReplayForm, confirmed: str, user: str) -> str:
         """Begins a job, and waits until it reports; its name. `confirmed` is the target's name, typed by a person.
 
-        Raises UsageError, TargetInUse where another job writes to the same topic, and CommandFailed where the command
+        Raises UsageError, CutsInDoubt, TargetInUse where another job writes to the same topic, and CommandFailed where the command
         refuses.
         """
         self._refuse_read_only()
@@ -143,6 +143,8 @@ class Replays:
                 why=f"{confirmed[:80]!r} is not the name of its target",
                 remedy=f"type {form.named_target}",
             )
+        if form.at and form.at_rule is None and (cuts := doubtful(await self.plan(form))):
+            raise CutsInDoubt(form.at, cuts)
         name = Job(form.job or new_name(form), "", "").name
         named = form.model_copy(update={"job": name})
         launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=now_ms())
@@ -422,6 +424,11 @@ class Replays:
     def _environment(self) -> dict[str, str]:
         """The page's own, with everything that says where archive, jobs and brokers are: none of it in arguments."""
         return os.environ | environment_of(self._settings)
+
+
+def doubtful(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the cuts of a plan by time for which a person has to choose a rule, and has not."""
+    return [cut for cut in plan["cuts"] if cut["doubt"] is not None and not cut["is_chosen"]]
 
 
 def new_name(form: ReplayForm) -> str:

@@ -74,7 +74,7 @@ async def compare_with_topic(
 async def _isolation_level(selections: Sequence[Selection], relation: Relation) -> str:
     """What the source was read with; a copy holds no transactions of the source."""
     if relation is Relation.SOURCE:
-        for partition, offsets, _ in selections:
+        for partition, offsets, *_ in selections:
             async for chunk in readable_chunks(partition, chosen_entries(partition, *offsets)):
                 if isinstance(chunk, Chunk):
                     return chunk.index.isolation_level
@@ -93,7 +93,7 @@ def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: 
 async def _rewritten(report: ComparisonReport, selections: Sequence[Selection]) -> list[str]:
     """Why a copy from before may differ: the archive has pruned or erased records."""
     warnings = []
-    for compared, (partition, (start, end), _) in zip(report.partitions, selections, strict=True):
+    for compared, (partition, (start, end), *_) in zip(report.partitions, selections, strict=True):
         if compared.verdict is not Verdict.FAILURE:
             continue
         if partition.floor:

@@ -17,7 +17,7 @@ from replayer.read.cuts import cut_lines, refuse_doubtful
 from replayer.read.offset_file import MAX_FILE_BYTES
 from replayer.read.positions import AtTime, BeforeTime, Rule, asked_text, parse_position, parse_time
 from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
-from replayer.read.selection import Positions, Selection, cuts_of, positions_before
+from replayer.read.selection import Positions, Selection, cuts_of, notes_of, positions_before
 
 
 def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule | None) -> Positions:
@@ -118,6 +118,9 @@ def print_cuts(chosen: Iterable[Selection], *, copies: bool) -> None:
 
     Raises CutUndecided if their records are to be copied and nobody chose a rule.
     """
+    chosen = list(chosen)
+    for note in notes_of(chosen):
+        click.echo(f"note: {note}", err=True)
     cuts = cuts_of(chosen)
     for line in cut_lines(cuts):
         click.echo(f"warning: {line}", err=True)

@@ -74,12 +74,13 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
         named = await _planned(options, around)
         seconds = options.running.pace.seconds(named.plan.records, named.plan.bytes, 0)
         if not as_json:
-            print_plan(*named, seconds)
+            print_plan(*named, seconds, around.budget.used)
         if options.plan is not None:
             _write(options.plan, named.plan)
         if options.dry_run or options.plan is not None:
             if as_json:
-                click.echo(msgspec.json.encode({"dry_run": True, **plan_document(*named, seconds)}))
+                document = plan_document(*named, seconds, around.budget.used)
+                click.echo(msgspec.json.encode({"dry_run": True, **document}))
             return 0 if options.plan is not None else _code_of(named.plan)
         _refuse_refused(named.plan)
         if not options.has_chosen:

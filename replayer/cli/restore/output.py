@@ -7,14 +7,14 @@ import click
 
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.units import time_text
-from replayer.cli.replay_output import duration_text
+from replayer.cli.replay_output import duration_text, print_cut_bytes
 from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.topic_replay import TopicOutcome
 
 
-def print_plan(name: str, plan: RestorePlan, seconds: float) -> None:
+def print_plan(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> None:
     """The plan as a table, totals and warnings, on stderr."""
     rows = [
         (
@@ -38,6 +38,7 @@ def print_plan(name: str, plan: RestorePlan, seconds: float) -> None:
         _print_notes(topic)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
+    print_cut_bytes(cut_bytes)
     groups = sorted({group for each in plan.restorable for group in each.groups})
     positions = sum(each.positions for each in plan.restorable)
     click.echo(_acls_text(plan), err=True)

@@ -74,6 +74,7 @@ def _plan_text(plan: JobPlan, verb: str) -> str:
     ]
     for topic, partition, gap in plan.gaps:
         lines.append(f"WARNING {topic}:{partition} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
+    lines += [f"note: {note}" for note in plan.notes]
     return "\n".join([*lines, *(f"WARNING {line}" for line in cut_lines(plan.cuts))])
 
 

@@ -21,13 +21,13 @@ from replayer.serve.api.job_routes import (
 )
 from replayer.serve.pages.rendering import SentForm, first, lines_of, page
 from replayer.serve.replay_form import form_of
-from replayer.serve.replays import new_name
+from replayer.serve.replays import doubtful, new_name
 from replayer.serve.service import Serving, User, unless_gone
 
 routes = APIRouter()
 Short = Annotated[str, Query(max_length=2000)]
 TEXTS = ("topic", "to_topic", "from", "to", "at", "since", "until", "grep", "partitions", "timestamps", "tombstones")
-CHOICES = ("retention", "on_damage", "rate", "speed", "compression", "job")
+CHOICES = ("at_rule", "retention", "on_damage", "rate", "speed", "compression", "job")
 LISTS = ("key", "header", "strip_header", "add_header", "topic_config")
 SWITCHES = ("null_key", "provenance", "create_topic", "append", "transactional", "partial")
 
@@ -94,6 +94,7 @@ async def plan_page(request: Request, service: Serving, form: SentForm) -> Respo
         request,
         "plan.html",
         plan=plan,
+        doubtful=doubtful(plan),
         asked=named.model_dump_json(by_alias=True),
         target=asked.named_target,
         command=shlex.join(words),
@@ -104,6 +105,8 @@ async def plan_page(request: Request, service: Serving, form: SentForm) -> Respo
 async def begin_replay_page(service: Serving, user: User, form: SentForm) -> Response:
     """Begins the replay whose plan was shown."""
     asked = form_of(first(form, "asked"))
+    if rule := first(form, "at_rule"):
+        asked = form_of({**asked.model_dump(by_alias=True), "at_rule": rule})
     return _to_job(await service.replays.begin(asked, first(form, "confirm"), user))
 
 

@@ -51,7 +51,7 @@ async def planned_lanes(
             store = stack.enter_context(closing(LaneStore(properties, tuple(lanes.values()))))
             found.append((job, lanes, store, await asyncio.to_thread(store.read)))
         job, lanes, store, recorded = next((each for each in found if each[-1]), found[0])
-        if recorded:
+        if recorded.keys() >= lanes.keys():
             # The ends that were found first are recorded: nothing is looked for again.
             selections = [Selection(each, OffsetRange(each.start_offset, each.next_offset)) for each in opened]
         else:

@@ -15,7 +15,7 @@ from index_format.chunk_index import Gap
 from replayer.place import ArchivePlace, opened
 from replayer.read.cuts import Cut
 from replayer.read.request import SelectionRequest
-from replayer.read.selection import cuts_of
+from replayer.read.selection import cuts_of, notes_of
 from replayer.spark.jobs.reading import Skipped, named_topics, records, skipped_ranges
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values
 from replayer.spark.source.planning import PartitionRange, Portion, range_of, shared_out
@@ -48,6 +48,7 @@ class JobPlan:
     bytes: int
     gaps: tuple[GapRead, ...]
     cuts: tuple[tuple[str, int, Cut], ...]
+    notes: tuple[str, ...]
 
 
 async def planned(
@@ -62,7 +63,7 @@ async def planned(
     async with opened(place) as archive:
         named = await named_topics(archive, topics)
         selections = [each for topic in named for each in await selection.select(archive, topic)]
-        for partition, (start, end), _ in selections:
+        for partition, (start, end), *_ in selections:
             if end <= start:
                 continue
             run = range_of(partition, start, end)
@@ -79,6 +80,7 @@ async def planned(
         sum(entry.bytes for entry in entries),
         tuple(gaps),
         cuts_of(selections),
+        tuple(notes_of(selections)),
     )
 
 

@@ -122,6 +122,20 @@ class TestPlans:
         assert planned("export", "orders", *common, "--since", "@1760000000390")["chunks"] == 1
         assert planned("export", "orders", *common, "--from", "latest")["tasks"] == 0
 
+    def test_an_end_in_doubt_is_refused_before_a_session_starts(
+        self, root: Path, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stamps = [5_000 if n < 300 else 1_000 for n in range(600)]
+        writer.partition("skewed", 0).commit(records(range(600), timestamps=stamps))
+        monkeypatch.setattr("replayer.cli.spark.writing_job.session", lambda *_, **__: pytest.fail("it began"))
+        for command in (("export", "skewed", "/out", "--format", "csv"), ("load", "skewed", "--table", "t")):
+            refused = spark(*command, "--at", "1970-01-01T00:00:03Z", "-a", root)
+            assert refused.exit_code == 2, refused.stderr
+            assert "--at-rule majority" in refused.stderr and "--at-rule first" in refused.stderr
+            args = (*command, "--at", "1970-01-01T00:00:03Z", "-a", root)
+            ends = [planned(*args, "--at-rule", rule)["cuts"][0] for rule in ("majority", "first")]
+            assert [(end["end"], end["is_chosen"]) for end in ends] == [(600, True), (0, True)]
+
     def test_a_verification(self, root: Path) -> None:
         plan = planned("verify", "--records", "--task-bytes", "1", "-a", root)
         assert (plan["partitions"], plan["chunks"], plan["tasks"]) == (3, 7, 7)

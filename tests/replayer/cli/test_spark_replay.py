@@ -15,6 +15,7 @@ from replayer.cli import main
 from replayer.cli.spark import replaying_job
 from replayer.kafka.admin import KafkaAdmin
 from replayer.spark.jobs.replaying import LaneOutcome, LaneTask
+from replayer.spark.lanes import LaneStore
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 
@@ -181,3 +182,45 @@ def test_batches_are_compressed_as_asked(
     refused = program("orders", "--to-topic", copy, "--compression", "zstd", "-X", "compression.type=lz4")
     assert refused.exit_code == 2
     assert "--compression zstd contradicts -X compression.type=lz4" in refused.stderr
+
+
+SKEWED = ("skewed", "--at", "1970-01-01T00:00:03Z")
+
+
+@pytest.fixture
+def skewed(root: Path) -> None:
+    for partition in range(2):
+        stamps = [5_000 if n < 300 else 1_000 for n in range(600)]
+        ArchiveWriter(root).partition("skewed", partition).commit(records(range(600), timestamps=stamps))
+
+
+@pytest.mark.usefixtures("skewed")
+def test_an_end_in_doubt_is_chosen_once(
+    program: Program, copy: str, sessions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = (*SKEWED, "--to-topic", copy, "--retention", "hold", "--yes", "--json")
+    refused = program(*args)
+    assert (refused.exit_code, sessions) == (2, []), refused.stderr
+    assert "--at-rule majority" in refused.stderr
+    done = program(*args, "--at-rule", "majority")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["records"] == 1200
+    monkeypatch.setattr("replayer.read.selection.find_cut", lambda *_: pytest.fail("the ends are recorded"))
+    again = program(*args, "--resume")
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout)["records_before"] == 1200
+
+
+@pytest.mark.usefixtures("skewed")
+def test_lanes_without_a_position_end_as_of_the_time(
+    program: Program, copy: str, sessions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = (*SKEWED, "--to-topic", copy, "--retention", "hold", "--yes", "--json", "--resume", "--at-rule", "first")
+    read = LaneStore.read
+    monkeypatch.setattr(LaneStore, "read", lambda store: {k: v for k, v in read(store).items() if k != 1})
+    first = program(*args[:-3], *args[-2:])
+    assert first.exit_code == 0, first.stderr
+    resumed = program(*args, "--dry-run")
+    assert resumed.exit_code == 0, resumed.stderr
+    partitions = json.loads(resumed.stdout)["plan"]["partitions"]
+    assert [(each["from"], each["to"]) for each in partitions] == [(0, 0), (0, 0)]

@@ -260,3 +260,42 @@ def test_times_around_each_other_meet(opened: Opened, writer: ArchiveWriter) -> 
 
     (first, end), (start, last) = opened.read(use)
     assert (first, end, last) == (0, start, 1000)
+
+
+def ranged(opened: Opened, start: AtTime | None, end: AtTime | None) -> tuple[str, ...]:
+    async def use(archive: Archive) -> tuple[str, ...]:
+        return (await select(archive, "orders", None, Positions(start, end)))[0].notes
+
+    return opened.read(use)
+
+
+def test_records_behind_the_bound_of_a_range_are_noted(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = an_hour(writer, {}, 3000)
+    at = AtTime(T0 + 50 * MINUTE)
+    assert ranged(opened, at, None) == ranged(opened, None, at) == ()
+    for first, count in ((3000, 500), (3500, 20)):
+        stamps = [T0 - HOUR + n for n in range(count)]
+        partition.commit(records(range(first, first + count), timestamps=stamps), block_bytes=1000)
+    partition.commit(records([3520, 3521], timestamps=[T0, T0 + 4 * HOUR]))
+    text = (
+        "orders:0  offset 834 is the first record stamped 2025-10-09T08:50:00Z or later: at least 521 records stamped "
+        "before that are behind it"
+    )
+    requests = opened.counts.requests
+    assert ranged(opened, at, None) == (f"{text}, and included",)
+    assert opened.counts.requests - requests <= 6
+    assert ranged(opened, None, at) == (f"{text}, and left out",)
+    assert ranged(opened, at, AtTime(T0 + 2 * HOUR)) == (
+        "orders:0  offset 2000 is the first record stamped 2025-10-09T10:00:00Z or later: at least 521 records stamped "
+        "before that are behind it, and left out",
+    ), "those before the end are in order"
+
+
+def test_a_few_records_close_to_the_bound_are_not_noted(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = an_hour(writer, {})
+    at = T0 + 50 * MINUTE
+    partition.commit(records(range(1000, 1010), timestamps=[at - 1000 - n for n in range(10)]))
+    assert ranged(opened, AtTime(at), None) == ()
+    partition.commit(records([1010], timestamps=[at - 1000]))
+    (note,) = ranged(opened, AtTime(at), None)
+    assert "at least 11 records" in note

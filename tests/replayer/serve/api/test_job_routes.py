@@ -14,7 +14,7 @@ from replayer.serve.errors import status_of
 from replayer.serve.replay_form import ReplayForm
 from replayer.serve.replays import Replays
 from tests.support.archives import ArchiveWriter, records
-from tests.support.page_client import page_client, settings_of
+from tests.support.page_client import page_client, send_form, settings_of
 
 JOBS = "/api/v1/jobs"
 
@@ -190,3 +190,45 @@ def test_two_jobs_do_not_write_to_one_topic_at_once(tmp_path: Path, monkeypatch:
 def test_archivers_and_reports_are_empty_lists(asking: TestClient) -> None:
     assert asking.get("/api/v1/archivers").json() == {"archivers": []}
     assert asking.get("/api/v1/reports").json() == {"reports": []}
+
+
+def test_a_replay_whose_end_is_in_doubt_is_answered_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = {"partition": 0, "doubt": "clocks differ", "is_chosen": False, "majority": 834, "first": 100}
+    plan = dict.fromkeys(("topic", "target"), "orders") | {"cuts": [cut, {**cut, "partition": 1, "doubt": None}]}
+    plan |= dict.fromkeys(("records", "bytes", "target_partitions", "requests", "stored_bytes", "seconds"), 1)
+    plan |= {"records_exact": True, "warnings": ["orders:0  ends before offset 834"], "notes": [], "partitions": []}
+    plan |= {"cut_bytes": 2048}
+    begun: list[ReplayForm] = []
+
+    async def planned(_: Replays, form: ReplayForm) -> dict[str, Any]:
+        if form.at_rule is None:
+            return plan
+        return plan | {"cuts": [{**each, "is_chosen": True} for each in plan["cuts"]]}
+
+    async def run(_: Replays, name: str, form: ReplayForm, *more: str) -> None:
+        begun.append(form)
+
+    monkeypatch.setattr(Replays, "_planned", planned)
+    monkeypatch.setattr(Replays, "_run", run)
+    settings = settings_of(
+        tmp_path / "a", kafka={"bootstrap.servers": "h:1"}, jobs=str(tmp_path / "jobs"), allow_replay=True
+    )
+    form = {"topic": "orders", "to_topic": "copy", "at": "2026-11-20", "job": "j"}
+    with page_client(settings) as asking:
+        refused = asking.post(JOBS, json={"kind": "replay", "confirm": "copy", "replay": form})
+        assert (refused.status_code, refused.json()["cuts"]) == (409, [cut])
+        assert "834" in refused.json()["why"] and "at_rule" in refused.json()["do"]
+        assert (begun, list((tmp_path / "jobs").glob("*"))) == ([], [])
+        shown = send_form(asking, "/replay/plan", **form).text
+        assert shown.count('name="at_rule"') == 2
+        assert "by majority: partition 0 ends before offset 834" in shown
+        assert "by Kafka&#39;s rule: partition 0 ends before offset 100" in shown
+        assert "2.0 kB" in shown or "2.0 KiB" in shown or "2 kB" in shown or "2.0 KB" in shown, shown
+        assert 'name="at_rule"' not in send_form(asking, "/replay/plan", at_rule="first", **form).text
+        sent = json.dumps(form)
+        assert send_form(asking, "/replay/begin", asked=sent, confirm="copy").status_code == 409
+        assert send_form(asking, "/replay/begin", asked=sent, confirm="copy", at_rule="last").status_code == 400
+        assert send_form(asking, "/replay/begin", asked=sent, confirm="copy", at_rule="first").status_code == 303
+        asking.post(JOBS, json={"kind": "replay", "confirm": "copy", "replay": {**form, "at_rule": "majority"}})
+    assert [each.at_rule for each in begun] == ["first"], "the second one has the name of the first"
+    assert "--at-rule=first" in begun[0].arguments
