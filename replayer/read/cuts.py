@@ -480,8 +480,8 @@ def behind_note(partition: ArchivedPartition, at: int, found: int, end: int = EN
     if not count or (count <= FEW_RECORDS and is_near):
         return None
     return (
-        f"{partition.topic}:{partition.partition}  offset {found} is the first record stamped {time_text(at)} or later: "
-        f"at least {counted(count)} stamped before that {'is' if count == 1 else 'are'} behind it{outcome}"
+        f"{partition.topic}:{partition.partition}  offset {found} is the first record stamped {time_text(at)} or "
+        f"later: at least {counted(count)} stamped before that {'is' if count == 1 else 'are'} behind it{outcome}"
     )
 
 

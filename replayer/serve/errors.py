@@ -42,8 +42,8 @@ class CutsInDoubt(CutUndecided):
         cut = cuts[0]
         super().__init__(
             f"it is not certain which records of {len(cuts)} partitions are from before {at}",
-            why=f"partition {cut['partition']}: {cut['doubt']}; by majority it ends before offset {cut['majority']}, by "
-            f"Kafka's rule before {cut['first']}",
+            why=f"partition {cut['partition']}: {cut['doubt']}; by majority it ends before offset {cut['majority']}, "
+            f"by Kafka's rule before {cut['first']}",
             remedy="look at the records around both offsets, and repeat the request with at_rule majority or first",
         )
         self.cuts = cuts

@@ -132,8 +132,8 @@ class Replays:
     async def begin(self, form: ReplayForm, confirmed: str, user: str) -> str:
         """Begins a job, and waits until it reports; its name. `confirmed` is the target's name, typed by a person.
 
-        Raises UsageError, CutsInDoubt, TargetInUse where another job writes to the same topic, and CommandFailed where the command
-        refuses.
+        Raises UsageError, CutsInDoubt, TargetInUse where another job writes to the same topic, and CommandFailed where
+        the command refuses.
         """
         self._refuse_read_only()
         self._refuse_without_brokers()

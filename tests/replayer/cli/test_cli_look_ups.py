@@ -718,13 +718,13 @@ def test_times_as_dates_or_milliseconds(root: Path) -> None:
 def test_records_on_the_wrong_side_of_a_time_are_named_and_printed(root: Path, writer: ArchiveWriter) -> None:
     """An end by majority warns and continues, an offset by Kafka's rule has a note if much lies behind it."""
     skewed = writer.partition("skewed", 0)
-    skewed.commit(records(range(300), timestamps=[5_000] * 300))
-    skewed.commit(records(range(300, 600), timestamps=[1_000] * 300))
+    skewed.commit(records(range(250), timestamps=[5_000] * 250))
+    skewed.commit(records(range(250, 600), timestamps=[1_000] * 350))
     time = "1970-01-01T00:00:03Z"
     printed = replayer("cat", "skewed", "--at", time, root=root)
     assert (printed.exit_code, len(printed.stdout.splitlines())) == (0, 600)
     assert "warning: skewed:0  ends before offset 600 (Kafka's rule: 0)" in printed.stderr
-    note = f"note: skewed:0  offset 0 is the first record stamped {time} or later: at least 300 records stamped before"
+    note = f"note: skewed:0  offset 0 is the first record stamped {time} or later: at least 350 records stamped before"
     for args in (("cat", "skewed", "--from", time), ("find", "skewed", "--time", time)):
         found = replayer(*args, root=root)
         assert (found.exit_code, note in found.stderr) == (0, True), found.stderr

@@ -509,7 +509,7 @@ def test_no_address(root: Path) -> None:
 
 def test_a_plan_says_what_was_read_to_find_the_cuts(program: Program, copy: str) -> None:
     writer = ArchiveWriter(program.root).partition("skewed", 0)
-    writer.commit(records(range(600), timestamps=[1_760_000_000_000 + 9_000 * (n < 300) for n in range(600)]))
+    writer.commit(records(range(600), timestamps=[1_760_000_000_000 + 9_000 * (n % 5 == 0) for n in range(600)]))
     args = ("replay", "skewed", "--to-topic", copy, "--at", "@1760000005", "--at-rule", "majority")
     planned = program(*args, "--dry-run", "--json")
     assert planned.exit_code == 0, planned.stderr
@@ -519,5 +519,3 @@ def test_a_plan_says_what_was_read_to_find_the_cuts(program: Program, copy: str)
     compared = program("verify", "skewed", "--against-topic", copy, *args[4:])
     assert compared.exit_code == 0, compared.stderr
     assert "warning: skewed:0  ends before offset 600" in compared.stderr
-    noted = program("replay", "skewed", "--to-topic", copy, "--append", "--from", "@1760000005", "--dry-run", "--json")
-    assert noted.exit_code == 0, noted.stderr

@@ -125,7 +125,7 @@ class TestPlans:
     def test_an_end_in_doubt_is_refused_before_a_session_starts(
         self, root: Path, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        stamps = [5_000 if n < 300 else 1_000 for n in range(600)]
+        stamps = [5_000 if n < 250 else 1_000 for n in range(600)]
         writer.partition("skewed", 0).commit(records(range(600), timestamps=stamps))
         monkeypatch.setattr("replayer.cli.spark.writing_job.session", lambda *_, **__: pytest.fail("it began"))
         for command in (("export", "skewed", "/out", "--format", "csv"), ("load", "skewed", "--table", "t")):

@@ -190,7 +190,7 @@ SKEWED = ("skewed", "--at", "1970-01-01T00:00:03Z")
 @pytest.fixture
 def skewed(root: Path) -> None:
     for partition in range(2):
-        stamps = [5_000 if n < 300 else 1_000 for n in range(600)]
+        stamps = [5_000 if n < 250 else 1_000 for n in range(600)]
         ArchiveWriter(root).partition("skewed", partition).commit(records(range(600), timestamps=stamps))
 
 
