@@ -113,7 +113,7 @@ class _Tail(NamedTuple):
 
     async def _print_news(self, news: Selection, interval: float) -> None:
         """Prints what is new; while the store does not answer, retries what was not printed."""
-        partition, (start, end), _ = news
+        partition, (start, end), *_ = news
         is_silent = False
         while True:
             try:

@@ -302,7 +302,7 @@ class _RunningReplay:
         try:
             while (waiting or reading) and not self.control.ending:
                 while waiting and len(reading) < at_once:
-                    partition, (_, end), _ = waiting.popleft()
+                    partition, (_, end), *_ = waiting.popleft()
                     start = self._ledger.start_of(partition.partition)
                     if start is not None:
                         rest = Selection(partition, OffsetRange(start, end))

@@ -509,7 +509,8 @@ def test_no_address(root: Path) -> None:
 
 def test_a_plan_says_what_was_read_to_find_the_cuts(program: Program, copy: str) -> None:
     writer = ArchiveWriter(program.root).partition("skewed", 0)
-    writer.commit(records(range(600), timestamps=[1_760_000_000_000 + 9_000 * (n % 5 == 0) for n in range(600)]))
+    stamps = [1_760_000_000_000 + 9_000 * (n % 5 == 0) for n in range(600)]
+    writer.commit(records(range(600), timestamps=stamps), block_bytes=1000)
     args = ("replay", "skewed", "--to-topic", copy, "--at", "@1760000005", "--at-rule", "majority")
     planned = program(*args, "--dry-run", "--json")
     assert planned.exit_code == 0, planned.stderr
