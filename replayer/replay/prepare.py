@@ -63,7 +63,7 @@ from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
 from replayer.replay.stages import TransformStage, wall_clock
-from replayer.replay.target_topic import LIMIT, raised_limit, state_folder
+from replayer.replay.target_topic import LIMIT, ROOM, raised_limit, state_folder
 
 PRODUCERS = 4
 """So many share the lanes of a job with transactions."""
@@ -442,10 +442,11 @@ async def lifted_settings(
     creates: NewTopic | None, known: KnownJob, admin: KafkaAdmin
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the limit of records that a new topic gets at first, and what the plan says of it."""
-    if creates is None:
+    own = None if creates is None else parse_config(creates.config).max_message_bytes
+    if creates is None or own is None:
         return {}, ()
-    own = parse_config(creates.config).max_message_bytes
-    lifted = raised_limit(creates.config, await largest_block(known.remaining, (own or 0) // 2, known.planning))
+    # Of smaller blocks, raised_limit would not raise it: their indexes need not be read.
+    lifted = raised_limit(creates.config, await largest_block(known.remaining, (own - ROOM) // 2, known.planning))
     if not lifted:
         return {}, ()
     text = f"{LIMIT}={lifted[LIMIT]}"

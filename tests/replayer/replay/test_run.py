@@ -226,6 +226,14 @@ def test_a_new_topic_takes_every_record_at_first_unless_the_cluster_refuses(tmp_
     assert ("refuses" in note and "(a policy): records above 100 are refused" in note) is refuses
 
 
+@pytest.mark.parametrize("config", [{"max.message.bytes": "1048588"}, {}])
+def test_a_limit_that_all_blocks_fit_is_not_raised(tmp_path: Path, config: dict[str, str]) -> None:
+    ArchiveWriter(tmp_path).partition("limited", 0).commit(records(range(40)))
+    known = SimpleNamespace(remaining=selections_of(tmp_path, "limited"), planning=Reading())
+    creates = NewTopic("copy", 1, config)
+    assert asyncio.run(lifted_settings(creates, known, SimpleNamespace())) == ({}, ())  # type: ignore[arg-type]
+
+
 def test_only_blocks_above_the_limit_are_read_for_sizes(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path).partition("sized", 0)
     writer.commit(records(range(40)), block_bytes=400)
