@@ -126,7 +126,7 @@ async def _last_listed(reader: ObjectReader, home: str, after: str, until: int |
 
 
 CLOCK_MS = 1000
-"""Times of a table may be wrong by this much: S3 tells its clock in seconds."""
+"""Times of a table may be wrong by this much: S3 reports its clock in seconds."""
 TABLES_A_SIDE = 32
 """Tables that are read on each side of a time, to learn where partitions ended."""
 
@@ -150,10 +150,9 @@ class EndsAround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def and_in(self, newer: "EndsAround", limit: int) -> "EndsAround":
         """Return what both folders of a truncated log say; the newer one is read up to `limit`."""
-        below = [(self.lower, self.lower_at)] if self.lower is not None else []
-        below += [(min(newer.lower, limit), newer.lower_at)] if newer.lower is not None else []
-        above = [(self.upper, self.upper_at)] if self.upper is not None else []
-        above += [(min(newer.upper, limit), newer.upper_at)] if newer.upper is not None else []
+        both = (self, 2**63), (newer, limit)
+        below = [(min(each.lower, most), each.lower_at) for each, most in both if each.lower is not None]
+        above = [(min(each.upper, most), each.upper_at) for each, most in both if each.upper is not None]
         nothing = (None, None)
         return EndsAround(*max(below, default=nothing), *min(above, default=nothing))
 

@@ -59,7 +59,7 @@ class SourcePartition:
     records: int
     bytes: int
     timestamps: TimeBounds | None
-    """Of these records; None if there are none."""
+    """The times of these records; None if there are none."""
     gaps: tuple[Gap, ...] = ()
     """Recorded gaps that begin or end inside."""
     pruned: OffsetRange | None = None
@@ -165,9 +165,9 @@ class ReplayPlan:
     job: JobState
     notes: tuple[str, ...] = ()
     lifted: Mapping[str, str] = field(default_factory=dict)
-    """As Preflight's."""
+    """As in Preflight."""
     cuts: tuple[tuple[str, int, Cut], ...] = ()
-    """As of the preflight."""
+    """As in Preflight."""
     cut_bytes: int = 0
 
     @property

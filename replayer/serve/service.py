@@ -54,7 +54,7 @@ class Service:
     reports: Reports
     archivers: Archivers
     kept: Look = field(default_factory=Look)
-    """At the damage that is kept."""
+    """The look at the damage that is kept in the store of jobs."""
     reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
     large: Bound = field(default_factory=lambda: Bound(MOST_LARGE, "large answers"))
     streams: Bound = field(default_factory=lambda: Bound(MOST_STREAMS, "streams of records"))

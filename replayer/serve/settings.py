@@ -90,7 +90,7 @@ class ServeSettings:
     sign_key: Path | None = None
     """The private key that signs those made here."""
     zone: tzinfo | None = None
-    """That of times without an offset; UTC if None."""
+    """The zone of times without an offset; UTC if None."""
 
 
 def parse_network(text: str) -> Network:

@@ -48,13 +48,13 @@ class OpenDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "t
     end: int | None
     reason: str
     depth: str
-    """That of the report: a verification that reads less cannot find it."""
+    """The depth of the report: a verification that reads less cannot find the damage."""
     found: str
-    """When the report was made."""
+    """The time of the report."""
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What it is the damage of, however often it is found."""
+        """The place and the kind of the damage, equal each time it is found."""
         return self.folder, self.partition, self.start, self.end, self.reason
 
 
@@ -81,7 +81,7 @@ class _Damage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}
 
     @property
     def text(self) -> str:
-        """What is wrong with what."""
+        """The object, if it is named, and what is wrong with it."""
         return f"{self.object}: {self.reason}" if self.object else self.reason
 
 
@@ -112,7 +112,7 @@ class _Partition(msgspec.Struct, frozen=True):
 
     @property
     def found(self) -> list[_Damage]:
-        """What is damaged, each once: an object whose lost offsets are named is not named again."""
+        """The damage, each once: an object is left out if its lost offsets are named."""
         lost = [_Damage("", each.reason, each.start, each.end) for each in self.lost]
         return lost + [
             each
@@ -178,7 +178,7 @@ class KnownReport(NamedTuple):
 
 
 def after(damage: Iterable[OpenDamage], report: KnownReport) -> list[OpenDamage]:
-    """Return what is open after a report: what was and is not settled, and what it names."""
+    """Return the damage that is open after a report: what it names, and earlier damage that it does not settle."""
     left = [each for each in damage if not report.settles(each)]
     return list({each.place: each for each in (*report.damage, *left)}.values())
 
@@ -192,7 +192,7 @@ class Reports:
     def __init__(self, folder: Path | None, key: Path | None, store: Callable[[], ToolStore]) -> None:
         self._folder, self._key, self._store = folder, key, store
         self.kept: tuple[OpenDamage, ...] | None = None
-        """None before it was read."""
+        """None until it is read."""
         self._known: dict[str, tuple[tuple[int, int], KnownReport | None]] = {}
 
     def all(self) -> list[KnownReport]:
@@ -228,7 +228,7 @@ class Reports:
         ]
 
     def read_kept(self, archive_id: str | None, address: str) -> None:
-        """Read what is kept of an archive again; raises what the store raises."""
+        """Read the kept damage of an archive again; raises what the store raises."""
         self.kept = self._kept(_kept_key(archive_id, address))[0]
 
     def open_damage(self, archive_id: str | None) -> list[OpenDamage]:
@@ -239,7 +239,7 @@ class Reports:
         return found
 
     def keep(self, document: dict[str, Any]) -> None:
-        """Keep what is open after a verification that just ended; nothing is written while nothing is."""
+        """Keep the damage that is open after a verification has ended; writes only if it changed."""
         report = self._parsed("", msgspec.json.encode({"created": created_now(), **document}), "none")
         key = _kept_key(report.archive_id, report.archive)
         for _ in range(TRIES):

@@ -69,7 +69,7 @@ class JobUndone(Sealed, frozen=True, kw_only=True):
 
 @stored
 class JobComplete(Sealed, frozen=True, kw_only=True):
-    """That a run found every record of the job written; jobs of earlier versions and those that follow have none."""
+    """A note that every record of the job is written; jobs of earlier versions and those that follow have none."""
 
     format: str = "blockgz-replay-complete"
     version: int = 1

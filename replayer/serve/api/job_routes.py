@@ -265,7 +265,7 @@ async def list_reports(service: Serving) -> dict[str, Any]:
 
 @routes.get("/damage", tags=["reports"])
 async def list_damage(service: Serving) -> dict[str, Any]:
-    """What verifications found damaged, and none after them read again and found right."""
+    """Return the damage that no later verification found repaired."""
     await service.view.survey()
     return {"damage": msgspec.to_builtins(await service.open_damage())}
 

@@ -26,7 +26,7 @@ class SinkOptions:
     append: bool
     into_source: bool
     incarnation: int | None
-    """Whose rows these are, of a topic, if they have no such column."""
+    """The incarnation of the topic that all rows come from, if they have no column that says it."""
     recorded_incarnation: int | None
     """Whose positions those are that were recorded of rows without an incarnation."""
 
