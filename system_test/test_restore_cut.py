@@ -45,15 +45,17 @@ def test_a_skewed_record_and_a_backfill_are_named_and_need_a_choice(skewed: Site
     refused = skewed.replayer(*restore, *renamed("unsaid"), check=2)
     line = "ends before offset 834 (Kafka's rule: 100). 1 record stamped 2025-10-09T08:50:00Z or later is included"
     assert line in refused.stderr
-    assert "100 records from before the time behind the cut" in refused.stderr
+    assert "100 records stamped before the time would be left out, from offset 1000 on" in refused.stderr
     assert "--at-rule majority" in refused.stderr
     assert "--at-rule first" in refused.stderr
+    assert "--at-rule majority" in skewed.replayer(*restore, *renamed("unsaid"), "--dry-run", check=2).stderr
     told = skewed.replayer_json(*restore, *renamed("majority"), "--at-rule", "majority")
     assert (told["verdict"], told["records"]) == ("OK", 834)
     assert any(line in note for note in told["topics"][0]["notes"])
     assert skewed.replayer_json(*restore, *renamed("first"), "--at-rule", "first")["records"] == 100
     file = tmp_path / "plan.json"
-    skewed.replayer(*restore, *renamed("edited"), "--plan", file)
+    written = skewed.replayer(*restore, *renamed("edited"), "--plan", file)
+    assert "look at the cuts in" in written.stderr
     plan = json.loads(file.read_bytes())
     assert plan["topics"][0]["cuts"] == {"0": 834}
     plan["topics"][0]["cuts"] = {"0": 500}

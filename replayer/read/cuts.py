@@ -57,6 +57,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """That of the record at `first`; None if there is no such record, or its block was not read."""
     latest: int | None = None
     """The greatest timestamp in front of the end, if `later`."""
+    first_left_out: int | None = None
+    """The offset of the first record from before the time behind the end."""
     earliest: int | None = None
     """The smallest timestamp behind the end, if `earlier`."""
     between: int = 0
@@ -97,7 +99,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             ),
             (
                 is_majority and self.earlier > 0 and self.differs,
-                f"{counted(self.earlier)} from before the time behind the cut",
+                f"{counted(self.earlier)} stamped before the time would be left out, "
+                f"from offset {self.first_left_out} on",
             ),
             (self.backfilled, "most records between both ends are over an hour older than those in front of them"),
         )
@@ -118,7 +121,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         else:
             parts.append(f"no record stamped {time_text(self.at)} or later is included;")
         verb = "is" if self.earlier == 1 else "are"
-        parts.append(f"{more}{self.earlier} stamped before it {verb} left out.")
+        place = "" if self.first_left_out is None else f" (from offset {self.first_left_out} on)"
+        parts.append(f"{more}{self.earlier} stamped before it {verb} left out{place}.")
         if self.undecided is not None:
             parts.append(f"Undecided: {self.undecided}.")
         if (seen := self.seen.text()) is not None:
@@ -152,6 +156,21 @@ class _Passed(NamedTuple):
     """The greatest timestamp, at or after the time; -1 without such a record."""
 
 
+class _Behind(NamedTuple):
+    """The records from before the time behind an offset: the first one's offset, and the smallest timestamp."""
+
+    first: int | None = None
+    earliest: int = END
+
+    def and_rows(self, offsets: Numbers, stamps: Numbers) -> "_Behind":
+        """Return what this is with more rows, of which those from before the time have a timestamp below END."""
+        rows = np.flatnonzero(stamps < END)
+        if not len(rows):
+            return self
+        first = int(offsets[rows[0]]) if self.first is None else self.first
+        return _Behind(first, min(self.earliest, int(stamps.min())))
+
+
 class Tally:
     """Counts the records of a partition on both sides of a time, in offset order, and finds the cut in a range."""
 
@@ -165,8 +184,7 @@ class Tally:
         self.is_done = False
         """Whether the cut is settled, or the range is over."""
         self.passed = _Passed(0, 0, 0, 0, 0, -1)
-        self.earliest_behind_first = self.earliest_behind_best = END
-        """The smallest timestamps from before the time behind both."""
+        self.behind_first = self.behind_best = _Behind()
         self._sum = self._lowest = 0
         self._newest = -1
         """The greatest timestamp from before the time so far."""
@@ -202,7 +220,7 @@ class Tally:
     def finish(self) -> None:
         """End the range: the cut is its end, if the sum is lowest there."""
         if not self.is_done and (self.best is None or self._sum < self._lowest):
-            self.best, self.earliest_behind_best = self.passed._replace(offset=self.end), END
+            self.best, self.behind_best = self.passed._replace(offset=self.end), _Behind()
         self.is_done = True
 
     def _count(
@@ -245,16 +263,16 @@ class Tally:
             row = int(rows[0])
             self.first = passed(row, int(offsets[row]))
             self.first_timestamp = int(low[row]) if counts[row] == 1 and not is_candidate else None
-            self.earliest_behind_first = int(stamps[row:].min())
+            self.behind_first = _Behind().and_rows(offsets[row:], stamps[row:])
         elif self.first is not None:
-            self.earliest_behind_first = min(self.earliest_behind_first, int(stamps.min()))
+            self.behind_first = self.behind_first.and_rows(offsets, stamps)
         if self.best is not None:
-            self.earliest_behind_best = min(self.earliest_behind_best, int(stamps.min()))
+            self.behind_best = self.behind_best.and_rows(offsets, stamps)
         if not self.is_done:
             best = self._best(rows[offsets[rows] >= self.start], sums)
             if best is not None:
                 self.best = passed(best, int(offsets[best]))
-                self.earliest_behind_best = int(stamps[best:].min())
+                self.behind_best = _Behind().and_rows(offsets[best:], stamps[best:])
         self.passed = passed(len(offsets), 0)
         self._sum, self._newest = int(sums[-1]), int(newest[-1])
 
@@ -315,7 +333,7 @@ class _Walk:
         front = first or passed
         if rule == "first":
             best = front
-        earliest = tally.earliest_behind_best if rule == "majority" else tally.earliest_behind_first
+        behind = tally.behind_best if rule == "majority" else tally.behind_first
         old, earlier = best.old - front.old, best.earlier - front.earlier
         upper = self._seen.upper
         return Cut(
@@ -330,7 +348,8 @@ class _Walk:
             at_least=self._at_least,
             first_timestamp=tally.first_timestamp,
             latest=best.latest if best.later else None,
-            earliest=None if earliest == END else earliest,
+            earliest=None if behind.first is None else behind.earliest,
+            first_left_out=behind.first,
             between=max(0, best.num_records - front.num_records),
             backfilled=2 * old > earlier,
             undecided=self._undecided,

@@ -77,14 +77,16 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
             print_plan(*named, seconds, around.budget.used)
         if options.plan is not None:
             _write(options.plan, named.plan)
-        if options.dry_run or options.plan is not None:
-            if as_json:
-                document = plan_document(*named, seconds, around.budget.used)
-                click.echo(msgspec.json.encode({"dry_run": True, **document}))
-            return 0 if options.plan is not None else _code_of(named.plan)
-        _refuse_refused(named.plan)
+        if as_json and (options.dry_run or options.plan is not None):
+            document = plan_document(*named, seconds, around.budget.used)
+            click.echo(msgspec.json.encode({"dry_run": True, **document}))
+        if options.plan is not None:
+            return 0
+        code = _code_of(named.plan)
         if not options.has_chosen:
             refuse_undecided(named.plan)
+        if options.dry_run:
+            return code
         question = f"Create {len(named.plan.restorable)} topics and write {named.plan.records} records?"
         confirm(question, undone="nothing was restored", is_agreed=options.yes)
         with held(state_folder() / "jobs", named.name):
@@ -149,13 +151,15 @@ def _refuse_refused(plan: RestorePlan) -> None:
 
 def refuse_undecided(plan: RestorePlan) -> None:
     """Raise CutUndecided if a person has to choose where the partitions of a topic end."""
-    choices = [each.choice for each in plan.restorable if each.choice is not None]
-    if choices:
+    doubtful = [each for each in plan.restorable if each.choice is not None]
+    if doubtful:
         raise CutUndecided(
-            f"it is not certain which records of {len(choices)} topics are from before {time_text(plan.at)}",
-            why=listed(choices),
-            remedy="repeat the command with --at-rule majority or --at-rule first; or with --plan FILE, look at its "
-            "cuts, and use --from-plan FILE",
+            f"it is not certain which records of {listed(each.source for each in doubtful)} are from before "
+            f"{time_text(plan.at)}",
+            why=listed(each.choice for each in doubtful),
+            remedy="repeat the command with --at-rule majority (the fewest records on the wrong side) or --at-rule "
+            "first (up to the first record of the time or later); or write --plan FILE, edit its cuts, and use "
+            "--from-plan FILE",
         )
 
 
@@ -171,4 +175,7 @@ def _write(path: Path, plan: RestorePlan) -> None:
         path.write_bytes(plan_text(plan))
     except OSError as error:
         raise UsageError(f"{path} cannot be written", why=str(error), remedy="name another file") from error
+    for each in plan.topics:
+        if each.choice is not None:
+            click.echo(f"warning: look at the cuts in {path} before you use them: {each.choice}", err=True)
     click.echo(f"the plan is in {path}: carry it out with --from-plan {path}", err=True)

@@ -164,7 +164,7 @@ def test_a_backfill_behind_the_time_is_left_out(opened: Opened, writer: ArchiveW
     partition.commit(records(range(3000, 3500), timestamps=old), block_bytes=1000)
     found = cut(opened, T0 + 50 * MINUTE)
     assert (found.end, found.earlier, found.later) == (834, 500, 0)
-    assert found.doubt == "500 records from before the time behind the cut"
+    assert found.doubt == "500 records stamped before the time would be left out, from offset 3000 on"
     put_ends(writer, T0 + 49 * MINUTE, {0: 800})
     put_ends(writer, T0 + 51 * MINUTE, {0: 870})
     assert cut(opened, T0 + 50 * MINUTE).doubt is None
