@@ -75,7 +75,7 @@ def change_map(site: Site, topic: str, change: Callable[[list[list[int]]], None]
         ("--partitions", "2", "--transactional"),
         ("--key", "k7", "--null-key", "--since", f"@{FIRST_MS + 100}", "--transactional"),
         ("--timestamps", "shift=+1h", "--add-header", "a=b", "--provenance", "--tombstones", "drop"),
-        ("--transforms", "FILE"),
+        ("--transforms", "FILE", "--allow-unchanged"),
         ("--from", "10", "--to", "+500"),
     ],
     ids=["as-it-is", "by-key", "folded", "filtered", "changed", "transformed", "range"],

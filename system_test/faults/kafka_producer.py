@@ -75,7 +75,7 @@ class Ledger:
         ]
         timestamp = int(time.time() * 1000) - rng.randrange(0, 2000)
         if rng.random() < 0.04:  # a clock that is ahead, or a record that comes late
-            timestamp += rng.choice([10, -60]) * rng.randrange(60_000)
+            timestamp += rng.choice([1, -200]) * rng.randrange(18_000)
         mark = fingerprint(key, value, headers, timestamp)
         self.note("s", topic.topic_id, partition, sequence, transaction, mark, key_hash(key), timestamp)
 

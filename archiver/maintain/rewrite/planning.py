@@ -10,12 +10,12 @@ from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
 from archiver.maintain.partitions import Problem, plan_each, rewritable_partitions
 from archiver.maintain.rewrite.intent import Outcome
-from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
+from archiver.maintain.rewrite.pruning import Keep, PrunePlan, has_no_age, prune, prune_plan
 from archiver.maintain.rewrite.tree import level_1_lists
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError
-from index_format.keys import PartitionKeys
+from index_format.keys import LAYOUTS, PartitionKeys, parse_topic_folder
 from index_format.marker import Marker
 
 
@@ -97,6 +97,8 @@ def partition_plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | 
         return None
     marker: Marker = held.marker
     lists = yield from level_1_lists(keys, marker, 0, held.marker.next_offset)
+    if keep.since_ms is not None and (yield from _older_stays(keys, marker, keep.since_ms)):
+        return None
     going = prune_plan([each for references in lists for each in references], marker.num_bytes, keep)
     if going is None:
         return None
@@ -109,3 +111,22 @@ def partition_plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | 
         next_offset=held.marker.next_offset,
         retired=len(marker.retired),
     )
+
+
+def _older_stays(keys: PartitionKeys, marker: Marker, since_ms: int) -> Protocol[bool]:
+    """Return whether a folder that the partition continues holds a record that is to stay.
+
+    The floor of a folder hides all that lies below it, in older folders as well; late records and clocks that are ahead
+    may be in any of them.
+    """
+    while marker.continues:
+        offset = marker.continues.offset
+        keys = LAYOUTS[keys.layout](parse_topic_folder(marker.continues.folder), keys.partition)
+        held = yield from read_marker(keys.marker)
+        if held is None:
+            raise lost_marker(keys)
+        marker = held.marker
+        for span in marker.spans:
+            if span.start_offset < offset and (span.max_timestamp >= since_ms or has_no_age(span)):
+                return True
+    return False

@@ -9,7 +9,7 @@ from archiver.maintain.rewrite.committing import Change, commit
 from archiver.maintain.rewrite.intent import LEASE_MS, Outcome, begin, given_up_on_failure
 from archiver.maintain.rewrite.tree import level_1_lists
 from index_format.keys import PartitionKeys
-from index_format.marker import CatalogReference, Marker
+from index_format.marker import CatalogReference, Marker, Span
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Below(NamedTuple):
     end: int
 
 
-def has_no_age(reference: CatalogReference) -> bool:
+def has_no_age(reference: Span) -> bool:
     """Whether there are records, and none of them has a timestamp: -1, as Kafka has it."""
     return reference.num_records > 0 and reference.max_timestamp < 0
 
