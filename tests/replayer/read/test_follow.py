@@ -24,7 +24,7 @@ def following(opened: Opened, steps: list[Callable[[], object]], said: list[str]
         told = []
         for step in steps:
             step()
-            told.append([(str(partition), *offsets) for partition, offsets, _ in await follower.poll()])
+            told.append([(str(partition), *offsets) for partition, offsets, *_ in await follower.poll()])
         return told
 
     return opened.read(use)
