@@ -6,6 +6,7 @@ With `--once --workers N` forks drain a share of the partitions each, and there 
 import faulthandler
 import gc
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -34,6 +35,9 @@ from index_format.errors import BlockgzError
 
 LEAVE_SECONDS = 4.0
 """Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
+
+CLOSE_SECONDS = 1.0
+"""How long an end that is late waits until its buffer folder is removed."""
 
 
 class RunResult(NamedTuple):
@@ -78,7 +82,10 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
         return report(RunResult(list(service.reports.values()), service.missing_topics, signals))
 
     def ended_early(waited: float) -> int:
-        buffer.close()  # this end is in order: the next start must not call it a death
+        # This end is in order: the next start must not call it a death. A disk that hangs must not hold it up either.
+        closing = threading.Thread(target=buffer.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
         log.warning(LogEvent.UNANSWERED, seconds=waited)
         return ended() if service.failure is None else print_failure(service.failure)
 
