@@ -18,7 +18,7 @@ COMPILE_SANITIZED = gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recove
 	-DPy_LIMITED_API=0x030B0000 -I index_format/kernel \
 	-I "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
 SANITIZED_TESTS := tests/index_format/record_formats/test_json_lines_kernel.py tests/index_format/test_canonical_kernel.py \
-	tests/blockgz_runtime/kafka/test_kernel_client.py tests/blockgz_runtime/kafka/test_batch_producer.py
+	tests/blockgz/kafka/test_kernel_client.py tests/blockgz/kafka/test_batch_producer.py
 # Memory that is freed stays for a while, so that its use is seen: no test of memory among them.
 # Python's allocator and Arrow's would hide from the sanitizer what is read and written beside an object.
 IN_SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
@@ -32,7 +32,7 @@ TAKEOVER_ENDS ?= 500
 BROKER_RESTARTS ?= 20
 # The Git revision that `make house` compares the working tree with.
 BASE ?=
-KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.[ch])
+KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz/kafka/kernel/*.[ch])
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 4 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
@@ -113,9 +113,9 @@ deployment: $(VENV)/.dev
 
 # The C extensions compiled with sanitizers, in a folder of their own: their tests, and records and lines by chance.
 sanitize: $(VENV)/.dev
-	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r index_format blockgz_runtime $(SANITIZED)
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r index_format blockgz $(SANITIZED)
 	$(COMPILE_SANITIZED) index_format/kernel/*.c -o $(SANITIZED)/index_format/_kernel.abi3.so
-	$(COMPILE_SANITIZED) blockgz_runtime/kafka/kernel/*.c -ldl -o $(SANITIZED)/blockgz_runtime/kafka/_kernel.abi3.so
+	$(COMPILE_SANITIZED) blockgz/kafka/kernel/*.c -ldl -o $(SANITIZED)/blockgz/kafka/_kernel.abi3.so
 	$(IN_SANITIZED) -m tests.support.kernel_campaign --cases $(SANITIZED_CASES) --seed $(SEED)
 	$(IN_SANITIZED) -m pytest --import-mode=append $(SANITIZED_TESTS) -k "not leave_nothing_behind"
 
@@ -130,13 +130,13 @@ $(VENV)/bin/python:
 
 # Compiles the C extensions as well, where there is a compiler.
 $(VENV)/.runtime: setup.cfg setup.py constraints.txt $(KERNELS) | $(VENV)/bin/python
-	@rm -f index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so
+	@rm -f index_format/_kernel.*.so blockgz/kafka/_kernel.*.so
 	$(INSTALL) -e .
 	@touch $@
 
 # The same and what developers need, in one go.
 $(VENV)/.dev: setup.cfg setup.py constraints.txt $(KERNELS) | $(VENV)/bin/python
-	@rm -f index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so
+	@rm -f index_format/_kernel.*.so blockgz/kafka/_kernel.*.so
 	$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.runtime $@
 
@@ -152,4 +152,4 @@ storms: $(VENV)/.dev
 	$(BIN)/python -m system_test.storms restarts --restarts $(BROKER_RESTARTS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so
+	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis index_format/_kernel.*.so blockgz/kafka/_kernel.*.so

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-PACKAGES = ("index_format", "blockgz_runtime.kafka")
+PACKAGES = ("index_format", "blockgz.kafka")
 """Each with C sources in its folder `kernel`, which become its module `_kernel`."""
 SHARED_HEADERS = Path("index_format/kernel")
 

@@ -11,7 +11,7 @@ import gc
 import os
 
 from archiver.cli import main
-from blockgz_runtime.process import explain_crashes, run_to_exit, without_math_threads
+from blockgz.process import explain_crashes, run_to_exit, without_math_threads
 
 
 def run() -> None:

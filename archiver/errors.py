@@ -1,4 +1,4 @@
-"""Errors of the archiver alone, with the exit code of each (those of both programs: blockgz_runtime.errors).
+"""Errors of the archiver alone, with the exit code of each (those of both programs: blockgz.errors).
 
 ::
 
@@ -24,7 +24,7 @@
     ServiceUnreachable    1   no running archiver answers at an address
 """
 
-from blockgz_runtime.errors import CORE_DUMP, PARTLY_FAILED, NoSuchTopic, end_text
+from blockgz.errors import CORE_DUMP, PARTLY_FAILED, NoSuchTopic, end_text
 from index_format.errors import BlockgzError
 
 

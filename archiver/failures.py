@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from archiver.errors import AssignmentLost, Fenced, TopicChanged, TopicGone
-from blockgz_runtime.errors import (
+from blockgz.errors import (
     AccessDenied,
     BrokerUnreachable,
     BufferFailed,

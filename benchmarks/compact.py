@@ -14,9 +14,9 @@ from unittest import mock
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader, LocalStore
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader, LocalStore
+from blockgz.store.reader import CountingReader
 from index_format.marker import decode_marker
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up

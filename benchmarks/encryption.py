@@ -27,10 +27,10 @@ from archiver.ingest.roll_policy import RollLimits
 from benchmarks.data import START_MS, STEP_MS, generated
 from benchmarks.measure import machine
 from benchmarks.tables import Table, as_markdown
-from blockgz_runtime.process import share_heaps
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.retry import bounded_backoff
+from blockgz.process import share_heaps
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalStore
+from blockgz.store.retry import bounded_backoff
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, block_crc32, decode_block
 from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, WrappedKey
 from index_format.encryption import CIPHER, BlockCipher, opened_with

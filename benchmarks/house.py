@@ -17,7 +17,7 @@ from typing import NamedTuple
 from benchmarks.tables import Table, as_text
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("archiver", "blockgz_runtime", "index_format", "replayer")
+PACKAGES = ("archiver", "blockgz", "blockgz_runtime", "index_format", "replayer")
 PROGRAMS = ("archiver", "replayer")
 BASE = "aa55ef0"
 """The revision that is compared with where none is given."""

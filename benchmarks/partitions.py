@@ -23,9 +23,9 @@ from benchmarks.data import TopicShape
 from benchmarks.measure import machine
 from benchmarks.site import Settings, Site, opened
 from benchmarks.tables import Table, as_text
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.store.opening import open_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.config.model import RunConfig
+from blockgz.store.opening import open_store
+from blockgz.store.s3_settings import S3Settings
 
 CLAIM_GOAL_SECONDS = 10.0
 RECORDS_IN_EACH = 8

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from benchmarks.synthetic import write_bare_chain
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.store.address import LocalAddress
 from replayer.place import ArchivePlace
 from replayer.spark.jobs.verifying import planned
 from replayer.verify.chunk_checks import EVERY_CHUNK

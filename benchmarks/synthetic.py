@@ -6,8 +6,8 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.data import START_MS, STEP_MS
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, member_crc32
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject

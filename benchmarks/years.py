@@ -25,7 +25,7 @@ from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite import planning as pruning
 from archiver.maintain.rewrite.pruning import Keep
 from archiver.maintain.sweep import plan_sweep, sweep
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.store.reader import CountingReader
 from index_format.marker import decode_marker
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blockgz_runtime.errors import AccessDenied, CutUndecided, NoArchiveThere, NotInArchive, StoreError, UsageError
+    from blockgz.errors import AccessDenied, CutUndecided, NoArchiveThere, NotInArchive, StoreError, UsageError
     from index_format.errors import BlockgzError, FormatError
     from replayer.errors import DeliveryFailed, ReplayRefused
     from replayer.library.archive import BATCH_SCHEMA, Archive, ArchivedRecord, LostRecords, open_archive
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __version__: str
 
 _HOMES = {
-    "blockgz_runtime.errors": (
+    "blockgz.errors": (
         "AccessDenied",
         "CutUndecided",
         "NoArchiveThere",

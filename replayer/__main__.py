@@ -12,7 +12,7 @@ import os
 import sys
 from contextlib import nullcontext
 
-from blockgz_runtime.process import explain_crashes, pandas_refused, run_to_exit, without_math_threads
+from blockgz.process import explain_crashes, pandas_refused, run_to_exit, without_math_threads
 from replayer.cli import main
 
 PANDAS_COMMANDS = ("spark",)

@@ -1,4 +1,4 @@
-"""Errors of the replayer alone, with the exit code of each (those of both programs: blockgz_runtime.errors).
+"""Errors of the replayer alone, with the exit code of each (those of both programs: blockgz.errors).
 
 ::
 

@@ -17,8 +17,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz_runtime.atomic_file import PRIVATE_FILE, scratch_file, sync_file, sync_folder
-from blockgz_runtime.errors import UsageError
+from blockgz.atomic_file import PRIVATE_FILE, scratch_file, sync_file, sync_folder
+from blockgz.errors import UsageError
 from index_format.records import SCHEMA
 from replayer.errors import ExportFailed
 from replayer.read.request import SelectedBatch

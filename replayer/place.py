@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from blockgz_runtime.encryption.keyring import keyring_of
-from blockgz_runtime.store.address import Address, LocalAddress
-from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import ObjectReader
-from blockgz_runtime.store.s3_settings import AT_AWS, S3Settings
+from blockgz.encryption.keyring import keyring_of
+from blockgz.store.address import Address, LocalAddress
+from blockgz.store.opening import open_reader
+from blockgz.store.reader import ObjectReader
+from blockgz.store.s3_settings import AT_AWS, S3Settings
 from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from replayer.old_archives.detection import old_archive_finder

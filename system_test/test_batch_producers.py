@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as Place
 
-from blockgz_runtime.kafka.batch_producer import BatchProducer, ConfluentProducer, KernelProducer
-from blockgz_runtime.kafka.kernel_choice import KERNEL
+from blockgz.kafka.batch_producer import BatchProducer, ConfluentProducer, KernelProducer
+from blockgz.kafka.kernel_choice import KERNEL
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
@@ -138,7 +138,7 @@ def test_nothing_behind_a_refused_record_is_delivered(
     if kind is KernelProducer and not KERNEL:
         pytest.skip(KERNEL.why_not)
     if kind is ConfluentProducer:
-        monkeypatch.setattr("blockgz_runtime.kafka.batch_producer.kernel_takes", lambda _: False)
+        monkeypatch.setattr("blockgz.kafka.batch_producer.kernel_takes", lambda _: False)
     create_topic(broker.bootstrap, topic_name, 3, {"max.message.bytes": "1000"})
     properties = {"bootstrap.servers": broker.bootstrap}
     noise = random.Random(refused)

@@ -58,10 +58,11 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Former:
     git = shutil.which("git")
     if git is None:
         pytest.skip("no `git` on PATH")
+    if subprocess.run([git, "-C", str(ROOT), "cat-file", "-e", f"{FORMER}^{{commit}}"], check=False).returncode:
+        pytest.skip(f"the history lacks commit {FORMER[:7]}, as in a shallow clone: git fetch --unshallow")
     command = [git, "-C", str(ROOT), "archive", "--format=tar", FORMER, *PACKAGES]
     done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"the history lacks commit {FORMER[:7]}, as in a shallow clone: git fetch --unshallow")
+    assert not done.returncode, done.stderr.decode()
     folder = tmp_path_factory.mktemp("former")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tree:
         tree.extractall(folder, filter="data")

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from archiver.cli import main
 from archiver.maintain.sweep import plan_sweep, sweep
-from blockgz_runtime.errors import NoArchiveThere, NotInArchive
-from blockgz_runtime.store.address import Address, S3Address, parse_address
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.opening import open_existing_store, open_reader
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.s3_writer import S3Store
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.errors import NoArchiveThere, NotInArchive
+from blockgz.store.address import Address, S3Address, parse_address
+from blockgz.store.local import LocalStore
+from blockgz.store.opening import open_existing_store, open_reader
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.s3_writer import S3Store
+from blockgz.store.writer import ToolStore
 from index_format import objects
 from index_format.chunk_index import ancestor_index
 from index_format.keys import ChunkStart, Conflict, ObjectKey, ObjectKind, catalog_name, parse_key

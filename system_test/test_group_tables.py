@@ -12,8 +12,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.admin import NewTopic
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format.keys import TopicFolder
 from replayer.read.group_tables import GroupTable, groups_at
 from system_test.conftest import required_parts

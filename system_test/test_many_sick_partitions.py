@@ -8,10 +8,10 @@ import pytest
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.service import CLAIMS_AT_ONCE, COMMITS_AT_ONCE, ArchiverService
 from archiver.monitor.snapshot import ServiceSnapshot
-from blockgz_runtime import elastic_pool
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.writer import Body, StoredObject
+from blockgz import elastic_pool
+from blockgz.config.model import RunConfig
+from blockgz.store.local import LocalStore
+from blockgz.store.writer import Body, StoredObject
 from system_test.test_one_sick_partition import running, until
 from tests.support.archives import records
 from tests.support.mock_cluster import PARTITIONS, MockCluster

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from replayer.read.archive import Archive
 from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth

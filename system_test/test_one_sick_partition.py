@@ -10,9 +10,9 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.service import ArchiverService
 from archiver.monitor.server import health, readiness
 from archiver.monitor.snapshot import ServiceSnapshot
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.writer import Body, ContentTag
+from blockgz.config.model import RunConfig
+from blockgz.store.local import LocalStore
+from blockgz.store.writer import Body, ContentTag
 from tests.support.archives import records
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 

@@ -17,7 +17,7 @@ RECORDS_A_SECOND = 1_200
 """What a small machine manages beside other work; half of the maximum is too much for a machine that is not idle."""
 MOST_GROWTH_MIB = 32
 """Over the time after warm-up: a short run cannot tell a slope an hour from the size of its chunks, nor from
-what the heaps keep free (`blockgz_runtime/process.py`: up to 64 MiB)."""
+what the heaps keep free (`blockgz/process.py`: up to 64 MiB)."""
 
 
 def test_waves_are_not_growth_and_what_leaks_below_them_is() -> None:

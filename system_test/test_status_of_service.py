@@ -7,8 +7,8 @@ from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.maintain.status import read_status
 from archiver.monitor.server import readiness
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.store.local import LocalStore
+from blockgz.config.model import RunConfig
+from blockgz.store.local import LocalStore
 from tests.support.archives import records
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 

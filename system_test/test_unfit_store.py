@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import StoreUnfit
-from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.s3_writer import S3Store
+from blockgz.errors import StoreUnfit
+from blockgz.store.address import S3Address
+from blockgz.store.probe import probe
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.s3_writer import S3Store
 from system_test.support.archiving import store_site
 from system_test.support.environment import PartMissingError, tool
 from system_test.support.kafka_broker import KafkaBroker

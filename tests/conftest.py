@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from archiver import logs
-from blockgz_runtime.kafka import LOGGER
+from blockgz.kafka import LOGGER
 
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 """So that no command reads the configuration of whoever runs the tests."""

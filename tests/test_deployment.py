@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.server import PATHS
-from blockgz_runtime.config.kinds import FIELDS
-from blockgz_runtime.units import parse_duration
+from blockgz.config.kinds import FIELDS
+from blockgz.units import parse_duration
 from tests.support.deployment import (
     CHART,
     COMMANDS,

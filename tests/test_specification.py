@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from blockgz_runtime.encryption.keyring import LocalKey
+from blockgz.encryption.keyring import LocalKey
 from index_format import objects
 from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex, Encryption

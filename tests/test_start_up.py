@@ -8,7 +8,7 @@ import click
 import pytest
 
 from archiver.cli import main as archiver
-from blockgz_runtime.program.main import Program
+from blockgz.program.main import Program
 from replayer.cli import main as replayer
 from replayer.cli.spark import command as replayer_spark
 from tests.support.archives import ArchiveWriter, records
@@ -23,15 +23,13 @@ ALWAYS = PANDAS | CLIENTS | SERVICES
 """What no command that reads a folder may import."""
 
 STARTS = {
-    "archiver --help": ALWAYS
-    | ARROW
-    | {"asyncio", "msgspec", "rich.console", "blockgz_runtime.config", "archiver.cli.run"},
+    "archiver --help": ALWAYS | ARROW | {"asyncio", "msgspec", "rich.console", "blockgz.config", "archiver.cli.run"},
     "replayer --help": ALWAYS | ARROW | {"asyncio", "msgspec", "rich.console", "replayer.cli.get"},
     "replayer spark --help": ALWAYS | ARROW | {"asyncio", "msgspec", "rich.console"},
     "replayer ls": ALWAYS | ARROW,
     "replayer describe orders": ALWAYS | ARROW,
     "replayer get orders:0:1": ALWAYS
-    | {"pyarrow.compute", "numpy.ma", "rich.console", "replayer.replay", "blockgz_runtime.record_filter"},
+    | {"pyarrow.compute", "numpy.ma", "rich.console", "replayer.replay", "blockgz.record_filter"},
     "replayer cat orders": ALWAYS | {"numpy.ma", "rich.console", "replayer.replay"},
     "replayer verify --records": ALWAYS,
 }

@@ -2,8 +2,8 @@
 
 import click
 
-from blockgz_runtime.program.main import Place, Program, closing
-from blockgz_runtime.program.version import version_option
+from blockgz.program.main import Place, Program, closing
+from blockgz.program.version import version_option
 
 COMMANDS = {
     "run": Place(

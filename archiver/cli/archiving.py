@@ -24,13 +24,13 @@ from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import Ended, Forks, own_http
 from archiver.logs import LogEvent, log
 from archiver.monitor.snapshot import ServiceSnapshot
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.encryption.keyring import load_keyring
-from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable
-from blockgz_runtime.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
-from blockgz_runtime.program.main import TERMINATED, ended_code, print_failure
-from blockgz_runtime.store.opening import default_buffer_root, open_store
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.config.model import RunConfig
+from blockgz.encryption.keyring import load_keyring
+from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable
+from blockgz.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
+from blockgz.program.main import TERMINATED, ended_code, print_failure
+from blockgz.store.opening import default_buffer_root, open_store
+from blockgz.store.writer import ToolStore
 from index_format.errors import BlockgzError
 
 LEAVE_SECONDS = 4.0

@@ -16,17 +16,17 @@ from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.throttle import Pace
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
-from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
-from blockgz_runtime.program.options import SIZE, OptionSet
-from blockgz_runtime.program.options import Option as Single
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.program.spark_extra import spark_needed
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.errors import UsageError
+from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
+from blockgz.program.main import closing, code_of_problems, confirm, print_problems
+from blockgz.program.options import SIZE, OptionSet
+from blockgz.program.options import Option as Single
+from blockgz.program.plan_options import plan_options
+from blockgz.program.spark_extra import spark_needed
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
+from blockgz.topic_patterns import TopicSelection
 
 BLOCK_BYTES = 1024**2
 

@@ -7,13 +7,13 @@ import orjson
 
 from archiver.cli.config_options import config_options, print_notes
 from archiver.ingest.kafka_settings import check_settings
-from blockgz_runtime.config.kinds import FIELDS, value_text
-from blockgz_runtime.config.origins import KAFKA_PREFIX
-from blockgz_runtime.config.resolution import Resolved, check_config_file
-from blockgz_runtime.config.template import json_schema, yaml_template
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.config_file import config_path
-from blockgz_runtime.program.main import closing
+from blockgz.config.kinds import FIELDS, value_text
+from blockgz.config.origins import KAFKA_PREFIX
+from blockgz.config.resolution import Resolved, check_config_file
+from blockgz.config.template import json_schema, yaml_template
+from blockgz.errors import UsageError
+from blockgz.program.config_file import config_path
+from blockgz.program.main import closing
 
 
 @click.group(

@@ -8,12 +8,12 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from blockgz_runtime.config.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
-from blockgz_runtime.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
-from blockgz_runtime.config.resolution import option_name, resolve, variable_name
-from blockgz_runtime.program.config_file import used_config
-from blockgz_runtime.program.kafka_options import kafka_properties, properties_option, split_properties
-from blockgz_runtime.program.options import F
+from blockgz.config.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
+from blockgz.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from blockgz.config.resolution import option_name, resolve, variable_name
+from blockgz.program.config_file import used_config
+from blockgz.program.kafka_options import kafka_properties, properties_option, split_properties
+from blockgz.program.options import F
 
 LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server")}
 METAVARS = {

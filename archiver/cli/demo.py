@@ -21,11 +21,11 @@ from rich.text import Text
 
 from archiver.demo.clusters import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
 from archiver.demo.records import MEAN_SPACING_MS, DemoRecord, demo_records
-from blockgz_runtime.kafka.secrets import is_secret
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.terminal import unescaped
-from blockgz_runtime.units import timestamp_text
+from blockgz.kafka.secrets import is_secret
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing
+from blockgz.program.terminal import unescaped
+from blockgz.units import timestamp_text
 from index_format.errors import MASK, BlockgzError
 
 RECORDS = 20_000

@@ -8,10 +8,10 @@ import orjson
 from archiver.cli.config_options import config_options_for_any_topic
 from archiver.doctor import examine
 from archiver.doctor.findings import Finding, Verdict, worst
-from blockgz_runtime.config.resolution import Resolved
-from blockgz_runtime.errors import FAILED, AccessDenied
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.terminal import unescaped
+from blockgz.config.resolution import Resolved
+from blockgz.errors import FAILED, AccessDenied
+from blockgz.program.main import closing
+from blockgz.program.terminal import unescaped
 
 COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 

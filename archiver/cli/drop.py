@@ -11,15 +11,15 @@ from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.dropping import DropPlan, drop, plan_drop
 from archiver.maintain.partitions import Problem
-from blockgz_runtime.kafka.settings import client_settings
-from blockgz_runtime.program.archive_options import store_options, writing_s3_options
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
-from blockgz_runtime.program.options import DURATION
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.kafka.settings import client_settings
+from blockgz.program.archive_options import store_options, writing_s3_options
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, code_of_problems, confirm, print_problems
+from blockgz.program.options import DURATION
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.store.opening import open_existing_store
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.s3_settings import S3Settings
 
 
 @click.command(

@@ -33,23 +33,23 @@ from archiver.maintain.erase.running import erase_in
 from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
 from archiver.maintain.partitions import Problem
 from archiver.maintain.sweep import read_chain
-from blockgz_runtime.atomic_file import replace_file, write_private
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError
-from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
-from blockgz_runtime.program.filter_options import grep_option, header_option
-from blockgz_runtime.program.main import closing, confirm, print_problems
-from blockgz_runtime.program.options import Option as Single
-from blockgz_runtime.program.options import OptionSet, Parsed
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.program.report_options import sign_key_option
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, ValueMatches
-from blockgz_runtime.signing import check_signature, signature_of, signed
-from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.units import timestamp_text
+from blockgz.atomic_file import replace_file, write_private
+from blockgz.errors import PARTLY_FAILED, UsageError
+from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
+from blockgz.program.filter_options import grep_option, header_option
+from blockgz.program.main import closing, confirm, print_problems
+from blockgz.program.options import Option as Single
+from blockgz.program.options import OptionSet, Parsed
+from blockgz.program.plan_options import plan_options
+from blockgz.program.report_options import sign_key_option
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.record_filter import Condition, KeyIn, Pattern, ValueMatches
+from blockgz.signing import check_signature, signature_of, signed
+from blockgz.store.opening import default_buffer_root, open_existing_store
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import ToolStore
+from blockgz.units import timestamp_text
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 

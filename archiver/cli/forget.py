@@ -7,12 +7,12 @@ import click
 from archiver.cli.repair import finish
 from archiver.commit.archive import layout_of
 from archiver.maintain.repair.inventory import plan_forgetting
-from blockgz_runtime.program.archive_options import store_options, writing_s3_options
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.program.archive_options import store_options, writing_s3_options
+from blockgz.program.main import closing
+from blockgz.program.plan_options import plan_options
+from blockgz.store.opening import open_existing_store
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.s3_settings import S3Settings
 
 
 @click.command(

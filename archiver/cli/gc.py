@@ -10,14 +10,14 @@ import orjson
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.partitions import Problem
 from archiver.maintain.sweep import SweepPlan, SweepResult, plan_sweep, sweep
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError
-from blockgz_runtime.program.archive_options import store_options
-from blockgz_runtime.program.main import closing, confirm, print_problems
-from blockgz_runtime.program.options import DURATION
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.errors import PARTLY_FAILED, UsageError
+from blockgz.program.archive_options import store_options
+from blockgz.program.main import closing, confirm, print_problems
+from blockgz.program.options import DURATION
+from blockgz.program.plan_options import plan_options
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
 
 
 @click.command(

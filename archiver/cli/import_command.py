@@ -13,22 +13,22 @@ from rich.progress import Progress
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportReport, check_target, import_partitions
 from archiver.old_archives.old_archive import OldReader, survey
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
-from blockgz_runtime.program.archive_options import (
+from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
+from blockgz.program.archive_options import (
     encrypt_option,
     max_block_option,
     old_format_option,
     store_options,
     writing_s3_options,
 )
-from blockgz_runtime.program.main import closing, confirm, print_problems
-from blockgz_runtime.program.options import SIZE
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.program.tables import print_table, range_text
-from blockgz_runtime.program.terminal import unescaped
-from blockgz_runtime.store.customer_key import fingerprint_of
-from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.program.main import closing, confirm, print_problems
+from blockgz.program.options import SIZE
+from blockgz.program.plan_options import plan_options
+from blockgz.program.tables import print_table, range_text
+from blockgz.program.terminal import unescaped
+from blockgz.store.customer_key import fingerprint_of
+from blockgz.store.opening import default_buffer_root, open_existing_store, open_store
+from blockgz.store.s3_settings import S3Settings
 from index_format.ancestor.files import OldPartition
 from index_format.ancestor.payloads import OldFormat
 

@@ -11,17 +11,17 @@ from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, plan_pruning
 from archiver.maintain.rewrite.pruning import Keep
-from blockgz_runtime.config.model import parse_age, parse_bytes
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.archive_options import store_options, writing_s3_options
-from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
-from blockgz_runtime.program.options import Parsed
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.config.model import parse_age, parse_bytes
+from blockgz.errors import UsageError
+from blockgz.program.archive_options import store_options, writing_s3_options
+from blockgz.program.main import closing, code_of_problems, confirm, print_problems
+from blockgz.program.options import Parsed
+from blockgz.program.plan_options import plan_options
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.store.opening import open_existing_store
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.s3_settings import S3Settings
+from blockgz.topic_patterns import TopicSelection
 
 AGE, BYTES = Parsed("age", parse_age), Parsed("size", parse_bytes)
 

@@ -18,22 +18,22 @@ from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.planning import PlanOld, PlanOne, not_for_old, plan_repair
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.old_archives.old_archive import OldReader
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
-from blockgz_runtime.program.archive_options import (
+from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
+from blockgz.program.archive_options import (
     keys_option,
     max_block_option,
     old_format_option,
     store_options,
     writing_s3_options,
 )
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, confirm, print_problems
-from blockgz_runtime.program.options import Decorator, F, with_options
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, confirm, print_problems
+from blockgz.program.options import Decorator, F, with_options
+from blockgz.program.plan_options import plan_options
+from blockgz.store.opening import open_existing_store
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import ToolStore
 from index_format.ancestor.payloads import OldFormat
 
 

@@ -11,16 +11,16 @@ from archiver.maintain.partitions import Problem
 from archiver.maintain.rewrap.planning import RewrapPlans, plan_rewrapping
 from archiver.maintain.rewrap.running import Rewrapped, carry_out
 from archiver.maintain.rewrite.intent import Outcome, not_done
-from blockgz_runtime.encryption.keyring import FORMS, load_keyring
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.archive_options import keys_option, store_options, writing_s3_options
-from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
-from blockgz_runtime.program.plan_options import plan_options
-from blockgz_runtime.program.tables import print_table
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.encryption.keyring import FORMS, load_keyring
+from blockgz.errors import UsageError
+from blockgz.program.archive_options import keys_option, store_options, writing_s3_options
+from blockgz.program.main import closing, code_of_problems, confirm, print_problems
+from blockgz.program.plan_options import plan_options
+from blockgz.program.tables import print_table
+from blockgz.store.opening import open_existing_store
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.s3_settings import S3Settings
+from blockgz.topic_patterns import TopicSelection
 
 
 @click.command(

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from archiver.maintain.contents.keys import RewriteKeys
-from blockgz_runtime.program.archive_options import encrypt_option, keys_option
-from blockgz_runtime.program.options import SIZE, F, OptionSet, with_options
+from blockgz.program.archive_options import encrypt_option, keys_option
+from blockgz.program.options import SIZE, F, OptionSet, with_options
 
 FREED = "; archiver gc frees the space"
 

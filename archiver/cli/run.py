@@ -18,15 +18,15 @@ from archiver.ingest.kafka_source import name_of
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.workers import WORKER_VARIABLE, Workers, worker_commands
 from archiver.logs import LogEvent, log, log_to
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.config.origins import KAFKA_PREFIX
-from blockgz_runtime.config.resolution import Resolved
-from blockgz_runtime.errors import PARTLY_FAILED, exit_code, listed
-from blockgz_runtime.process import stop_on_signals
-from blockgz_runtime.program.config_file import used_config
-from blockgz_runtime.program.main import closing, ended_code, error_lines
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.unencrypted import unencrypted_brokers, unencrypted_endpoint
+from blockgz.config.model import RunConfig
+from blockgz.config.origins import KAFKA_PREFIX
+from blockgz.config.resolution import Resolved
+from blockgz.errors import PARTLY_FAILED, exit_code, listed
+from blockgz.process import stop_on_signals
+from blockgz.program.config_file import used_config
+from blockgz.program.main import closing, ended_code, error_lines
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.unencrypted import unencrypted_brokers, unencrypted_endpoint
 from index_format.errors import BlockgzError
 
 

@@ -12,8 +12,8 @@ from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.logs import LogEvent, progress_log
 from archiver.monitor.snapshot import PartitionSnapshot
-from blockgz_runtime.process import every
-from blockgz_runtime.program.terminal import printable
+from blockgz.process import every
+from blockgz.program.terminal import printable
 
 LOOK_SECONDS = 0.5
 LINE_SECONDS = 10.0
@@ -150,7 +150,7 @@ class Lines:
 @contextmanager
 def _bar() -> Iterator[Show]:
     # Bars take a while to load, and only people see them.
-    from blockgz_runtime.program.progress import record_progress  # noqa: PLC0415
+    from blockgz.program.progress import record_progress  # noqa: PLC0415
 
     with record_progress("archiving", None, as_json=False) as advance:
         told = Progress()

@@ -9,14 +9,14 @@ import click
 import orjson
 
 from archiver.cli.config_options import field_option
-from blockgz_runtime.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
-from blockgz_runtime.config.kinds import default_text
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError
-from blockgz_runtime.process import stop_on_signals
-from blockgz_runtime.program.kafka_options import kafka_properties
-from blockgz_runtime.program.main import closing, ended_code
-from blockgz_runtime.program.options import DURATION, with_options
-from blockgz_runtime.program.spark_extra import spark_needed
+from blockgz.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
+from blockgz.config.kinds import default_text
+from blockgz.errors import PARTLY_FAILED, UsageError
+from blockgz.process import stop_on_signals
+from blockgz.program.kafka_options import kafka_properties
+from blockgz.program.main import closing, ended_code
+from blockgz.program.options import DURATION, with_options
+from blockgz.program.spark_extra import spark_needed
 
 if TYPE_CHECKING:
     from archiver.spark.job import JobResult

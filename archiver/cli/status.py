@@ -15,19 +15,19 @@ from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.ingest.ownership import PartitionState
 from archiver.maintain.status import PartitionStatus, read_status, with_lag
 from archiver.monitor.server import health, readiness, service_snapshot
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError
-from blockgz_runtime.kafka.settings import client_settings
-from blockgz_runtime.program.archive_options import store_options
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.options import DURATION
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.program.terminal import unescaped
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
-from blockgz_runtime.units import time_text
+from blockgz.errors import PARTLY_FAILED, UsageError
+from blockgz.kafka.settings import client_settings
+from blockgz.program.archive_options import store_options
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing
+from blockgz.program.options import DURATION
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.program.terminal import unescaped
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection
+from blockgz.units import time_text
 
 DROPPABLE = (
     *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "newest record"),

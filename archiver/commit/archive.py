@@ -6,9 +6,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from archiver.errors import Diverged
-from blockgz_runtime.errors import NoArchiveThere, StoreBusy, StoreError, UsageError
-from blockgz_runtime.store.customer_key import check_fingerprint
-from blockgz_runtime.store.writer import Store, ToolStore
+from blockgz.errors import NoArchiveThere, StoreBusy, StoreError, UsageError
+from blockgz.store.customer_key import check_fingerprint
+from blockgz.store.writer import Store, ToolStore
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.inventory import Incarnation, Inventory, united

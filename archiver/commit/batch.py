@@ -12,8 +12,8 @@ from archiver.commit.objects import Held
 from archiver.commit.operations import Head, NewToken, Protocol, retrying
 from archiver.commit.recovery import TakeoverPolicy, read_own, take_over
 from archiver.errors import Fenced, GapRefused
-from blockgz_runtime.errors import StoreError
-from blockgz_runtime.store.writer import ObjectHead
+from blockgz.errors import StoreError
+from blockgz.store.writer import ObjectHead
 from index_format import marker as markers
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.marker import Marker

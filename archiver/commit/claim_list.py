@@ -11,7 +11,7 @@ from archiver.commit.inventory import change_inventory
 from archiver.commit.operations import ListClaimed, Operation
 from archiver.failures import Next, Situation, what_next
 from archiver.logs import LogEvent, log
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.store.writer import ToolStore
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from index_format.inventory import Incarnation, Inventory, ended, united, without

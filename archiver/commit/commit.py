@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from archiver.commit.objects import Held, store_once, swap_own_marker
 from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Now, Protocol
 from archiver.commit.sealing import Sealing
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.encryption.keyring import keyring_of
-from blockgz_runtime.errors import AccessDenied, StoreError
-from blockgz_runtime.store.writer import Body, FileBody, StoredObject
+from blockgz.config.model import RunConfig
+from blockgz.encryption.keyring import keyring_of
+from blockgz.errors import AccessDenied, StoreError
+from blockgz.store.writer import Body, FileBody, StoredObject
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Encryption, Gap, WrappedKey, ancestor_index

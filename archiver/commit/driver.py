@@ -10,7 +10,7 @@ from archiver.commit import operations as op
 from archiver.commit.lost_markers import refuse_lost_marker
 from archiver.failures import Next, Situation, what_next
 from archiver.logs import LogEvent, log
-from blockgz_runtime.store.writer import Store
+from blockgz.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.records import Record
 

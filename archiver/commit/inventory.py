@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from archiver.commit.operations import CompareAndSwap, Get, ListClaimed, Protocol, Wait
-from blockgz_runtime.errors import StoreUnfit
-from blockgz_runtime.store.writer import ContentTag, StoredObject
+from blockgz.errors import StoreUnfit
+from blockgz.store.writer import ContentTag, StoredObject
 from index_format import inventory as inventories
 from index_format import objects
 from index_format.inventory import Inventory

@@ -1,6 +1,6 @@
 """Partitions that lost their marker: nothing tells which records they hold, and a new marker would hide them all."""
 
-from blockgz_runtime.store.writer import Store
+from blockgz.store.writer import Store
 from index_format.errors import FormatError, MalformedObject
 from index_format.inventory import parse
 from index_format.keys import PartitionKeys, TopicFolder, inventory_key

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, retrying
 from archiver.errors import Fenced
 from archiver.failures import passing
-from blockgz_runtime.errors import StoreError, StoreUnfit
-from blockgz_runtime.store.writer import Body, ContentTag, ObjectHead, StoredObject, in_parts
+from blockgz.errors import StoreError, StoreUnfit
+from blockgz.store.writer import Body, ContentTag, ObjectHead, StoredObject, in_parts
 from index_format import marker as markers
 from index_format.errors import BlockgzError
 from index_format.keys import Conflict

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from archiver.failures import passing
-from blockgz_runtime.store.writer import Body, ContentTag
+from blockgz.store.writer import Body, ContentTag
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 

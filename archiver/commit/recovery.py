@@ -25,10 +25,10 @@ from archiver.commit.operations import (
     retrying,
 )
 from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.encryption.keyring import keyring_of, required
-from blockgz_runtime.errors import StoreError, UsageError
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.config.model import RunConfig
+from blockgz.encryption.keyring import keyring_of, required
+from blockgz.errors import StoreError, UsageError
+from blockgz.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import ChunkIndex, Gap, WrappedKey
 from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder

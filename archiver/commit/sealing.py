@@ -6,8 +6,8 @@ from functools import partial
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.encryption.opening import Opener
+from blockgz.encryption.keyring import Keyring
+from blockgz.encryption.opening import Opener
 from index_format.blocks import Stored, block_crc32
 from index_format.chunk_index import BlockEntry, Encryption, WrappedKey
 from index_format.encryption import CIPHER, BlockCipher, opened_with

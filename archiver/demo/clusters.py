@@ -10,9 +10,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from archiver.demo.records import DemoRecord
 from archiver.ingest.kafka_settings import CLIENT_ID
-from blockgz_runtime.errors import BrokerUnreachable
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.errors import BrokerUnreachable
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz.kafka.settings import client_settings, make_client
 
 PARTITIONS = 4
 """What the mock gives every topic."""

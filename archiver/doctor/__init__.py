@@ -17,7 +17,7 @@ from archiver.doctor.machine_checks import (
     check_versions,
     found_archive,
 )
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 from index_format.errors import BlockgzError
 
 

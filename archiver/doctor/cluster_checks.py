@@ -28,13 +28,13 @@ from archiver.doctor.judging import (
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import cluster_settings
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import listed
-from blockgz_runtime.kafka.admin import answered
-from blockgz_runtime.kafka.admin_apart import AdminApart
-from blockgz_runtime.kafka.connection import DENIED
-from blockgz_runtime.kafka.settings import make_client
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.config.model import RunConfig
+from blockgz.errors import listed
+from blockgz.kafka.admin import answered
+from blockgz.kafka.admin_apart import AdminApart
+from blockgz.kafka.connection import DENIED
+from blockgz.kafka.settings import make_client
+from blockgz.topic_patterns import TopicSelection
 from index_format.identity import ArchiveInfo
 
 DEADLINE_SECONDS = 5.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from blockgz_runtime.errors import AccessDenied
+from blockgz.errors import AccessDenied
 from index_format.errors import BlockgzError, masked_urls
 
 SHOWN = 20

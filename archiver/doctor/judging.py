@@ -10,8 +10,8 @@ from archiver.errors import GroupOfAnother
 from archiver.ingest.group_offsets import refuse_other_archive
 from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.errors import listed
-from blockgz_runtime.units import format_duration, format_size
+from blockgz.errors import listed
+from blockgz.units import format_duration, format_size
 from index_format.identity import ArchiveInfo
 
 NEEDED_OF_TOPICS = frozenset({"DESCRIBE", "READ"})

@@ -13,15 +13,15 @@ from confluent_kafka import libversion
 
 from archiver.doctor.findings import Finding, Verdict, carefully, failed, one_line
 from archiver.doctor.judging import judge_clock, judge_identity, judge_space
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.encryption.keyring import keyring_of
-from blockgz_runtime.errors import StoreUnfit
-from blockgz_runtime.program.version import kernel_words, kernels
-from blockgz_runtime.store.address import LocalAddress, parse_address
-from blockgz_runtime.store.customer_key import check_fingerprint, fingerprint_of
-from blockgz_runtime.store.opening import default_buffer_root, open_store
-from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.config.model import RunConfig
+from blockgz.encryption.keyring import keyring_of
+from blockgz.errors import StoreUnfit
+from blockgz.program.version import kernel_words, kernels
+from blockgz.store.address import LocalAddress, parse_address
+from blockgz.store.customer_key import check_fingerprint, fingerprint_of
+from blockgz.store.opening import default_buffer_root, open_store
+from blockgz.store.probe import probe
+from blockgz.store.writer import ToolStore
 from index_format import objects
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo

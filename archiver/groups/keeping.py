@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from archiver.commit.claim_list import wall_ms
 from archiver.groups.tables import GroupTables
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import BrokerUnreachable
-from blockgz_runtime.kafka.cluster_groups import Asked
+from blockgz.errors import BrokerUnreachable
+from blockgz.kafka.cluster_groups import Asked
 from index_format.errors import BlockgzError
 from index_format.groups import LogEnd, LogEnds
 

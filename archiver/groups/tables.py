@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
 
-from blockgz_runtime.kafka.cluster_groups import GroupAnswer
-from blockgz_runtime.store.writer import Store
+from blockgz.kafka.cluster_groups import GroupAnswer
+from blockgz.store.writer import Store
 from index_format.errors import FormatError
 from index_format.groups import ConsumerGroups, GoneGroup, Group, LogEnds, decode, encode, slot_of
 from index_format.identity import ArchiveInfo

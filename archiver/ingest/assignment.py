@@ -19,7 +19,7 @@ from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
 from archiver.ingest.unowned import UnownedWatch
 from archiver.logs import LogEvent, log
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 from index_format.errors import BlockgzError
 
 GROUP_COMMIT_SECONDS = 5.0

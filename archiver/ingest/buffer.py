@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from archiver.logs import LogEvent, log
-from blockgz_runtime.atomic_file import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
-from blockgz_runtime.errors import BufferFailed, BufferFull
-from blockgz_runtime.store.writer import FileBody
+from blockgz.atomic_file import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
+from blockgz.errors import BufferFailed, BufferFull
+from blockgz.store.writer import FileBody
 
 LOCK = ".lock"
 PREFIX = "blockgz-buffer-"

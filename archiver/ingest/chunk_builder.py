@@ -15,8 +15,8 @@ from archiver.commit.sealing import Sealing
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import BufferFull
+from blockgz.config.model import RunConfig
+from blockgz.errors import BufferFull
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, Stored, decode_block
 from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Gap
 from index_format.keys import ChunkStart

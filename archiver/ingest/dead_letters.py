@@ -14,10 +14,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from archiver.errors import DeadLetterRefused, UnencodableRecord
 from archiver.ingest.kafka_settings import dead_letter_settings
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, ShuttingDown
-from blockgz_runtime.kafka.connection import DENIED
-from blockgz_runtime.kafka.settings import make_client
+from blockgz.config.model import RunConfig
+from blockgz.errors import AccessDenied, BrokerUnreachable, ShuttingDown
+from blockgz.kafka.connection import DENIED
+from blockgz.kafka.settings import make_client
 from index_format.errors import BlockgzError
 from index_format.record_formats import RecordFormat
 from index_format.records import Record, record_at
@@ -39,12 +39,11 @@ class DeadLetter(NamedTuple):
 
 
 def context_headers(partition: Partition, connector: str, letter: DeadLetter) -> list[tuple[str, bytes]]:
-    """What Connect's sinks say of such a record; `connector` stands for the connector's name.
+    """Return the headers that Connect's sinks add to such a record, without a task's number and a stack trace.
 
-    There is neither a task's number nor a stack trace to tell.
+    Names of classes are fixed text that consumers of dead letters may match; they do not follow our modules.
     """
     of_format = isinstance(letter.error, UnencodableRecord)
-    failed = type(letter.error)
     values = {
         "topic": partition[0],
         "partition": partition[1],
@@ -52,7 +51,7 @@ def context_headers(partition: Partition, connector: str, letter: DeadLetter) ->
         "connector.name": connector,
         "stage": "TASK_PUT" if of_format else "HEADER_CONVERTER",
         "class.name": "archiver.ingest.chunk_builder.ChunkBuilder" if of_format else "confluent_kafka.Message",
-        "exception.class.name": f"{failed.__module__}.{failed.__qualname__}",
+        "exception.class.name": f"archiver.errors.{type(letter.error).__qualname__}",
         "exception.message": letter.error.reason,
     }
     return [(PREFIX + name, str(value).encode()) for name, value in values.items()]

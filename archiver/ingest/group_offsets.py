@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from archiver.errors import GroupOfAnother
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
-from blockgz_runtime.regular_question import RegularQuestion
+from blockgz.regular_question import RegularQuestion
 from index_format.errors import BlockgzError
 
 ASK_SECONDS = 30.0

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.partition_state import ArchivingState
-from blockgz_runtime.kafka.admin import NOTHING_TOLD, TopicIdAnswers
+from blockgz.kafka.admin import NOTHING_TOLD, TopicIdAnswers
 
 ASK_SECONDS = 3.0
 SILENT_SECONDS = 5.0

@@ -15,9 +15,9 @@ from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import AccessDenied
-from blockgz_runtime.kafka.acls import topic_acls
-from blockgz_runtime.kafka.admin import (
+from blockgz.errors import AccessDenied
+from blockgz.kafka.acls import topic_acls
+from blockgz.kafka.admin import (
     FACTS_DEADLINE_SECONDS,
     NOTHING_TOLD,
     OF_THE_TOPIC,
@@ -29,14 +29,14 @@ from blockgz_runtime.kafka.admin import (
     log_bounds,
     topic_ids,
 )
-from blockgz_runtime.kafka.connection import (
+from blockgz.kafka.connection import (
     BROKER_DEADLINE_SECONDS,
     DENIED,
     ConnectionErrors,
     cluster_metadata,
     kafka_failure,
 )
-from blockgz_runtime.kafka.settings import make_client
+from blockgz.kafka.settings import make_client
 from index_format.acls import EVERY_TOPIC, Acl, AclsOfTopics
 from index_format.errors import BlockgzError
 

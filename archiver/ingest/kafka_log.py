@@ -11,10 +11,10 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from archiver.commit.operations import LogBounds
 from archiver.errors import UnreadableRecord
 from archiver.ingest.kafka_source import Partition, name_of
-from blockgz_runtime.errors import PartitionUnavailable, ShuttingDown
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
-from blockgz_runtime.kafka.messages import Message, Readable, batch_of
-from blockgz_runtime.kafka.settings import make_client
+from blockgz.errors import PartitionUnavailable, ShuttingDown
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
+from blockgz.kafka.messages import Message, Readable, batch_of
+from blockgz.kafka.settings import make_client
 from index_format.errors import BlockgzError
 from index_format.records import Record, iter_records
 

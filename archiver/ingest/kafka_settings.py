@@ -8,11 +8,11 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from pydantic import SecretStr
 
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import UnresolvedReference, UsageError
-from blockgz_runtime.kafka.loading_code import without_code
-from blockgz_runtime.kafka.settings import LacksKerberos, client_settings, make_client
-from blockgz_runtime.references import resolve_references
+from blockgz.config.model import RunConfig
+from blockgz.errors import UnresolvedReference, UsageError
+from blockgz.kafka.loading_code import without_code
+from blockgz.kafka.settings import LacksKerberos, client_settings, make_client
+from blockgz.references import resolve_references
 
 QUEUED_RECORD_FOOTPRINT = 320
 """Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16."""

@@ -29,10 +29,10 @@ from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCoun
 from archiver.ingest.roll_policy import RollReason
 from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import PartitionUnavailable
-from blockgz_runtime.store.retry import backoff_seconds
-from blockgz_runtime.store.writer import Store
+from blockgz.config.model import RunConfig
+from blockgz.errors import PartitionUnavailable
+from blockgz.store.retry import backoff_seconds
+from blockgz.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
 

@@ -45,8 +45,8 @@ from archiver.ingest.partition_state import (
 )
 from archiver.ingest.roll_policy import rows_that_fit
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import BufferFull, PartitionUnavailable, SyncFailed
-from blockgz_runtime.store.retry import backoff_seconds
+from blockgz.errors import BufferFull, PartitionUnavailable, SyncFailed
+from blockgz.store.retry import backoff_seconds
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 

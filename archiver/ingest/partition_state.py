@@ -16,7 +16,7 @@ from archiver.errors import Diverged
 from archiver.ingest.chunk_builder import ChunkBuilder
 from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, Unreadable, name_of
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason
-from blockgz_runtime.errors import BufferFull
+from blockgz.errors import BufferFull
 from index_format import marker as markers
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError

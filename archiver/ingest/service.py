@@ -45,16 +45,16 @@ from archiver.ingest.topics import (
 from archiver.ingest.unowned import UnownedWatch
 from archiver.logs import LogEvent, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.elastic_pool import ElasticPool
-from blockgz_runtime.errors import AccessDenied
-from blockgz_runtime.kafka.cluster_groups import ClusterGroups
-from blockgz_runtime.process import give_back
-from blockgz_runtime.store.customer_key import fingerprint_of
-from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.retry import StoreBackoff, retry_while_busy
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection, matcher
+from blockgz.config.model import RunConfig
+from blockgz.elastic_pool import ElasticPool
+from blockgz.errors import AccessDenied
+from blockgz.kafka.cluster_groups import ClusterGroups
+from blockgz.process import give_back
+from blockgz.store.customer_key import fingerprint_of
+from blockgz.store.probe import probe
+from blockgz.store.retry import StoreBackoff, retry_while_busy
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection, matcher
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from index_format.keys import PartitionKeys

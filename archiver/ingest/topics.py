@@ -15,10 +15,10 @@ from archiver.errors import TopicGone
 from archiver.ingest.identity import TopicIds
 from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
-from blockgz_runtime.regular_question import RegularQuestion
-from blockgz_runtime.store.writer import Store
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
+from blockgz.regular_question import RegularQuestion
+from blockgz.store.writer import Store
+from blockgz.topic_patterns import TopicSelection
 from index_format import objects
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo, TopicConfig

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.regular_question import RegularQuestion
+from blockgz.regular_question import RegularQuestion
 from index_format.errors import BlockgzError
 
 LOOKS = 4

@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, Generic, TypeVar, cast
 
 from archiver.logs import LogEvent, log
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import CORE_DUMP, end_text
+from blockgz.config.model import RunConfig
+from blockgz.errors import CORE_DUMP, end_text
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.inventory import change_inventory
 from archiver.errors import DropRefused
 from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.store.writer import ListedObject, ToolStore
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.writer import ListedObject, ToolStore
 from index_format.errors import BlockgzError
 from index_format.inventory import Inventory, parse, without
 from index_format.keys import MARKER_OBJECT, TOPIC_OBJECT, TopicFolder, check_topic, inventory_key, topic_folders

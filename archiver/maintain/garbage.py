@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from blockgz_runtime.store.writer import ListedObject
+from blockgz.store.writer import ListedObject
 from index_format.chunk_index import Gap
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys
 from index_format.marker import ChunkEntry, Marker, Span

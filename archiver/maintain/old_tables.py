@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from blockgz_runtime.store.writer import ListedObject, Store
+from blockgz.store.writer import ListedObject, Store
 from index_format import groups
 from index_format.errors import FormatError
 from index_format.keys import TopicFolder, dated_key, groups_home, parse_configs_key, parse_groups_key

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from archiver.maintain.garbage import Found
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.store.writer import ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index
 from index_format.ancestor.members import MemberScanner, Scanned

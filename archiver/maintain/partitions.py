@@ -5,9 +5,9 @@ from typing import NamedTuple, TypeVar
 
 from archiver.commit.archive import layout_of
 from archiver.commit.lost_markers import claimed_partitions
-from blockgz_runtime.errors import NotInArchive, UsageError, listed
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection, nothing_matches
+from blockgz.errors import NotInArchive, UsageError, listed
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection, nothing_matches
 from index_format.errors import BlockgzError
 from index_format.keys import (
     ARCHIVE_OBJECT,

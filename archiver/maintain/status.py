@@ -11,8 +11,8 @@ from archiver.commit.lost_markers import claimed_partitions
 from archiver.ingest.kafka_cluster import LogEnds
 from archiver.ingest.kafka_source import Partition
 from archiver.maintain.partitions import check_names
-from blockgz_runtime.store.writer import StoredObject, ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.store.writer import StoredObject, ToolStore
+from blockgz.topic_patterns import TopicSelection
 from index_format import marker as markers
 from index_format.errors import BlockgzError
 from index_format.keys import (

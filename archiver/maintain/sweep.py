@@ -37,10 +37,10 @@ from archiver.maintain.old_tables import (
 )
 from archiver.maintain.orphans import held_offsets
 from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem
-from blockgz_runtime.errors import NotInArchive
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection, nothing_matches
+from blockgz.errors import NotInArchive
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
+from blockgz.topic_patterns import TopicSelection, nothing_matches
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import Gap

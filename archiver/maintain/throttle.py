@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.operations import Compute, GetAll, Operation, PutIfAbsent
 from archiver.maintain.contents.data import RangeStore
-from blockgz_runtime.errors import ShuttingDown, UsageError
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.writer import Store, ToolStore
+from blockgz.errors import ShuttingDown, UsageError
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.writer import Store, ToolStore
 
 
 class Throttle:

@@ -22,8 +22,8 @@ from archiver.errors import ServiceUnreachable
 from archiver.logs import LogEvent, log
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.snapshot import UNOWNED, ServiceSnapshot
-from blockgz_runtime.errors import UsageError, listed
-from blockgz_runtime.own_host import is_own_name
+from blockgz.errors import UsageError, listed
+from blockgz.own_host import is_own_name
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0

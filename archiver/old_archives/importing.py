@@ -18,10 +18,10 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
 from archiver.ingest.roll_policy import RollLimits, roll_reason
 from archiver.old_archives.old_archive import OldReader
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.writer import Store, ToolStore
+from blockgz.errors import UsageError
+from blockgz.store.probe import probe
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.writer import Store, ToolStore
 from index_format.ancestor.files import OldPartition, Unsure, delimited_lines
 from index_format.blocks import COMPRESSORS, Compressor
 from index_format.chunk_index import UNVERIFIED, Gap

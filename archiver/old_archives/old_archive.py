@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import NoArchiveThere, NotInArchive, UsageError
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.errors import NoArchiveThere, NotInArchive, UsageError
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection
 from index_format.ancestor.files import (
     Fetch,
     Fetching,

@@ -11,7 +11,7 @@ Needs the extra `spark` (pyspark 4.0 or later; streams 4.2). ::
 from pyspark.sql import SparkSession
 
 from archiver.spark.formats import ArchiveSink
-from blockgz_runtime.spark.session import use_drivers_python
+from blockgz.spark.session import use_drivers_python
 
 __all__ = ["ArchiveSink", "register"]
 

@@ -19,7 +19,7 @@ from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SourcePartition
 from archiver.spark.task import SORT_REMEDY, TaskPartition
-from blockgz_runtime.store.retry import bounded_backoff
+from blockgz.store.retry import bounded_backoff
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
 

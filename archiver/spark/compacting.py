@@ -9,11 +9,11 @@ from archiver.maintain.compact.planning import PartitionPlan
 from archiver.maintain.compact.running import Compacted, carry_out, room_of
 from archiver.maintain.contents.compact import Compaction
 from archiver.maintain.throttle import Pace
-from blockgz_runtime.spark.errors import TaskFailed, carry_errors, spark_errors
-from blockgz_runtime.spark.session import session
-from blockgz_runtime.spark.shipping import Shipped
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
+from blockgz.spark.session import session
+from blockgz.spark.shipping import Shipped
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
 
 _opened = lru_cache(maxsize=8)(open_existing_store)
 """Spark keeps its Python processes, and a client of S3 takes a second to make."""

@@ -9,13 +9,13 @@ from archiver.commit.driver import Driver, NoLog
 from archiver.commit.recovery import TakeoverPolicy, last_folder
 from archiver.spark.options import SinkOptions
 from archiver.spark.rows import SourcePartition
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.store.customer_key import fingerprint_of
-from blockgz_runtime.store.opening import open_store
-from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.config.model import RunConfig
+from blockgz.store.customer_key import fingerprint_of
+from blockgz.store.opening import open_store
+from blockgz.store.probe import probe
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import ToolStore
 from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
 

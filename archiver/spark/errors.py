@@ -8,7 +8,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark import SparkContext
 
 from archiver.errors import GapRefused
-from blockgz_runtime.spark.errors import WriteFailed, carry_errors, in_options
+from blockgz.spark.errors import WriteFailed, carry_errors, in_options
 from index_format.errors import BlockgzError
 
 DATA_LOSS = "KAFKA_DATA_LOSS"

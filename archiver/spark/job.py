@@ -23,11 +23,11 @@ from archiver.spark import register
 from archiver.spark.errors import data_loss
 from archiver.spark.options import FORMAT, JOB_OPTION
 from archiver.spark.read_ranges import checkpoint_files, ranges_read, serve_ranges
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.kafka.secrets import look_up_secrets
-from blockgz_runtime.spark.errors import spark_errors
-from blockgz_runtime.spark.session import session
-from blockgz_runtime.topic_patterns import TopicSelection, is_pattern
+from blockgz.errors import UsageError
+from blockgz.kafka.secrets import look_up_secrets
+from blockgz.spark.errors import spark_errors
+from blockgz.spark.session import session
+from blockgz.topic_patterns import TopicSelection, is_pattern
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1

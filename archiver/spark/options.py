@@ -4,12 +4,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockgz_runtime.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.config.origins import DEFAULT, Origin, OriginKind, Setting
-from blockgz_runtime.config.resolution import resolve
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
+from blockgz.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
+from blockgz.config.model import RunConfig
+from blockgz.config.origins import DEFAULT, Origin, OriginKind, Setting
+from blockgz.config.resolution import resolve
+from blockgz.errors import UsageError
+from blockgz.spark.options import FormatOptions, bad_value, json_object
 from index_format.chunk_index import UNVERIFIED
 
 FORMAT = "blockgz-archive"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.spark.errors import BatchRefused
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.columns import KAFKA_COLUMNS
+from blockgz.errors import UsageError
+from blockgz.spark.columns import KAFKA_COLUMNS
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, header_column_of_lists
 
 NULLABLE = ("key", "value", "headers")

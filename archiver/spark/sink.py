@@ -18,9 +18,9 @@ from archiver.spark.options import parse_options
 from archiver.spark.read_ranges import ask_ranges
 from archiver.spark.rows import SourcePartition, check_columns, to_rows
 from archiver.spark.task import TaskPartition, write_task
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.shipping import Shipped
-from blockgz_runtime.spark.versions import DataSourceStreamArrowWriter, require_spark
+from blockgz.errors import UsageError
+from blockgz.spark.shipping import Shipped
+from blockgz.spark.versions import DataSourceStreamArrowWriter, require_spark
 
 
 @dataclass

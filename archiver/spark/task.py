@@ -20,11 +20,11 @@ from archiver.ingest.roll_policy import blocks_to_end, roll_reason, rows_that_fi
 from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SortedRun, SourcePartition, sorted_runs
-from blockgz_runtime.encryption.keyring import Keyring, keyring_of
-from blockgz_runtime.encryption.opening import opened_block
-from blockgz_runtime.errors import StoreError
-from blockgz_runtime.store.opening import default_buffer_root
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.encryption.keyring import Keyring, keyring_of
+from blockgz.encryption.opening import opened_block
+from blockgz.errors import StoreError
+from blockgz.store.opening import default_buffer_root
+from blockgz.store.writer import ToolStore
 from index_format import marker as markers
 from index_format.blocks import decode_block
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap

@@ -20,8 +20,8 @@ from benchmarks.sections.replay import replayed
 from benchmarks.site import Site, clear
 from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, BareReader, archive_of, write_bare_chain
 from benchmarks.tables import Table
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.reader import CountingReader
 from replayer.read.archive import Archive
 from replayer.read.damage import Verdict
 from replayer.read.lookup import Found, look_up

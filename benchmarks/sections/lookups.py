@@ -27,10 +27,10 @@ from benchmarks.data import TopicShape
 from benchmarks.figures import Json, percentile
 from benchmarks.site import Site
 from benchmarks.tables import Table, percent
-from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import CountingReader, ObjectReader
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.store.address import parse_address
+from blockgz.store.opening import open_reader
+from blockgz.store.reader import CountingReader, ObjectReader
+from blockgz.store.s3_settings import S3Settings
 from index_format.seek import block_at_or_after
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up

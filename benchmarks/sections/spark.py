@@ -16,9 +16,9 @@ from benchmarks.data import START_MS, STEP_MS, TopicShape
 from benchmarks.figures import Json
 from benchmarks.site import Site, all_bytes, clear
 from benchmarks.tables import Table, times
-from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.store.address import parse_address
+from blockgz.store.opening import open_reader
+from blockgz.store.reader import CountingReader
 from replayer.read.archive import Archive
 from replayer.read.positions import Earliest
 from replayer.read.selection import scan

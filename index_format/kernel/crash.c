@@ -28,7 +28,7 @@ on_fault(int number)
     for (int i = 1; i < count; i++) { /* 0 is this function */
         Dl_info in;
         if (dladdr(frames[i], &in) && in.dli_fname != NULL &&
-            (strstr(in.dli_fname, "index_format/_kernel.") || strstr(in.dli_fname, "blockgz_runtime/kafka/_kernel."))) {
+            (strstr(in.dli_fname, "index_format/_kernel.") || strstr(in.dli_fname, "blockgz/kafka/_kernel."))) {
             ssize_t written = write(STDERR_FILENO, explanation, sizeof explanation - 1);
             (void)written;
             break;

@@ -8,10 +8,10 @@ from operator import attrgetter
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.progress import record_progress
-from blockgz_runtime.program.tables import print_table
+from blockgz.errors import PARTLY_FAILED
+from blockgz.process import run_async
+from blockgz.program.progress import record_progress
+from blockgz.program.tables import print_table
 from index_format.records import Record
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.selection_options import print_cuts

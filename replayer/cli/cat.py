@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import click
 
-from blockgz_runtime.process import ended_soon_after_signals, run_async
-from blockgz_runtime.program.main import ENDED_BY, closing
-from blockgz_runtime.program.options import OptionSet
-from blockgz_runtime.record_filter import Condition, Not, Pattern, RecordFilter, ValueMatches
+from blockgz.process import ended_soon_after_signals, run_async
+from blockgz.program.main import ENDED_BY, closing
+from blockgz.program.options import OptionSet
+from blockgz.record_filter import Condition, Not, Pattern, RecordFilter, ValueMatches
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import limit_option
 from replayer.cli.options.printing_options import Printing, printing_options

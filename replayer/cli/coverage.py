@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.main import closing, print_failure
-from blockgz_runtime.program.tables import print_rows, print_table, range_text
-from blockgz_runtime.store.cache import DiskCache
+from blockgz.errors import PARTLY_FAILED, NotInArchive
+from blockgz.process import run_async
+from blockgz.program.main import closing, print_failure
+from blockgz.program.tables import print_rows, print_table, range_text
+from blockgz.store.cache import DiskCache
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option, time_printer, times_option
 from replayer.coverage.document import coverage_document

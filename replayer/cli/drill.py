@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.process import run_async, share_heaps
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, confirm, ended_code
-from blockgz_runtime.program.options import Argument, Option, OptionSet, Parsed, TimeOption
-from blockgz_runtime.program.plan_options import yes_option
-from blockgz_runtime.program.progress import record_progress
-from blockgz_runtime.program.tables import bytes_text, print_table
+from blockgz.errors import PARTLY_FAILED
+from blockgz.process import run_async, share_heaps
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, confirm, ended_code
+from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption
+from blockgz.program.plan_options import yes_option
+from blockgz.program.progress import record_progress
+from blockgz.program.tables import bytes_text, print_table
 from index_format.keys import check_topic
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import click
 import orjson
 
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.options import Option, OptionSet, choice_option
-from blockgz_runtime.program.progress import record_progress
-from blockgz_runtime.program.tables import bytes_text
+from blockgz.process import run_async
+from blockgz.program.main import closing
+from blockgz.program.options import Option, OptionSet, choice_option
+from blockgz.program.progress import record_progress
+from blockgz.program.tables import bytes_text
 from replayer.cli.cat import say_why_nothing
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option, limit_option, times_option

@@ -11,12 +11,12 @@ import click
 import msgspec
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.options import TimeOption, option_zone
-from blockgz_runtime.program.tables import print_rows, print_table
-from blockgz_runtime.store.cache import DiskCache
+from blockgz.errors import UsageError
+from blockgz.process import run_async
+from blockgz.program.main import closing
+from blockgz.program.options import TimeOption, option_zone
+from blockgz.program.tables import print_rows, print_table
+from blockgz.store.cache import DiskCache
 from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option, limit_option, time_printer, times_option

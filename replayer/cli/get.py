@@ -10,13 +10,13 @@ import click
 import msgspec
 import pyarrow as pa
 
-from blockgz_runtime.errors import NotInArchive, StoreUnavailable
-from blockgz_runtime.process import ended_soon_after_signals, run_async
-from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
-from blockgz_runtime.program.options import option_zone, zone_option
-from blockgz_runtime.program.tables import bytes_text
-from blockgz_runtime.store.cache import DiskCache
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.errors import NotInArchive, StoreUnavailable
+from blockgz.process import ended_soon_after_signals, run_async
+from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
+from blockgz.program.options import option_zone, zone_option
+from blockgz.program.tables import bytes_text
+from blockgz.store.cache import DiskCache
+from blockgz.store.reader import CountingReader
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.archive_options import archive_options, cache_option, open_counted_archive

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, UsageError, listed
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, confirm
-from blockgz_runtime.program.options import Option, OptionSet, TimeOption
-from blockgz_runtime.program.plan_options import dry_run_option, yes_option
-from blockgz_runtime.program.tables import print_table
-from blockgz_runtime.units import time_text
+from blockgz.errors import NotInArchive, UsageError, listed
+from blockgz.process import run_async
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, confirm
+from blockgz.program.options import Option, OptionSet, TimeOption
+from blockgz.program.plan_options import dry_run_option, yes_option
+from blockgz.program.tables import print_table
+from blockgz.units import time_text
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.job_options import open_jobs

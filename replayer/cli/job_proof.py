@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.progress import record_progress
-from blockgz_runtime.program.tables import print_table
+from blockgz.errors import PARTLY_FAILED
+from blockgz.process import run_async
+from blockgz.program.progress import record_progress
+from blockgz.program.tables import print_table
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.place import ArchivePlace

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError
-from blockgz_runtime.program.archive_options import s3_options
-from blockgz_runtime.program.main import closing, confirm, print_failure
-from blockgz_runtime.program.tables import print_table
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.units import time_text
+from blockgz.errors import PARTLY_FAILED, UsageError
+from blockgz.program.archive_options import s3_options
+from blockgz.program.main import closing, confirm, print_failure
+from blockgz.program.tables import print_table
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import ToolStore
+from blockgz.units import time_text
 from replayer.cli.options.job_options import existing_jobs, jobs_with
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused

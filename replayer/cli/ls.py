@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from blockgz_runtime.errors import PARTLY_FAILED, exit_code
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.main import closing, print_failure
-from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, range_text
-from blockgz_runtime.units import time_text
+from blockgz.errors import PARTLY_FAILED, exit_code
+from blockgz.process import run_async
+from blockgz.program.main import closing, print_failure
+from blockgz.program.tables import bytes_text, print_rows, print_table, range_text
+from blockgz.units import time_text
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import format_option, time_printer, times_option
 from replayer.place import ArchivePlace

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.process import run_async, share_heaps
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, ended_code, print_failure
+from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
+from blockgz.process import run_async, share_heaps
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, ended_code, print_failure
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import json_option

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from blockgz_runtime.program.main import confirm
-from blockgz_runtime.program.tables import bytes_text, print_table, range_text
-from blockgz_runtime.units import time_text
+from blockgz.program.main import confirm
+from blockgz.program.tables import bytes_text, print_table, range_text
+from blockgz.units import time_text
 from index_format.errors import masked_urls
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import click
 
-from blockgz_runtime.errors import FAILED, UsageError, exit_code
-from blockgz_runtime.process import loop_signals
-from blockgz_runtime.program.main import ended_code
-from blockgz_runtime.program.progress import RecordProgress, record_progress
-from blockgz_runtime.store.writer import Store
+from blockgz.errors import FAILED, UsageError, exit_code
+from blockgz.process import loop_signals
+from blockgz.program.main import ended_code
+from blockgz.program.progress import RecordProgress, record_progress
+from blockgz.store.writer import Store
 from index_format.errors import BlockgzError, masked_urls
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.replay.job import check_job_name

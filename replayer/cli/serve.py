@@ -14,14 +14,14 @@ import click
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.kafka.secrets import look_up_secrets
-from blockgz_runtime.kafka.settings import client_settings
-from blockgz_runtime.process import ENDING, ended_soon_after_signals, loop_signals, run_async, share_heaps
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.options import Option, OptionSet, option_zone, zone_option
-from blockgz_runtime.signing import is_signed_by, signed
+from blockgz.errors import UsageError
+from blockgz.kafka.secrets import look_up_secrets
+from blockgz.kafka.settings import client_settings
+from blockgz.process import ENDING, ended_soon_after_signals, loop_signals, run_async, share_heaps
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing
+from blockgz.program.options import Option, OptionSet, option_zone, zone_option
+from blockgz.signing import is_signed_by, signed
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import jobs_option
 from replayer.place import ArchivePlace

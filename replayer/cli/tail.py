@@ -8,10 +8,10 @@ from typing import NamedTuple
 import click
 import pyarrow as pa
 
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.process import ended_soon_after_signals, run_async
-from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
-from blockgz_runtime.store.cache import DiskCache
+from blockgz.errors import StoreUnavailable
+from blockgz.process import ended_soon_after_signals, run_async
+from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
+from blockgz.store.cache import DiskCache
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import interval_option
 from replayer.cli.options.printing_options import Printing, printing_options

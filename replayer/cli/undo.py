@@ -5,12 +5,12 @@ import sys
 import click
 import msgspec
 
-from blockgz_runtime.program.archive_options import s3_options
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, confirm
-from blockgz_runtime.program.plan_options import dry_run_option, yes_option
-from blockgz_runtime.program.tables import print_table, range_text
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.program.archive_options import s3_options
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, confirm
+from blockgz.program.plan_options import dry_run_option, yes_option
+from blockgz.program.tables import print_table, range_text
+from blockgz.store.s3_settings import S3Settings
 from replayer.cli.options.job_options import jobs_with
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.replay.jobs.lock import held

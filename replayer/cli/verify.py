@@ -8,12 +8,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from blockgz_runtime.process import every, run_async
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.progress import PLAIN_SECONDS
-from blockgz_runtime.program.tables import bytes_text
-from blockgz_runtime.program.terminal import unescaped
+from blockgz.process import every, run_async
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing
+from blockgz.program.progress import PLAIN_SECONDS
+from blockgz.program.tables import bytes_text
+from blockgz.program.terminal import unescaped
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options

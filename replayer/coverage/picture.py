@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blockgz_runtime.units import time_text
+from blockgz.units import time_text
 from replayer.coverage.partition_coverage import Axis, PartitionCoverage, Slices, TimedGap, gap_extent, sliced
 
 LEFT, WIDTH = 220, 900

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import msgspec
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.writer import Store
+from blockgz.errors import UsageError
+from blockgz.store.writer import Store
 from index_format.errors import BlockgzError, FormatError
 from index_format.objects import Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused

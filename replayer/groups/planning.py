@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blockgz_runtime.errors import UsageError, listed
+from blockgz.errors import UsageError, listed
 from replayer.errors import ReplayRefused
 from replayer.groups.renaming import GroupMap, twins
 from replayer.groups.translation import ArchivedRuns, LaneTranslation, mapped_lane, translate

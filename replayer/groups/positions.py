@@ -4,8 +4,8 @@ import csv
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
-from blockgz_runtime.errors import NotInArchive, UsageError, listed
-from blockgz_runtime.units import time_text
+from blockgz.errors import NotInArchive, UsageError, listed
+from blockgz.units import time_text
 from index_format.keys import TopicFolder
 from replayer.groups.planning import GroupPositions
 from replayer.kafka.groups import GroupOffset

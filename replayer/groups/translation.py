@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.record_filter import RecordFilter
 from replayer.errors import ReplayRefused
 from replayer.read.damage import SkipDamage
 from replayer.read.positions import OffsetRange

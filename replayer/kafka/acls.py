@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
-from blockgz_runtime.kafka.acls import NO_AUTHORIZER, creatable, create_acls, topic_acls
-from blockgz_runtime.kafka.connection import kafka_failure
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.errors import AccessDenied, BrokerUnreachable
+from blockgz.kafka.acls import NO_AUTHORIZER, creatable, create_acls, topic_acls
+from blockgz.kafka.connection import kafka_failure
+from blockgz.kafka.settings import client_settings, make_client
 from index_format.acls import Acl, AclsOfTopics
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused

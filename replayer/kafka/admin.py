@@ -16,8 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NoSuchTopic, PartitionUnavailable
-from blockgz_runtime.kafka.admin import (
+from blockgz.errors import AccessDenied, BrokerUnreachable, NoSuchTopic, PartitionUnavailable
+from blockgz.kafka.admin import (
     LEADERLESS,
     OF_THE_TOPIC,
     TopicIdAnswers,
@@ -28,14 +28,14 @@ from blockgz_runtime.kafka.admin import (
     topic_id,
     topic_ids,
 )
-from blockgz_runtime.kafka.cluster_groups import listed_groups
-from blockgz_runtime.kafka.connection import (
+from blockgz.kafka.cluster_groups import listed_groups
+from blockgz.kafka.connection import (
     BROKER_DEADLINE_SECONDS,
     ConnectionErrors,
     cluster_metadata,
     kafka_failure,
 )
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.kafka.settings import client_settings, make_client
 from replayer.errors import ReplayRefused
 from replayer.kafka import CLIENT_ID
 from replayer.kafka.topic_facts import (

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from blockgz_runtime.kafka.admin_apart import AdminApart
-from blockgz_runtime.kafka.cluster_groups import ClusterGroups, listed_groups
-from blockgz_runtime.kafka.committed import CommittedOffset, GroupOffsets
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.kafka.admin_apart import AdminApart
+from blockgz.kafka.cluster_groups import ClusterGroups, listed_groups
+from blockgz.kafka.committed import CommittedOffset, GroupOffsets
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
+from blockgz.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 
 IDLE = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
-from blockgz_runtime.kafka.messages import Refused, batch_of, readable_runs
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
+from blockgz.kafka.messages import Refused, batch_of, readable_runs
+from blockgz.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 
 MESSAGES_A_POLL = 2000

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from blockgz_runtime.errors import listed
+from blockgz.errors import listed
 from replayer.errors import TargetChanged
 from replayer.kafka.admin import KafkaAdmin
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.cache import DiskCache, default_folder
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.errors import UsageError
+from blockgz.store.address import parse_address
+from blockgz.store.cache import DiskCache, default_folder
+from blockgz.store.s3_settings import S3Settings
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder

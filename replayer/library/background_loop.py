@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 
 T = TypeVar("T")
 

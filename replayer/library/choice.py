@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypedDict
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
+from blockgz.errors import UsageError
+from blockgz.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
 from replayer.read.positions import BeforeTime, Position, Rule, asked_text, position_of, time_of
 from replayer.read.request import SelectionRequest

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from blockgz_runtime.store.opening import open_store
-from blockgz_runtime.store.writer import Store
+from blockgz.store.opening import open_store
+from blockgz.store.writer import Store
 from replayer.library.choice import Choice, as_bytes, chosen, one_of
 from replayer.place import ArchivePlace
 from replayer.read.archive import Archive

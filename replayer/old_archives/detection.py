@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable
 
-from blockgz_runtime.store.reader import ObjectReader
+from blockgz.store.reader import ObjectReader
 from index_format.ancestor.keys import found_partitions
 from index_format.ancestor.payloads import OldFormat
 from replayer.read.archive import OtherArchive

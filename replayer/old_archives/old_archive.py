@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import ObjectMissing
-from blockgz_runtime.store.reader import ObjectReader, PassingReader
+from blockgz.errors import ObjectMissing
+from blockgz.store.reader import ObjectReader, PassingReader
 from index_format import objects
 from index_format.ancestor.files import (
     Fetch,

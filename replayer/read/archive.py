@@ -6,9 +6,9 @@ from copy import copy
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing, listed
-from blockgz_runtime.store.reader import ObjectReader
+from blockgz.encryption.keyring import Keyring
+from blockgz.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing, listed
+from blockgz.store.reader import ObjectReader
 from index_format import objects
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName, BlockgzError, MalformedObject

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from blockgz_runtime.encryption.opening import opened_block
-from blockgz_runtime.errors import ObjectTruncated
+from blockgz.encryption.opening import opened_block
+from blockgz.errors import ObjectTruncated
 from index_format.blocks import Stored, count_records, decode_block, decode_block_near, decode_parts
 from index_format.chunk_index import BlockEntry
 from index_format.encryption import check_stored

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from blockgz_runtime.errors import CutUndecided
-from blockgz_runtime.units import time_text
+from blockgz.errors import CutUndecided
+from blockgz.units import time_text
 from index_format.chunk_index import BlockEntry
 from index_format.marker import CatalogReference, ChunkEntry, Span
 from index_format.seek import TimeBounded, range_groups

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from blockgz_runtime.errors import ObjectMissing
+from blockgz.errors import ObjectMissing
 from index_format.errors import BlockgzError, FormatError
 
 Damaged = (FormatError, ObjectMissing)

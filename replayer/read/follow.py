@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import NotInArchive, StoreUnavailable
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.errors import NotInArchive, StoreUnavailable
+from blockgz.record_filter import RecordFilter
 from index_format.errors import MalformedObject
 from replayer.read.archive import Archive
 from replayer.read.damage import across_rewrites

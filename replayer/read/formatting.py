@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Headers, Record, is_large, iter_records, record_view
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from blockgz_runtime.errors import ObjectMissing
-from blockgz_runtime.store.reader import ObjectReader
-from blockgz_runtime.units import time_text
+from blockgz.errors import ObjectMissing
+from blockgz.store.reader import ObjectReader
+from blockgz.units import time_text
 from index_format import groups, objects
 from index_format.errors import FormatError, MalformedObject
 from index_format.groups import ConsumerGroups

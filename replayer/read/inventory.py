@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from blockgz_runtime.errors import NotInArchive, ObjectMissing
+from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
 from index_format.identity import ArchiveInfo
 from index_format.inventory import Inventory, parse

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz.errors import NotInArchive, UsageError
 from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder

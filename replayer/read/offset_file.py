@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.read.positions import Position, parse_position
 
 MAX_FILE_BYTES = 64 * 1024 * 1024

@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from blockgz_runtime.encryption.keyring import Keyring, required
-from blockgz_runtime.errors import NotInArchive
-from blockgz_runtime.store.reader import ObjectReader
+from blockgz.encryption.keyring import Keyring, required
+from blockgz.errors import NotInArchive
+from blockgz.store.reader import ObjectReader
 from index_format import objects
 from index_format.chunk_index import EMPTY, ChunkIndex, Erased, Gap
 from index_format.errors import MalformedObject

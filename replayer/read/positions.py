@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.units import timestamp_text
+from blockgz.errors import UsageError
+from blockgz.units import timestamp_text
 from index_format.seek import block_for_time
 from replayer.read.blocks import read_block
 from replayer.read.damage import across_rewrites

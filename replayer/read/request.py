@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from blockgz_runtime.record_filter import Condition, RecordFilter
+from blockgz.record_filter import Condition, RecordFilter
 from index_format.keys import parse_topic_folder
 from replayer.read.archive import Archive
 from replayer.read.blocks import READ_AHEAD, ReadAhead

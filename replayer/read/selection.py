@@ -10,9 +10,9 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.units import timestamp_text
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.record_filter import RecordFilter
+from blockgz.units import timestamp_text
 from index_format.chunk_index import ERASED
 from index_format.keys import TopicFolder
 from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog

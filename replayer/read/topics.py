@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.keys import parse_topic_folder
 
 MAX_PARTITIONS = 100_000

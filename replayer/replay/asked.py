@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from blockgz_runtime.record_filter import (
+from blockgz.record_filter import (
     Condition,
     HasHeader,
     HeaderIs,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.marker import ChunkEntry
 from replayer.errors import ReplayRefused
 from replayer.read.damage import STOP, DamagePolicy

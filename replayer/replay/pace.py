@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.units import SIZES
+from blockgz.errors import UsageError
+from blockgz.units import SIZES
 from replayer.replay.ledger import LanePosition
 
 

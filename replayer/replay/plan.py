@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.record_filter import RecordFilter
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between

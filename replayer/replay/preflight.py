@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from blockgz_runtime.errors import NoSuchTopic
-from blockgz_runtime.units import time_text
+from blockgz.errors import NoSuchTopic
+from blockgz.units import time_text
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
 from replayer.read.cuts import cut_lines

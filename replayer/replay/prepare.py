@@ -11,8 +11,8 @@ from functools import partial
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, listed
-from blockgz_runtime.store.writer import Store
+from blockgz.errors import NotInArchive, listed
+from blockgz.store.writer import Store
 from index_format.keys import parse_topic_folder
 from index_format.records import Record, iter_records
 from replayer.errors import ReplayRefused, TargetChanged

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.store.writer import Store
+from blockgz.errors import UsageError
+from blockgz.record_filter import RecordFilter
+from blockgz.store.writer import Store
 from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin

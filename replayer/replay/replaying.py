@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from blockgz_runtime.open_files import allow_open_files
-from blockgz_runtime.store.writer import Store
+from blockgz.open_files import allow_open_files
+from blockgz.store.writer import Store
 from index_format.keys import check_topic, parse_topic_folder
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.errors import ReplayRefused
 from replayer.replay.pipeline import KeepPartitions, RoutedBatch, Router, ScannedBatch, WholePartitions
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavailable
+from blockgz.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavailable
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged

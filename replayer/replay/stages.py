@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.units import MILLISECONDS
+from blockgz.errors import UsageError
+from blockgz.units import MILLISECONDS
 from index_format.records import HEADER_TYPE, SCHEMA, Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from blockgz_runtime.atomic_file import make_private_folder, replace_file
-from blockgz_runtime.errors import NoSuchTopic, UsageError
+from blockgz.atomic_file import make_private_folder, replace_file
+from blockgz.errors import NoSuchTopic, UsageError
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, TopicFacts

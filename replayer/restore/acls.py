@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from blockgz_runtime.errors import listed
+from blockgz.errors import listed
 from index_format.acls import Acl
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import RestorePlan

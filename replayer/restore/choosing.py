@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.topic_patterns import is_pattern, matching
-from blockgz_runtime.units import time_text
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.topic_patterns import is_pattern, matching
+from blockgz.units import time_text
 from index_format.inventory import Inventory
 from index_format.keys import TopicFolder, parse_topic_folder
 from replayer.replay.job import NAME_DIGITS, check_job_name

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, listed
-from blockgz_runtime.units import time_text
+from blockgz.errors import NotInArchive, listed
+from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from replayer.groups.applying import GroupChanges, Groups, refuse_active

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.acls import Acl
 from index_format.keys import check_topic, parse_topic_folder
 from replayer.groups.renaming import map_of, twins

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import NotInArchive
+from blockgz.errors import NotInArchive
 from index_format.errors import BlockgzError
 from replayer.groups.renaming import GroupMap
 from replayer.read.damage import Verdict, worst

@@ -10,8 +10,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.writer import Store
+from blockgz.errors import UsageError
+from blockgz.store.writer import Store
 from index_format.errors import FormatError
 from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused

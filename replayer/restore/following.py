@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from blockgz_runtime.open_files import allow_open_files
+from blockgz.open_files import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.errors import JobTakenOver
 from replayer.replay.jobs.log import this_process

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
-from blockgz_runtime.units import time_text
+from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
+from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from replayer.groups.positions import idle_globs
 from replayer.groups.renaming import map_of, rules_of

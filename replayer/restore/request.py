@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from blockgz_runtime.store.writer import Store
+from blockgz.store.writer import Store
 from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from blockgz_runtime.open_files import allow_open_files
+from blockgz.open_files import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.read.damage import Verdict
 from replayer.replay.prepare import PRODUCERS

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from blockgz_runtime.units import time_text
+from blockgz.units import time_text
 from replayer.kafka.topic_facts import ConfigChange, parse_config
 from replayer.replay.target_topic import LIMIT
 from replayer.topics.archived_topic import MIN_INSYNC

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.errors import BlockgzError
 from replayer.serve.api import archive_routes, job_routes
 from replayer.serve.errors import MAX_BODY_BYTES, told

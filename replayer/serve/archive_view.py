@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockgz_runtime.errors import NotInArchive
+from blockgz.errors import NotInArchive
 from index_format.keys import parse_topic_folder
 from replayer.coverage.partition_coverage import PartitionCoverage, partition_coverage
 from replayer.read.archive import Archive, SurveyedTopic

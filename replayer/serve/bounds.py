@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from blockgz_runtime.errors import StoreBusy
+from blockgz.errors import StoreBusy
 
 PIECE_BYTES = 64 * 1024
 

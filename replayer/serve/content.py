@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from blockgz_runtime.program.tables import bytes_text
-from blockgz_runtime.program.terminal import printable
+from blockgz.program.tables import bytes_text
+from blockgz.program.terminal import printable
 
 PREVIEW_CHARACTERS = 160
 TEXT_BYTES = 64 * 1024

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from blockgz_runtime.program.tables import bytes_text
-from blockgz_runtime.store.reader import PassingReader
+from blockgz.program.tables import bytes_text
+from blockgz.store.reader import PassingReader
 
 
 @dataclass

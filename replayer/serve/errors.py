@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from blockgz_runtime.errors import (
+from blockgz.errors import (
     FAILED,
     PARTLY_FAILED,
     USAGE,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.errors import BadName
 from index_format.keys import check_topic, parse_topic_folder
 from replayer.read.topics import parse_topic

@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from blockgz_runtime.atomic_file import make_private_folder
-from blockgz_runtime.elastic_pool import ElasticPool
-from blockgz_runtime.errors import CORE_DUMP, FAILED, NotInArchive, StoreBusy, UsageError, end_text
-from blockgz_runtime.kafka.loading_code import LOADS_CODE
-from blockgz_runtime.store.opening import open_store
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.atomic_file import make_private_folder
+from blockgz.elastic_pool import ElasticPool
+from blockgz.errors import CORE_DUMP, FAILED, NotInArchive, StoreBusy, UsageError, end_text
+from blockgz.kafka.loading_code import LOADS_CODE
+from blockgz.store.opening import open_store
+from blockgz.store.writer import ToolStore
 from index_format.errors import BlockgzError, FormatError
 from index_format.objects import Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused, TargetInUse

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, HTTPException, Request
 from fastapi.responses import Response
 
-from blockgz_runtime.elastic_pool import ElasticPool
-from blockgz_runtime.store.cache import DiskCache, default_folder
+from blockgz.elastic_pool import ElasticPool
+from blockgz.store.cache import DiskCache, default_folder
 from replayer.place import opened
 from replayer.serve.archive_view import ArchiveView, Look
 from replayer.serve.archivers import Archivers

@@ -7,8 +7,8 @@ from datetime import tzinfo
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.own_host import is_loopback
+from blockgz.errors import UsageError
+from blockgz.own_host import is_loopback
 from replayer.place import ArchivePlace
 
 Network = IPv4Network | IPv6Network

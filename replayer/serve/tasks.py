@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz.errors import NotInArchive, UsageError
 from index_format.errors import BlockgzError
 from replayer.serve.errors import Failure, failure_of, told
 

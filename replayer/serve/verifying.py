@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, StoreBusy
-from blockgz_runtime.signing import is_signed_by, signature_of
-from blockgz_runtime.store.writer import ContentTag, ToolStore
+from blockgz.errors import NotInArchive, StoreBusy
+from blockgz.signing import is_signed_by, signature_of
+from blockgz.store.writer import ContentTag, ToolStore
 from index_format.errors import BadName, BlockgzError
 from index_format.keys import parse_topic_folder, topic_of
 from index_format.objects import Sealed, decode, encode, stored

@@ -10,7 +10,7 @@ Needs the extra `spark` (pyspark 4.0 or later; streams 4.2). ::
 
 from pyspark.sql import SparkSession
 
-from blockgz_runtime.spark.session import use_drivers_python
+from blockgz.spark.session import use_drivers_python
 from replayer.spark.formats import ArchiveSource, TopicSink
 
 __all__ = ["register"]

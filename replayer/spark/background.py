@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
-from blockgz_runtime.process import share_heaps
+from blockgz.process import share_heaps
 
 T = TypeVar("T")
 

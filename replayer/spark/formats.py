@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.spark.errors import ReadFailed, report_errors
-from blockgz_runtime.spark.versions import require_spark
+from blockgz.spark.errors import ReadFailed, report_errors
+from blockgz.spark.versions import require_spark
 
 if TYPE_CHECKING:
     from replayer.spark.sink.topic_sink import BatchWriter, StreamWriter

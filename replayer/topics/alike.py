@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.topic_patterns import is_pattern, matching
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.topic_patterns import is_pattern, matching
 from index_format.acls import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import parse_topic_folder

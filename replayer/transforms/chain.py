@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.transforms.casting import Cast
 from replayer.transforms.fields import (
     ExtractField,

@@ -6,8 +6,8 @@ the order is that of the file. Scalars are taken as they are written.
 
 from pathlib import Path
 
-from blockgz_runtime.documents import parse_document
-from blockgz_runtime.errors import UsageError
+from blockgz.documents import parse_document
+from blockgz.errors import UsageError
 
 MAX_TRANSFORMS_BYTES = 1024**2
 

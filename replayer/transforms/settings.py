@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 
 T = TypeVar("T")
 _RENAMED = {"blacklist": "exclude", "whitelist": "include"}

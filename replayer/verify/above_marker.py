@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from blockgz_runtime.errors import ObjectMissing
+from blockgz.errors import ObjectMissing
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, conflict_in, parse_key

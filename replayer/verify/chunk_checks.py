@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz_runtime.errors import ObjectMissing
+from blockgz.errors import ObjectMissing
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Erased, Gap
 from index_format.errors import CorruptBlock

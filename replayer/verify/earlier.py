@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz.errors import NotInArchive, UsageError
 from index_format.chunk_index import Erased, Gap
 from index_format.errors import BadName
 from index_format.keys import TopicFolder, parse_topic_folder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from blockgz_runtime.atomic_file import write_private
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.signing import signature_of, signed
+from blockgz.atomic_file import write_private
+from blockgz.errors import UsageError
+from blockgz.signing import signature_of, signed
 from index_format.errors import BlockgzError
 from replayer.verify.report import Document, page
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, ObjectMissing
+from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, archive_key, parse_topic_folder, topic_home

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.store.address import parse_address
+from blockgz.store.s3_settings import S3Settings
 from index_format.errors import BlockgzError
 from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive

@@ -18,7 +18,7 @@ from pathlib import Path
 from system_test.mutants.faults import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("archiver", "blockgz_runtime", "index_format", "replayer", "tests")
+COPIED = ("archiver", "blockgz", "index_format", "replayer", "tests")
 FAILED = 1
 """What pytest ends with where a test failed; anything else but 0 is a fault of the list."""
 UNUSED_PLUGINS = ("-p", "no:hypothesispytest", "-p", "no:xdist")

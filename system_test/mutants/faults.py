@@ -242,7 +242,7 @@ MUTANTS = (
     ),
     Mutant(
         "a file whose fsync failed is synced again, where it has to be copied",
-        "blockgz_runtime/store/local.py",
+        "blockgz/store/local.py",
         "            self._sync_failed = True\n",
         "",
         ("tests/contract/test_writer_store.py::test_a_file_whose_fsync_failed_is_copied_when_it_is_offered_again",),

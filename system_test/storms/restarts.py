@@ -1,7 +1,7 @@
 """Every question and change that the product asks a cluster for, again and again, while its broker goes and comes back.
 
 Each is asked by a process of its own, which must not die, and all failures must be errors of ours. As a control, three
-processes make the calls directly that `blockgz_runtime.kafka.admin_apart` makes in a child process. These may die,
+processes make the calls directly that `blockgz.kafka.admin_apart` makes in a child process. These may die,
 which shows that the storm is strong.
 """
 
@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient
 
 from archiver.doctor.cluster_checks import KafkaAccess
 from archiver.ingest.kafka_cluster import KafkaCluster
-from blockgz_runtime.kafka.admin_apart import AdminApart
-from blockgz_runtime.kafka.cluster_groups import ClusterGroups
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.kafka.admin_apart import AdminApart
+from blockgz.kafka.cluster_groups import ClusterGroups
+from blockgz.kafka.settings import client_settings, make_client
 from index_format.acls import Acl
 from index_format.errors import BlockgzError
 from replayer.kafka.acls import KafkaAcls

@@ -15,7 +15,7 @@ from archiver.errors import (
     UnreadableRecord,
 )
 from archiver.failures import TABLE, Next, Situation, passing, what_next
-from blockgz_runtime.errors import (
+from blockgz.errors import (
     AccessDenied,
     BrokerUnreachable,
     BufferFailed,

@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from blockgz_runtime.errors import (
+from blockgz.errors import (
     AccessDenied,
     NoArchiveThere,
     ObjectMissing,
     ObjectTruncated,
     StoreUnavailable,
 )
-from blockgz_runtime.store.address import Address, LocalAddress, S3Address
-from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import CountingReader, ObjectReader
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.store.address import Address, LocalAddress, S3Address
+from blockgz.store.opening import open_reader
+from blockgz.store.reader import CountingReader, ObjectReader
+from blockgz.store.s3_settings import S3Settings
 from index_format.errors import TooLarge
 from tests.support.memory_reader import MemoryReader
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
@@ -255,7 +255,7 @@ def test_no_credentials(endpoint_url: str, monkeypatch: pytest.MonkeyPatch, tmp_
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("blockgz_runtime.store.s3_reader.REQUEST_ATTEMPTS", 1)
+    monkeypatch.setattr("blockgz.store.s3_reader.REQUEST_ATTEMPTS", 1)
     with (
         opened(S3Address("bucket", ""), "http://127.0.0.1:9", nothing) as store,
         pytest.raises(StoreUnavailable, match="does not answer"),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import boto3
 import pytest
 
-from blockgz_runtime.errors import (
+from blockgz.errors import (
     AccessDenied,
     BufferFailed,
     StoreBusy,
@@ -29,14 +29,14 @@ from blockgz_runtime.errors import (
     SyncFailed,
     UsageError,
 )
-from blockgz_runtime.store import local
-from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.opening import default_buffer_root, open_store
-from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.s3_writer import S3Store
-from blockgz_runtime.store.writer import PART_BYTES, FileBody, Store, StoredObject
+from blockgz.store import local
+from blockgz.store.address import S3Address
+from blockgz.store.local import LocalStore
+from blockgz.store.opening import default_buffer_root, open_store
+from blockgz.store.probe import probe
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.s3_writer import S3Store
+from blockgz.store.writer import PART_BYTES, FileBody, Store, StoredObject
 from tests.support.memory_store import MemoryStore
 from tests.support.s3_server import CREDENTIALS, s3_server
 from tests.support.scripted_http import CLOSE, Answer, Script, scripted_server

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.commit.sealing import ChunkSeal
-from blockgz_runtime.encryption.keyring import Keyring
+from blockgz.encryption.keyring import Keyring
 from index_format import objects
 from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex, DataObject, Encryption, Gap

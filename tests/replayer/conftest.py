@@ -5,9 +5,9 @@ from typing import TypeVar
 
 import pytest
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
+from blockgz.store.reader import CountingReader
 from replayer.read.archive import Archive
 from tests.support.archives import ArchiveWriter
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from archiver.commit import operations as op
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.store.writer import StoredObject
 from index_format.errors import BlockgzError
 from tests.support.memory_store import content_of
 from tests.support.simulator import Overwrite, Run

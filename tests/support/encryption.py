@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.sealing import ChunkSeal, Sealing
-from blockgz_runtime.encryption.keyring import Keyring, LocalKey
+from blockgz.encryption.keyring import Keyring, LocalKey
 from index_format.chunk_index import BlockEntry
 from index_format.records import Record, record_hash
 from tests.support.chunks import ARCHIVE_ID

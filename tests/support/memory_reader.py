@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator
 
-from blockgz_runtime.errors import ObjectMissing, ObjectTruncated
+from blockgz.errors import ObjectMissing, ObjectTruncated
 from index_format.errors import TooLarge
 
 
 class MemoryReader:
-    """See blockgz_runtime.store.reader.ObjectReader."""
+    """See blockgz.store.reader.ObjectReader."""
 
     address = "memory:"
 

@@ -1,4 +1,4 @@
-"""A store and a log in memory, with the semantics that blockgz_runtime.store.writer.Store and LogReader promise."""
+"""A store and a log in memory, with the semantics that blockgz.store.writer.Store and LogReader promise."""
 
 import hashlib
 import threading
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from archiver.commit.operations import LogBounds
-from blockgz_runtime.errors import StoreError
-from blockgz_runtime.store.writer import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
+from blockgz.errors import StoreError
+from blockgz.store.writer import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 from index_format.errors import BlockgzError
 from index_format.records import Record
 

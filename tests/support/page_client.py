@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.testclient import TestClient
 
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.store.address import LocalAddress
 from replayer.place import ArchivePlace
 from replayer.serve.app import make_app
 from replayer.serve.settings import Access, ServeSettings

@@ -18,8 +18,8 @@ from archiver.ingest.kafka_source import Fetched, Unreadable
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import Flush
 from archiver.ingest.roll_policy import RollLimits, RollReason
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.writer import Body
+from blockgz.errors import StoreUnavailable
+from blockgz.store.writer import Body
 from index_format.blocks import IsalCompressor
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records

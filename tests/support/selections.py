@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Selection

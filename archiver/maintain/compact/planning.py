@@ -18,9 +18,9 @@ from archiver.maintain.partitions import Problem, plan_each, rewritable_partitio
 from archiver.maintain.rewrite.layout import OldCatalog, num_catalogs
 from archiver.maintain.rewrite.replacing import old_catalogs, old_chunks
 from archiver.maintain.rewrite.tree import References, RunLimits, first_run, level_1_lists
-from blockgz_runtime.encryption.keyring import REMEDY
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.encryption.keyring import REMEDY
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection
 from index_format.errors import KeyMissing
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, Marker

@@ -16,7 +16,7 @@ from archiver.maintain.contents.data import RangeStore, data_in
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import Run, find_run
-from blockgz_runtime.store.opening import default_buffer_root
+from blockgz.store.opening import default_buffer_root
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 from index_format.marker import Marker

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from blockgz_runtime.store.writer import Body
+from blockgz.store.writer import Body
 from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap
 from index_format.marker import ChunkEntry
 

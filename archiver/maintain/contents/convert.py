@@ -8,7 +8,7 @@ from archiver.ingest.buffer import BufferFile
 from archiver.maintain.contents.chunks import TEXT, NewChunk, OldChunk
 from archiver.maintain.contents.data import BlockWriter, DataOf, whole_data
 from archiver.maintain.contents.merge import SAME_PARTITION, check_neighbours, new_chunk
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.blocks import (
     COMPRESSORS,
     BlockBuilder,

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from archiver.commit.sealing import ChunkSeal
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.encryption.opening import Opener, opener_of, plain
-from blockgz_runtime.store.writer import Body, FileBody
+from blockgz.encryption.keyring import Keyring
+from blockgz.encryption.opening import Opener, opener_of, plain
+from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock, Stored
 from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption
 from index_format.errors import CorruptBlock

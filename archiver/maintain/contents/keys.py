@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from archiver.commit.sealing import ChunkSeal, Sealing
 from archiver.maintain.contents.chunks import NewChunk, OldChunk
 from archiver.maintain.contents.data import ChunkData, data_of_body
-from blockgz_runtime.encryption.keyring import Keyring, joined_keys, keyring_of, required
+from blockgz.encryption.keyring import Keyring, joined_keys, keyring_of, required
 from index_format.chunk_index import ChunkIndex
 
 

@@ -6,8 +6,8 @@ from archiver.commit.archive import layout_of
 from archiver.commit.lost_markers import claimed_partitions
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.partitions import partitions_of
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.writer import ToolStore
 from index_format.keys import (
     PartitionKeys,
     TopicFolder,

@@ -14,8 +14,8 @@ from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.search import AtOffsets, FoundRecords, find_records, read_chunks
 from archiver.maintain.garbage import Chain, Found
 from archiver.maintain.sweep import read_chain
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.store.writer import Leftover, ToolStore
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.writer import Leftover, ToolStore
 from index_format import marker as markers
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ERASED
 from index_format.errors import BlockgzError, KeyMissing

@@ -17,7 +17,7 @@ from archiver.maintain.rewrite.folding import fold_tail
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import References, Run, RunLimits, first_run, level_1_lists
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.store.writer import ToolStore
 from index_format.keys import PartitionKeys
 from index_format.marker import Marker
 

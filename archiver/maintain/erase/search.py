@@ -14,10 +14,10 @@ from archiver.maintain.contents.data import data_in, opened_blocks
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.garbage import Chain
 from archiver.maintain.rewrite.replacing import chunks_of, parts_of
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.record_filter import Condition, RecordFilter, ValueMatches
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.encryption.keyring import Keyring
+from blockgz.record_filter import Condition, RecordFilter, ValueMatches
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.writer import ToolStore
 from index_format.blocks import decode_parts
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import BlockEntry, ChunkIndex

@@ -8,8 +8,8 @@ from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite.planning import PartitionPlan
 from archiver.maintain.rewrite.pruning import Keep
-from blockgz_runtime.config.model import RunConfig, parse_age, parse_bytes
-from blockgz_runtime.topic_patterns import TopicRules, TopicSelection
+from blockgz.config.model import RunConfig, parse_age, parse_bytes
+from blockgz.topic_patterns import TopicRules, TopicSelection
 from index_format.marker import MAX_RETIRED, CatalogReference
 
 RETIRED_A_DOUBLING = 8

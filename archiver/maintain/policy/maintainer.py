@@ -27,9 +27,9 @@ from archiver.maintain.rewrite.intent import Outcome, not_done
 from archiver.maintain.rewrite.pruning import prune
 from archiver.maintain.throttle import Throttle, ThrottledDriver, ThrottledRanges
 from archiver.monitor.snapshot import MaintenanceKind, MaintenanceSnapshot
-from blockgz_runtime.errors import ShuttingDown
-from blockgz_runtime.store.retry import TRIES_OF_COMMANDS, StoreBackoff
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.errors import ShuttingDown
+from blockgz.store.retry import TRIES_OF_COMMANDS, StoreBackoff
+from blockgz.store.writer import ToolStore
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys

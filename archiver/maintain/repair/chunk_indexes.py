@@ -21,8 +21,8 @@ from archiver.maintain.orphans import pieces, scan
 from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
 from archiver.maintain.sweep import read_chain
-from blockgz_runtime.errors import listed as listed_names
-from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
+from blockgz.errors import listed as listed_names
+from blockgz.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index
 from index_format.ancestor.members import Scanned

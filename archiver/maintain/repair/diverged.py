@@ -19,10 +19,10 @@ from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
 from archiver.maintain.sweep import read_chain
-from blockgz_runtime.encryption.keyring import keyring_of
-from blockgz_runtime.encryption.opening import opened_block
-from blockgz_runtime.errors import BrokerUnreachable, ObjectMissing
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.encryption.keyring import keyring_of
+from blockgz.encryption.opening import opened_block
+from blockgz.errors import BrokerUnreachable, ObjectMissing
+from blockgz.store.writer import ToolStore
 from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import BlockgzError

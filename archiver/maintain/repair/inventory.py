@@ -10,8 +10,8 @@ from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.inventory import Change, change_inventory
 from archiver.commit.operations import ListClaimed, Operation
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place
-from blockgz_runtime.errors import NotInArchive, StoreError, UsageError
-from blockgz_runtime.store.writer import StoredObject, ToolStore
+from blockgz.errors import NotInArchive, StoreError, UsageError
+from blockgz.store.writer import StoredObject, ToolStore
 from index_format import objects
 from index_format.errors import FormatError
 from index_format.inventory import Inventory, parse, united, without

@@ -9,8 +9,8 @@ from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.repair.diverged import Source
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.kafka.settings import client_settings
+from blockgz.errors import UsageError
+from blockgz.kafka.settings import client_settings
 
 NOT_ASKED = LogBounds(-1, -1)
 READS_FOR_REPAIR = {

@@ -23,9 +23,9 @@ from archiver.maintain.repair.chunk_indexes import (
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import read_chain
-from blockgz_runtime.encryption.keyring import Keyring, keyring_of
-from blockgz_runtime.encryption.opening import opened_block
-from blockgz_runtime.store.writer import ContentTag, StoredObject, ToolStore
+from blockgz.encryption.keyring import Keyring, keyring_of
+from blockgz.encryption.opening import opened_block
+from blockgz.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import decode_block

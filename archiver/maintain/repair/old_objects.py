@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.plan import RepairPlan, parse_place, storing
 from archiver.old_archives.old_archive import OldReader
-from blockgz_runtime.errors import NotInArchive
+from blockgz.errors import NotInArchive
 from index_format.ancestor.files import indexed_file, scan_file
 from index_format.ancestor.index import encode_old_index
 from index_format.ancestor.keys import FoundData, FoundPartition, Place, found_partitions, marker_offset

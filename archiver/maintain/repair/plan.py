@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from archiver.maintain.partitions import Problem
-from blockgz_runtime.errors import NotInArchive, StoreError, UsageError
-from blockgz_runtime.store.writer import ContentTag, ListedObject, ToolStore
+from blockgz.errors import NotInArchive, StoreError, UsageError
+from blockgz.store.writer import ContentTag, ListedObject, ToolStore
 from index_format.errors import BlockgzError
 from index_format.keys import (
     LAYOUTS,

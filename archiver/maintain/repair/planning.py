@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from archiver.commit.archive import layout_of
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, later_folders, targets
 from archiver.old_archives.old_archive import OldReader
-from blockgz_runtime.errors import NoArchiveThere, UsageError
-from blockgz_runtime.store.writer import ToolStore
+from blockgz.errors import NoArchiveThere, UsageError
+from blockgz.store.writer import ToolStore
 from index_format.ancestor.keys import has_current_objects
 
 PlanOld = Callable[[OldReader, Sequence[str]], RepairPlan]

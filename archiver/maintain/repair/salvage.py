@@ -27,9 +27,9 @@ from archiver.maintain.partitions import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import read_chain
-from blockgz_runtime.encryption.keyring import keyring_of
-from blockgz_runtime.encryption.opening import opened_block
-from blockgz_runtime.store.writer import FileBody, ToolStore
+from blockgz.encryption.keyring import keyring_of
+from blockgz.encryption.opening import opened_block
+from blockgz.store.writer import FileBody, ToolStore
 from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, Stored, decode_block
 from index_format.chunk_index import ERASED, BlockEntry, ChunkIndex, Gap
 from index_format.errors import BlockgzError

@@ -13,9 +13,9 @@ from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.partitions import Problem, plan_each, rewritable_partitions
 from archiver.maintain.rewrite.replacing import chunks_of, old_catalogs
 from archiver.maintain.rewrite.tree import Run, RunLimits, first_run, level_1_lists
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.encryption.keyring import Keyring
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection
 from index_format.chunk_index import WrappedKey
 from index_format.errors import KeyMissing
 from index_format.keys import PartitionKeys

@@ -17,7 +17,7 @@ from archiver.maintain.rewrite.folding import fold_tail
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import Run, find_run
-from blockgz_runtime.encryption.keyring import Keyring
+from blockgz.encryption.keyring import Keyring
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import BlockgzError
 from index_format.marker import Marker

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from archiver.commit.objects import Held, read_marker, store_at, try_swap
 from archiver.commit.operations import NewToken, Now, Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
-from blockgz_runtime.errors import ObjectMissing, StoreError
-from blockgz_runtime.store.writer import Body
+from blockgz.errors import ObjectMissing, StoreError
+from blockgz.store.writer import Body
 from index_format.errors import BlockgzError, FormatError
 from index_format.keys import PartitionKeys, Rewritten
 from index_format.marker import MAX_RETIRED, Maintenance, Marker, Rewriting

@@ -12,8 +12,8 @@ from archiver.maintain.partitions import Problem, plan_each, rewritable_partitio
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.pruning import Keep, PrunePlan, has_no_age, prune, prune_plan
 from archiver.maintain.rewrite.tree import level_1_lists
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, PartitionKeys, parse_topic_folder
 from index_format.marker import Marker

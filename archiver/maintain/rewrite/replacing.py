@@ -30,7 +30,7 @@ from archiver.maintain.rewrite.layout import (
     taken,
 )
 from archiver.maintain.rewrite.tree import References, Run, read_all, read_catalogs
-from blockgz_runtime.store.writer import Body
+from blockgz.store.writer import Body
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, DataObject

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from archiver.commit.operations import GetAll, Protocol, retrying
-from blockgz_runtime.errors import ObjectMissing
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.errors import ObjectMissing
+from blockgz.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.errors import MalformedObject
 from index_format.keys import PartitionKeys, is_catalog_name

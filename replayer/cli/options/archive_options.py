@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from blockgz_runtime.program.archive_options import (
+from blockgz.program.archive_options import (
     archive_option,
     keys_option,
     max_block_option,
     old_format_option,
     s3_options,
 )
-from blockgz_runtime.program.options import Option, OptionSet
-from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.cache import DiskCache, default_folder
-from blockgz_runtime.store.reader import CountingReader, ObjectReader, WatchedReader
+from blockgz.program.options import Option, OptionSet
+from blockgz.store.address import parse_address
+from blockgz.store.cache import DiskCache, default_folder
+from blockgz.store.reader import CountingReader, ObjectReader, WatchedReader
 from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive
 from replayer.read.partition import ObjectCache

@@ -1,9 +1,9 @@
 """Where the folders of replay jobs are."""
 
-from blockgz_runtime.errors import NoArchiveThere, UsageError
-from blockgz_runtime.store.opening import open_existing_store, open_store
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import Store, ToolStore
+from blockgz.errors import NoArchiveThere, UsageError
+from blockgz.store.opening import open_existing_store, open_store
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import Store, ToolStore
 from replayer.place import ArchivePlace
 from replayer.replay.jobs.folder import job_names, jobs_place
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import click
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import Option, OptionSet, Parsed, choice_option
-from blockgz_runtime.units import MILLISECONDS, timestamp_text
+from blockgz.errors import UsageError
+from blockgz.program.options import Option, OptionSet, Parsed, choice_option
+from blockgz.units import MILLISECONDS, timestamp_text
 from replayer.groups.renaming import compiled_rule
 
 FORMS = ("table", "json", "jsonl", "csv")

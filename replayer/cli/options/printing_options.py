@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import click
 
-from blockgz_runtime.program.options import Option, OptionSet
-from blockgz_runtime.program.terminal import pass_everything
+from blockgz.program.options import Option, OptionSet
+from blockgz.program.terminal import pass_everything
 from replayer.cli.options.options import json_option
 from replayer.read.formatting import Printer, envelope_printer, json_printer, template_printer
 

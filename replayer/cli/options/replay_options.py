@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, choice_option
-from blockgz_runtime.program.plan_options import dry_run_option, yes_option
+from blockgz.program.options import DURATION, Argument, Option, OptionSet, choice_option
+from blockgz.program.plan_options import dry_run_option, yes_option
 from replayer.cli.options.options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.read.positions import Rule

@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple
 
 import click
 
-from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed, TimeOption, option_zone
-from blockgz_runtime.program.plan_options import dry_run_option, yes_option
-from blockgz_runtime.program.report_options import sign_key_option
-from blockgz_runtime.topic_patterns import matcher
+from blockgz.program.options import DURATION, Argument, Option, OptionSet, Parsed, TimeOption, option_zone
+from blockgz.program.plan_options import dry_run_option, yes_option
+from blockgz.program.report_options import sign_key_option
+from blockgz.topic_patterns import matcher
 from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option

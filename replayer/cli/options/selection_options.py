@@ -8,11 +8,11 @@ from typing import BinaryIO
 
 import click
 
-from blockgz_runtime.errors import PARTLY_FAILED, CutUndecided
-from blockgz_runtime.program.filter_options import grep_option, header_option
-from blockgz_runtime.program.main import print_failure
-from blockgz_runtime.program.options import Option, OptionSet, TimeOption, choice_option, option_zone
-from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
+from blockgz.errors import PARTLY_FAILED, CutUndecided
+from blockgz.program.filter_options import grep_option, header_option
+from blockgz.program.main import print_failure
+from blockgz.program.options import Option, OptionSet, TimeOption, choice_option, option_zone
+from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
 from replayer.read.cuts import cut_lines, refuse_doubtful
 from replayer.read.offset_file import MAX_FILE_BYTES
 from replayer.read.positions import AtTime, BeforeTime, Rule, asked_text, parse_position, parse_time

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from blockgz_runtime.program.options import Option, OptionSet, Parsed, TimeOption, option_zone
-from blockgz_runtime.program.report_options import sign_key_option
+from blockgz.program.options import Option, OptionSet, Parsed, TimeOption, option_zone
+from blockgz.program.report_options import sign_key_option
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
 from replayer.read.positions import parse_time

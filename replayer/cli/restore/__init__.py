@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED, CutUndecided, UsageError, listed
-from blockgz_runtime.process import run_async, share_heaps
-from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, confirm
-from blockgz_runtime.units import time_text
+from blockgz.errors import PARTLY_FAILED, CutUndecided, UsageError, listed
+from blockgz.process import run_async, share_heaps
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, confirm
+from blockgz.units import time_text
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.restore_options import RestoreOptions, restore_options

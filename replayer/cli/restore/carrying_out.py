@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 import click
 import msgspec
 
-from blockgz_runtime.errors import FAILED, PARTLY_FAILED
-from blockgz_runtime.process import ENDING, loop_signals
-from blockgz_runtime.program.main import ended_code
-from blockgz_runtime.program.progress import record_progress
+from blockgz.errors import FAILED, PARTLY_FAILED
+from blockgz.process import ENDING, loop_signals
+from blockgz.program.main import ended_code
+from blockgz.program.progress import record_progress
 from index_format.errors import BlockgzError
 from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.restore_options import RestoreOptions, Running

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import click
 
-from blockgz_runtime.program.tables import bytes_text, print_table
-from blockgz_runtime.units import time_text
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.units import time_text
 from replayer.cli.replay_output import duration_text, print_cut_bytes
 from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome

@@ -6,10 +6,10 @@ from typing import Any
 import click
 import msgspec
 
-from blockgz_runtime.errors import FAILED, PARTLY_FAILED, UsageError
-from blockgz_runtime.program.main import confirm, ended_code
-from blockgz_runtime.program.tables import print_table
-from blockgz_runtime.units import time_text
+from blockgz.errors import FAILED, PARTLY_FAILED, UsageError
+from blockgz.program.main import confirm, ended_code
+from blockgz.program.tables import print_table
+from blockgz.units import time_text
 from replayer.cli.options.restore_options import RestoreOptions
 from replayer.cli.replay_output import duration_text
 from replayer.cli.restore.carrying_out import Named, begin, carried_out, ending_signals, with_acls

@@ -2,7 +2,7 @@
 
 import click
 
-from blockgz_runtime.program.main import Place, Program, closing
+from blockgz.program.main import Place, Program, closing
 
 COMMANDS = {
     "load": Place(

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import SIZE, Option, OptionSet, choice_option
+from blockgz.errors import UsageError
+from blockgz.program.options import SIZE, Option, OptionSet, choice_option
 from replayer.place import ArchivePlace
 from replayer.read.request import SelectionRequest
 

@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.program.main import noting_what_is_left
-from blockgz_runtime.program.progress import record_progress
-from blockgz_runtime.program.tables import print_table, range_text
-from blockgz_runtime.spark.session import session
+from blockgz.errors import PARTLY_FAILED
+from blockgz.program.main import noting_what_is_left
+from blockgz.program.progress import record_progress
+from blockgz.program.tables import print_table, range_text
+from blockgz.spark.session import session
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.replay_output import agreed, left_out_json, print_left_out

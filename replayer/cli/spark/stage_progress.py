@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from blockgz_runtime.program.main import noting_what_is_left
-from blockgz_runtime.program.progress import StatusLines
-from blockgz_runtime.program.terminal import unescaped
+from blockgz.program.main import noting_what_is_left
+from blockgz.program.progress import StatusLines
+from blockgz.program.terminal import unescaped
 
 POLL_SECONDS = 0.5
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import click
 import msgspec
 
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.command import debug
-from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.spark_extra import spark_needed
-from blockgz_runtime.program.tables import bytes_text
+from blockgz.process import run_async
+from blockgz.program.command import debug
+from blockgz.program.main import closing
+from blockgz.program.spark_extra import spark_needed
+from blockgz.program.tables import bytes_text
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
@@ -74,7 +74,7 @@ def command(
         raise click.UsageError("--digests requires --records")
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed("replayer spark"):
-        from blockgz_runtime.spark.session import session  # noqa: PLC0415
+        from blockgz.spark.session import session  # noqa: PLC0415
         from replayer.spark.jobs import verifying  # noqa: PLC0415
 
     place = replace(archive.absolute(), old_format=None)

@@ -7,11 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.process import run_async
-from blockgz_runtime.program.command import debug
-from blockgz_runtime.program.tables import bytes_text
-from blockgz_runtime.spark.session import session
+from blockgz.errors import PARTLY_FAILED
+from blockgz.process import run_async
+from blockgz.program.command import debug
+from blockgz.program.tables import bytes_text
+from blockgz.spark.session import session
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION
 from replayer.cli.spark.job_options import WriteRequest
 from replayer.cli.spark.stage_progress import stage_progress

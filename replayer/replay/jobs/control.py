@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from blockgz_runtime.errors import StoreBusy
-from blockgz_runtime.store.writer import ContentTag, Store
+from blockgz.errors import StoreBusy
+from blockgz.store.writer import ContentTag, Store
 from index_format.errors import FormatError
 from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from blockgz_runtime.store.writer import Store
+from blockgz.store.writer import Store
 from index_format.errors import BlockgzError
 from replayer.replay.jobs.control import JobControl, JobProgress, ProgressFile, read_control, reset_control
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from blockgz_runtime.store.writer import ContentTag, Store, ToolStore
+from blockgz.store.writer import ContentTag, Store, ToolStore
 from index_format.errors import FormatError
 from index_format.objects import Count, Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from blockgz_runtime.atomic_file import make_private_folder
+from blockgz.atomic_file import make_private_folder
 from replayer.errors import JobTakenOver, ReplayRefused
 
 PATIENCE_SECONDS = 1.0

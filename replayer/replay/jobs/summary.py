@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from blockgz_runtime.store.writer import Store
+from blockgz.store.writer import Store
 from replayer.replay.jobs.control import JobProgress, ReportedState, read_progress
 from replayer.replay.jobs.folder import Attempt, JobFolder, JobRequest, JobUndone, runs_in
 from replayer.replay.jobs.lock import is_running

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from blockgz_runtime.errors import AccessDenied, listed
+from blockgz.errors import AccessDenied, listed
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.groups import KafkaGroups

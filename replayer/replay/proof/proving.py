@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.record_filter import RecordFilter
 from index_format.records import batch_from_records
 from replayer.read.blocks import ReadAhead
 from replayer.read.damage import SkipDamage

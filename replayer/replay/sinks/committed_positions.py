@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from blockgz_runtime.kafka.connection import NO_COORDINATOR_YET, ConnectionErrors, kafka_failure
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.kafka.connection import NO_COORDINATOR_YET, ConnectionErrors, kafka_failure
+from blockgz.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 from replayer.replay.job import Job
 from replayer.replay.ledger import Position

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 
 TYPE, LEVEL = "compression.type", "compression.level"
 ALIAS = "compression.codec"

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from blockgz_runtime.errors import AccessDenied, UsageError
-from blockgz_runtime.kafka.batch_producer import batch_producer
-from blockgz_runtime.kafka.connection import DENIED, ConnectionErrors
-from blockgz_runtime.kafka.settings import client_settings
+from blockgz.errors import AccessDenied, UsageError
+from blockgz.kafka.batch_producer import batch_producer
+from blockgz.kafka.connection import DENIED, ConnectionErrors
+from blockgz.kafka.settings import client_settings
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.errors import DeliveryFailed

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from blockgz_runtime.errors import BrokerUnreachable, UsageError
-from blockgz_runtime.kafka.connection import DENIED
+from blockgz.errors import BrokerUnreachable, UsageError
+from blockgz.kafka.connection import DENIED
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, DeliveryFailed, Fenced
 from replayer.replay.job import Job

@@ -10,8 +10,8 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
+from blockgz.errors import UsageError
+from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats.json_lines import json_object

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
+from blockgz.record_filter import RecordFilter
 from index_format.errors import BlockgzError
 from replayer.read.positions import parse_position
 from replayer.read.request import SelectionRequest

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.replay.pace import parse_rate
 from replayer.serve.api.job_routes import (
     SearchForm,

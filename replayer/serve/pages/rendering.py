@@ -11,10 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.tables import bytes_text
-from blockgz_runtime.program.terminal import printable
-from blockgz_runtime.units import time_text, timestamp_text
+from blockgz.errors import UsageError
+from blockgz.program.tables import bytes_text
+from blockgz.program.terminal import printable
+from blockgz.units import time_text, timestamp_text
 from replayer.serve.archive_view import Look
 from replayer.serve.content import preview_of
 from replayer.serve.errors import Failure

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
-from blockgz_runtime.errors import StoreUnavailable, UsageError
+from blockgz.errors import StoreUnavailable, UsageError
 from replayer.spark.decoding.schema_registry import HEADER_BYTES, Schema, SchemaRegistry, schema_id
 
 

@@ -6,7 +6,7 @@ Source: the events of Debezium's connectors, `before`, `after`, `op` and `ts_ms`
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.spark.decoding.rows import UndecodableRecord, place_of
 
 _TIME = pa.timestamp("us", tz="UTC")

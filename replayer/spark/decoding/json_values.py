@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.spark.decoding.schema_registry import HEADER_BYTES
 
 _WRAPPED = {"schema", "payload"}

@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.spark.decoding.schema_registry import HEADER_BYTES, Schema, SchemaRegistry, schema_id
 
 PROTOBUF = "PROTOBUF"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.spark.decoding.avro import AvroDecoder, avro_decoder, latest_avro
 from replayer.spark.decoding.protobuf import ProtobufDecoder, latest_protobuf
 from replayer.spark.decoding.schema_registry import SchemaRegistry

@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz_runtime.errors import UnresolvedReference
+from blockgz.errors import UnresolvedReference
 from index_format.errors import BlockgzError
 
 BAD = "bad"

@@ -13,8 +13,8 @@ import urllib.request
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from blockgz_runtime.errors import AccessDenied, NotInArchive, StoreUnavailable, UsageError
-from blockgz_runtime.references import naming, resolve_references
+from blockgz.errors import AccessDenied, NotInArchive, StoreUnavailable, UsageError
+from blockgz.references import naming, resolve_references
 
 SECONDS = 10.0
 TRIES = 4

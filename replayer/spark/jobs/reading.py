@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.spark.errors import TaskFailed, carry_errors
-from blockgz_runtime.topic_patterns import is_pattern, matching
+from blockgz.record_filter import RecordFilter
+from blockgz.spark.errors import TaskFailed, carry_errors
+from blockgz.topic_patterns import is_pattern, matching
 from index_format.records import SCHEMA
 from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive

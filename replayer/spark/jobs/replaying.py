@@ -8,9 +8,9 @@ from functools import partial, reduce
 
 from pyspark.sql import SparkSession
 
-from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable, UsageError
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.spark.errors import spark_errors
+from blockgz.errors import BrokerUnreachable, StoreUnavailable, UsageError
+from blockgz.record_filter import RecordFilter
+from blockgz.spark.errors import spark_errors
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
 from replayer.place import ArchivePlace, opened

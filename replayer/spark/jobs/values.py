@@ -7,8 +7,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.errors import PREFIX, spark_errors
+from blockgz.errors import UsageError
+from blockgz.spark.errors import PREFIX, spark_errors
 from replayer.spark.decoding.registered import avro_values, registered_values
 from replayer.spark.decoding.rows import REGISTERED, Decoder, RowDecoder, TextDecoder
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from blockgz_runtime.spark.errors import TaskFailed, carry_errors, spark_errors
+from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
 from replayer.place import ArchivePlace, opened

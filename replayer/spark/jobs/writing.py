@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, Observation, SparkSe
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.spark.errors import spark_errors
+from blockgz.errors import UsageError
+from blockgz.record_filter import RecordFilter
+from blockgz.spark.errors import spark_errors
 from index_format.chunk_index import Gap
 from replayer.place import ArchivePlace, opened
 from replayer.read.cuts import Cut

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.options import FormatOptions
+from blockgz.errors import UsageError
+from blockgz.spark.options import FormatOptions
 from replayer.replay.job import Job
 from replayer.replay.routing import RoutingRequest, parse_routing
 

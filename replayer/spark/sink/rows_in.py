@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.records import SCHEMA, header_column, header_column_of_lists
 from replayer.errors import ReplayRefused
 from replayer.replay.stages import Clock, wall_clock

@@ -8,7 +8,7 @@ from time import monotonic
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.replay.ledger import LanePosition

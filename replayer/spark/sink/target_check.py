@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from blockgz_runtime.errors import NoSuchTopic, UsageError
-from blockgz_runtime.kafka.loading_code import refuse_code
-from blockgz_runtime.kafka.settings import RESERVED
+from blockgz.errors import NoSuchTopic, UsageError
+from blockgz.kafka.loading_code import refuse_code
+from blockgz.kafka.settings import RESERVED
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts

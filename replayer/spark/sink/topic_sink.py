@@ -9,10 +9,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.errors import WriteFailed, report_errors
-from blockgz_runtime.spark.shipping import Shipped
-from blockgz_runtime.spark.versions import DataSourceStreamArrowWriter, require_spark
+from blockgz.errors import UsageError
+from blockgz.spark.errors import WriteFailed, report_errors
+from blockgz.spark.shipping import Shipped
+from blockgz.spark.versions import DataSourceStreamArrowWriter, require_spark
 from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import Writer
 from replayer.spark.sink.rows_in import Columns, check_columns

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.options import FormatOptions
+from blockgz.errors import UsageError
+from blockgz.spark.options import FormatOptions
 from replayer.spark.decoding.debezium import check_envelope, envelope_type, unwrapped
 from replayer.spark.decoding.rows import REGISTERED, Decoder, RowDecoder, TextDecoder, settled
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from blockgz_runtime.errors import NotInArchive
+from blockgz.errors import NotInArchive
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockgz_runtime.config.connect_names import SPARK_NAMES
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
-from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.s3_settings import CONNECTION, S3Settings
+from blockgz.config.connect_names import SPARK_NAMES
+from blockgz.errors import UsageError
+from blockgz.spark.options import FormatOptions, bad_value, json_object
+from blockgz.store.address import parse_address
+from blockgz.store.s3_settings import CONNECTION, S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.units import timestamp_text
+from blockgz.errors import UsageError
+from blockgz.units import timestamp_text
 from index_format.chunk_index import ERASED, UNVERIFIED
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 
 BATCH_BYTES = 4 * 1024 * 1024
 """What is handed to Spark at once: smaller ones cost more each, larger ones leave the processor's caches."""

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.spark.errors import ReadFailed, report_errors
-from blockgz_runtime.spark.shipping import Shipped
+from blockgz.spark.errors import ReadFailed, report_errors
+from blockgz.spark.shipping import Shipped
 from index_format.keys import parse_topic_folder
 from index_format.records import SCHEMA
 from replayer.place import opened

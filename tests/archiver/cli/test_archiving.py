@@ -14,8 +14,8 @@ from archiver.cli.archiving import RunResult, archive
 from archiver.cli.run import run_exit_code
 from archiver.ingest.assignment import WHOLE
 from archiver.ingest.service import ArchiverService
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import StoreUnavailable
+from blockgz.config.model import RunConfig
+from blockgz.errors import StoreUnavailable
 
 
 class BusyStore(ArchiverService):

@@ -14,7 +14,7 @@ from moto import mock_aws
 
 import replayer
 from archiver.cli import main as archiver_main
-from blockgz_runtime.encryption.keyring import load_keyring
+from blockgz.encryption.keyring import load_keyring
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import KeyMissing

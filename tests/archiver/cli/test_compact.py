@@ -14,9 +14,9 @@ from archiver.commit.objects import read_marker
 from archiver.maintain.throttle import Throttle
 from benchmarks.compact import ROWS, collect, figures_of, small_chunks
 from benchmarks.compact import command as run
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import FileBody
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import FileBody
 from index_format.keys import data_suffix
 from index_format.marker import MAX_RETIRED, Maintenance, Marker, Retired, decode_marker, encode
 from replayer.cli import main as replayer_main

@@ -12,11 +12,11 @@ import yaml
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from blockgz_runtime.config.kinds import FIELDS
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.config.template import yaml_template
-from blockgz_runtime.kafka.settings import client_settings, make_client
-from blockgz_runtime.program.command import NEVER_FROM_ENVIRONMENT
+from blockgz.config.kinds import FIELDS
+from blockgz.config.model import RunConfig
+from blockgz.config.template import yaml_template
+from blockgz.kafka.settings import client_settings, make_client
+from blockgz.program.command import NEVER_FROM_ENVIRONMENT
 from index_format.errors import MASK
 
 BASE = ("-a", "./archive", "-b", "localhost:9092")

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from archiver.cli import main
 from archiver.errors import DropRefused
 from archiver.maintain.dropping import drop, plan_drop
-from blockgz_runtime.errors import AccessDenied
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import AccessDenied
+from blockgz.store.local import LocalStore
 from index_format.inventory import parse
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home
 from replayer.cli import main as replayer

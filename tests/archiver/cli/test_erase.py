@@ -16,11 +16,11 @@ from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, NoLog
 from archiver.commit.objects import read_marker
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.writer import FileBody
+from blockgz.errors import StoreUnavailable
+from blockgz.store.local import LocalStore
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.writer import FileBody
 from index_format.records import Record
 from replayer.cli import main as replayer_main
 from tests.support.archives import ArchiveWriter, PartitionWriter

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from index_format import marker as markers
 from index_format.keys import TopicFolder
 from index_format.marker import decode_marker

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
 from archiver.commit.archive import settle_same_topic
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from index_format.keys import ENCRYPTED_SUFFIX
 from replayer.cli import main as replayer_main
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in

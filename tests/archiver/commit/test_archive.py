@@ -11,8 +11,8 @@ import pytest
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.errors import Diverged
 from archiver.failures import Next, Situation, what_next
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import StoreBusy, UsageError
+from blockgz.config.model import RunConfig
+from blockgz.errors import StoreBusy, UsageError
 from index_format import objects
 from index_format.errors import MalformedObject, UnsupportedVersion
 from index_format.identity import ArchiveInfo

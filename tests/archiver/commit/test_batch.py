@@ -12,7 +12,7 @@ from archiver.commit.commit import PartitionIdentity, StoredChunk, store_data
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import TakeoverPolicy, read_own
 from archiver.errors import Fenced, GapRefused, OwnedByAnother
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import Gap

@@ -4,8 +4,8 @@ import pytest
 
 from archiver.commit.archive import open_archive
 from archiver.commit.claim_list import MOST_TRIES, ClaimList
-from blockgz_runtime.errors import AccessDenied, StoreUnavailable
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.errors import AccessDenied, StoreUnavailable
+from blockgz.store.writer import StoredObject
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from index_format.inventory import Inventory, parse

@@ -12,7 +12,7 @@ import pytest
 
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.operations import PutIfAbsent
-from blockgz_runtime.store import writer as writer_store
+from blockgz.store import writer as writer_store
 from index_format import marker as markers
 from index_format.records import Record
 from tests.support.archives import records

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from archiver.commit.operations import PutIfAbsent
-from blockgz_runtime.store import writer as writer_store
+from blockgz.store import writer as writer_store
 from tests.support.archives import records
 from tests.support.broken_protocols import BROKEN, Handler, intercepted, untouched
 from tests.support.chain import check_history, read_chain

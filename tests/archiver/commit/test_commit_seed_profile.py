@@ -17,9 +17,9 @@ from archiver.commit.recovery import take_over
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
 from archiver.ingest.roll_policy import RollLimits
-from blockgz_runtime.errors import AccessDenied, StoreError, StoreUnavailable
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.errors import AccessDenied, StoreError, StoreUnavailable
+from blockgz.store.local import LocalStore
+from blockgz.store.writer import StoredObject
 from index_format.blocks import ZlibCompressor
 from index_format.errors import BlockgzError
 from index_format.record_formats import record_format

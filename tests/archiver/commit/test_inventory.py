@@ -7,7 +7,7 @@ import pytest
 
 from archiver.commit.inventory import MAX_REFUSALS, change_inventory
 from archiver.commit.operations import CompareAndSwap, Get, Protocol
-from blockgz_runtime.errors import StoreUnavailable, StoreUnfit
+from blockgz.errors import StoreUnavailable, StoreUnfit
 from index_format import objects
 from index_format.errors import MalformedObject
 from index_format.inventory import Incarnation, Inventory, parse, united

@@ -5,7 +5,7 @@ import pytest
 from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.store.writer import StoredObject
 from index_format import objects
 from index_format.errors import MalformedObject
 from index_format.inventory import Incarnation, Inventory

@@ -11,8 +11,8 @@ import pytest
 
 from archiver.commit import operations as op
 from archiver.commit.objects import Held, RestingMarker, store_once
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.writer import PART_BYTES, FileBody, ObjectHead
+from blockgz.errors import StoreUnavailable
+from blockgz.store.writer import PART_BYTES, FileBody, ObjectHead
 from index_format.marker import ChunkEntry, Marker
 
 SEED = 5

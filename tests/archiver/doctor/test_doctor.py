@@ -25,8 +25,8 @@ from archiver.doctor.judging import (
     judge_topics,
 )
 from archiver.ingest.kafka_cluster import TopicDescription
-from blockgz_runtime.errors import AccessDenied
-from blockgz_runtime.store.s3_writer import S3Store
+from blockgz.errors import AccessDenied
+from blockgz.store.s3_writer import S3Store
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from tests.support.archives import ArchiveWriter
@@ -175,7 +175,7 @@ def test_what_is_denied_ends_with_the_code_of_a_run(
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mock does not answer half of the questions; nobody waits for it."""
-    for module in ("blockgz_runtime.kafka.admin", "archiver.ingest.kafka_cluster"):
+    for module in ("blockgz.kafka.admin", "archiver.ingest.kafka_cluster"):
         monkeypatch.setattr(f"{module}.FACTS_DEADLINE_SECONDS", 0.1)
     monkeypatch.setattr("archiver.doctor.cluster_checks.DEADLINE_SECONDS", 0.3)
 
@@ -220,7 +220,7 @@ def test_the_table_names_what_to_do(cluster: MockCluster, tmp_path: Path) -> Non
 
 
 def test_without_a_broker_the_rest_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockgz_runtime.kafka.connection.BROKER_DEADLINE_SECONDS", 0.3)
+    monkeypatch.setattr("blockgz.kafka.connection.BROKER_DEADLINE_SECONDS", 0.3)
     result = run("orders", "-b", "127.0.0.1:1", "-a", tmp_path, "--json")
     assert result.exit_code == 1
     found = verdicts(result)

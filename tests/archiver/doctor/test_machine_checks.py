@@ -6,8 +6,8 @@ import pytest
 
 from archiver.doctor.findings import Finding, Verdict, carefully
 from archiver.doctor.machine_checks import check_keys
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.encryption.keyring import load_keyring
+from blockgz.config.model import RunConfig
+from blockgz.encryption.keyring import load_keyring
 from tests.support.encryption import key_line, key_of
 
 

@@ -8,9 +8,9 @@ from msgspec import UNSET
 
 from archiver.groups.keeping import GroupKeeper, KeepingContext, seconds_to_round
 from archiver.groups.tables import GroupTables
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, StoreError
-from blockgz_runtime.kafka.cluster_groups import Asked, GroupAnswer
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import AccessDenied, BrokerUnreachable, StoreError
+from blockgz.kafka.cluster_groups import Asked, GroupAnswer
+from blockgz.store.local import LocalStore
 from index_format import groups
 from index_format.errors import BlockgzError
 from index_format.groups import ConsumerGroups, GroupPosition, LogEnd, LogEnds

@@ -5,8 +5,8 @@ import pytest
 from msgspec import UNSET
 
 from archiver.groups.tables import LONGEST_MS, GroupTables
-from blockgz_runtime.kafka.cluster_groups import GroupAnswer
-from blockgz_runtime.store.local import LocalStore
+from blockgz.kafka.cluster_groups import GroupAnswer
+from blockgz.store.local import LocalStore
 from index_format import groups
 from index_format.groups import ConsumerGroups, GroupPosition, LogEnd, LogEnds
 from index_format.identity import ArchiveInfo

@@ -15,8 +15,8 @@ from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
+from blockgz.config.model import RunConfig
+from blockgz.errors import AccessDenied, PartitionUnavailable
 from index_format.errors import BlockgzError
 from tests.support.archives import records
 from tests.support.executors import Later

@@ -18,7 +18,7 @@ import pytest
 
 from archiver.ingest.buffer import BufferFolder
 from archiver.logs import log_to
-from blockgz_runtime.errors import BufferFailed, BufferFull, StoreError
+from blockgz.errors import BufferFailed, BufferFull, StoreError
 
 OWNER = """
 import sys

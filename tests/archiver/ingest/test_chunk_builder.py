@@ -18,7 +18,7 @@ from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder, ChunkSettings
 from archiver.ingest.roll_policy import RollLimits
-from blockgz_runtime.errors import BufferFull
+from blockgz.errors import BufferFull
 from index_format.blocks import IsalCompressor
 from index_format.chunk_index import Gap
 from index_format.key_filter import hashes_of, key_filter

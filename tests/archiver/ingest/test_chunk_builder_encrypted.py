@@ -11,7 +11,7 @@ from archiver.commit.sealing import Sealing
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, Encoding, part_below
 from archiver.ingest.roll_policy import RollLimits
-from blockgz_runtime.errors import BufferFull
+from blockgz.errors import BufferFull
 from index_format.blocks import IsalCompressor, decode_block
 from index_format.chunk_index import Encryption
 from index_format.record_formats import record_format

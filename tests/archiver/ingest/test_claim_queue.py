@@ -10,7 +10,7 @@ from archiver.commit.operations import LogBounds
 from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.errors import PartitionUnavailable
+from blockgz.errors import PartitionUnavailable
 from index_format.errors import BlockgzError
 
 SECONDS = 10

@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from archiver.errors import DeadLetterRefused, UnencodableRecord, UnreadableRecord
 from archiver.ingest import dead_letters
 from archiver.ingest.dead_letters import DeadLetter, DeadLetters, DeadLetterTopic, context_headers
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, ShuttingDown
+from blockgz.config.model import RunConfig
+from blockgz.errors import AccessDenied, BrokerUnreachable, ShuttingDown
 from index_format.errors import BlockgzError
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records

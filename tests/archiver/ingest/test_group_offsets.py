@@ -10,7 +10,7 @@ from archiver.errors import GroupOfAnother
 from archiver.ingest.group_offsets import ASK_SECONDS, GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_source import KafkaSource, Partition
-from blockgz_runtime.errors import BrokerUnreachable, exit_code
+from blockgz.errors import BrokerUnreachable, exit_code
 from tests.support.executors import Later
 from tests.support.mock_cluster import MockCluster
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from archiver.ingest.identity import SILENT_SECONDS, IdWatch, TopicIds, Verdict, verdict
-from blockgz_runtime.kafka.admin import TopicIdAnswers
+from blockgz.kafka.admin import TopicIdAnswers
 
 DEADLINE_SECONDS = 30
 

@@ -21,11 +21,11 @@ from archiver.ingest import kafka_cluster
 from archiver.ingest.kafka_cluster import KafkaCluster, LogEnds, LogView, TopicDescription, Watermarks
 from archiver.ingest.kafka_source import Partition
 from archiver.logs import LogEvent
-from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.kafka.admin_apart import AdminApart
-from blockgz_runtime.kafka.settings import client_settings
+from blockgz.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz.kafka.admin_apart import AdminApart
+from blockgz.kafka.settings import client_settings
 from index_format.acls import Acl
-from tests.blockgz_runtime.kafka.test_admin import DENIED, future
+from tests.blockgz.kafka.test_admin import DENIED, future
 from tests.support.mock_cluster import MockCluster
 
 BOUNDS = LogBounds(10, 100)

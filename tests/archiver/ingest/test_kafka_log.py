@@ -15,11 +15,11 @@ from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
-from blockgz_runtime.kafka import LOGGER
-from blockgz_runtime.kafka.admin import log_bounds
-from blockgz_runtime.kafka.settings import client_settings
+from blockgz.config.model import RunConfig
+from blockgz.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
+from blockgz.kafka import LOGGER
+from blockgz.kafka.admin import log_bounds
+from blockgz.kafka.settings import client_settings
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
 

@@ -4,7 +4,7 @@ import pytest
 
 from archiver.ingest.backpressure import MemoryPlan
 from archiver.ingest.kafka_settings import QUEUED_RECORD_FOOTPRINT, QueueLimits, consumer_settings
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 
 MIB = 1024**2
 BUDGETS = [32 * MIB, 256 * MIB, 4096 * MIB]

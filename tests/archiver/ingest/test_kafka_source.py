@@ -21,8 +21,8 @@ from archiver.ingest.kafka_source import (
     Partition,
     messages_a_poll,
 )
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import AccessDenied
+from blockgz.config.model import RunConfig
+from blockgz.errors import AccessDenied
 from tests.support.archives import records
 from tests.support.fetch_clients import CLIENTS, fetch_with
 from tests.support.mock_cluster import FIND_COORDINATOR, MockCluster

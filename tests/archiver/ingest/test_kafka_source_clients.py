@@ -8,7 +8,7 @@ import pytest
 
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import EndReached, Event, Fetched, KafkaSource, Partition, PartitionFailed, Unreadable
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 from index_format.records import Record, iter_records
 from tests.support.fetch_clients import fetch_with, needs_kernel
 from tests.support.mock_cluster import MockCluster

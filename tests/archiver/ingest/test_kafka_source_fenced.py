@@ -20,7 +20,7 @@ from archiver.errors import MemberRefused
 from archiver.ingest.assignment import GroupMember
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import GroupListener, KafkaSource, Partition
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 from tests.support.mock_cluster import OFFSET_COMMIT, MockCluster
 
 DEADLINE_SECONDS = 30

@@ -7,7 +7,7 @@ import pytest
 
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Fetched, KafkaSource, Partition
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 from tests.support.archives import records
 from tests.support.fetch_clients import CLIENTS, fetch_with
 from tests.support.mock_cluster import MockCluster

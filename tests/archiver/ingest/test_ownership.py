@@ -23,10 +23,10 @@ from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.ownership import MOST_BETWEEN_LOOKS, ArchivingContext, Ownership, PartitionState, RunningTime
 from archiver.ingest.partition_state import Flush
 from archiver.ingest.roll_policy import RollReason
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import AccessDenied, BufferFailed, PartitionUnavailable
-from blockgz_runtime.store.retry import StoreBackoff
-from blockgz_runtime.store.writer import Body, StoredObject
+from blockgz.config.model import RunConfig
+from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable
+from blockgz.store.retry import StoreBackoff
+from blockgz.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
@@ -386,8 +386,8 @@ class TestRefusals:
     def test_a_wait_of_minutes_does_not_outlast_the_grace(
         self, pool: ThreadPoolExecutor, buffer: BufferFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("blockgz_runtime.store.retry.FIRST_BACKOFF_SECONDS", 8.0)
-        monkeypatch.setattr("blockgz_runtime.store.retry.random.uniform", lambda _, longest: longest)
+        monkeypatch.setattr("blockgz.store.retry.FIRST_BACKOFF_SECONDS", 8.0)
+        monkeypatch.setattr("blockgz.store.retry.random.uniform", lambda _, longest: longest)
         store = DenyingStore()
         ownership = owner(store, buffer, pool, back_off=StoreBackoff("memory:", threading.Event(), None))
         ownership.acquire(PARTITION)

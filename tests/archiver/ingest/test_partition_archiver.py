@@ -13,7 +13,7 @@ from archiver.errors import Diverged, Fenced, UnencodableRecord, UnreadableRecor
 from archiver.ingest.chunk_builder import ENTRY_BYTES
 from archiver.ingest.kafka_source import EndReached, PartitionFailed
 from archiver.ingest.partition_state import EndBlock, PartitionCounts, Tick
-from blockgz_runtime.errors import BufferFailed, PartitionUnavailable, StoreError, StoreUnavailable
+from blockgz.errors import BufferFailed, PartitionUnavailable, StoreError, StoreUnavailable
 from index_format.chunk_index import Gap
 from tests.index_format.builders import record
 from tests.support.archives import records

@@ -8,7 +8,7 @@ import pytest
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.kafka_source import PartitionFailed
 from archiver.ingest.partition_state import EndBlock, Tick
-from blockgz_runtime.errors import BufferFull, PartitionUnavailable
+from blockgz.errors import BufferFull, PartitionUnavailable
 from tests.support.partition_bench import FLUSH, PARTITION, Bench, some, until
 
 

@@ -8,7 +8,7 @@ import pytest
 from archiver.errors import Diverged, Fenced, TopicChanged
 from archiver.ingest.kafka_source import PartitionFailed
 from archiver.ingest.partition_archiver import PartitionArchiver
-from blockgz_runtime.errors import PartitionUnavailable, SyncFailed
+from blockgz.errors import PartitionUnavailable, SyncFailed
 from index_format.records import iter_records
 from tests.support.partition_bench import FLUSH, PARTITION, Bench, GatedStore, some, unreadable, until
 

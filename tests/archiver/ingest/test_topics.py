@@ -6,8 +6,8 @@ from archiver.commit.archive import find_incarnation
 from archiver.errors import TopicGone
 from archiver.ingest.identity import TopicIds
 from archiver.ingest.topics import UNKNOWN_FRESH_SECONDS, TopicDirectory
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.kafka.admin import TopicIdAnswers
+from blockgz.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
+from blockgz.kafka.admin import TopicIdAnswers
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
 from tests.support.memory_store import MemoryStore

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
 from archiver.ingest.topics import TopicConfigs, keep_topic_config
-from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
-from blockgz_runtime.kafka.settings import client_settings
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import BrokerUnreachable, StoreUnavailable
+from blockgz.kafka.settings import client_settings
+from blockgz.store.local import LocalStore
 from index_format import objects
 from index_format.acls import Acl
 from index_format.identity import TopicConfig

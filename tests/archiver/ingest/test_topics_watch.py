@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from archiver.ingest.topics import MissingTopics, TopicWatch, selected_topics
-from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.errors import BrokerUnreachable, NoSuchTopic
+from blockgz.topic_patterns import TopicSelection
 from tests.support.executors import Later
 
 

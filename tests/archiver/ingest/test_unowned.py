@@ -8,8 +8,8 @@ from archiver.ingest.kafka_cluster import assigned_partitions
 from archiver.ingest.kafka_settings import rebalance_seconds
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.unowned import LOOKS, UnownedWatch
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import BrokerUnreachable
+from blockgz.config.model import RunConfig
+from blockgz.errors import BrokerUnreachable
 from tests.support.executors import Later
 
 FIRST, SECOND = ("orders", 0), ("orders", 1)

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable
 
 from archiver.ingest.workers import Ended, Forks
-from blockgz_runtime.errors import AccessDenied
-from blockgz_runtime.process import signals_held_back, stop_on_signals
+from blockgz.errors import AccessDenied
+from blockgz.process import signals_held_back, stop_on_signals
 
 
 def test_each_fork_tells_what_it_did() -> None:

@@ -21,8 +21,8 @@ from archiver.errors import Fenced, OwnedByAnother
 from archiver.maintain.garbage import Chain, Found, find_dead
 from archiver.maintain.orphans import offsets_of
 from archiver.maintain.sweep import plan_sweep, read_chain, sweep
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.writer import ListedObject, ObjectHead, StoredObject
+from blockgz.errors import StoreUnavailable
+from blockgz.store.writer import ListedObject, ObjectHead, StoredObject
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import BlockEntry, ChunkIndex, Gap

@@ -14,8 +14,8 @@ from archiver.maintain.maintained import booked, guarded_gaps, next_start
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.pruning import prune
 from archiver.maintain.sweep import plan_sweep, read_current, sweep
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.writer import Body
+from blockgz.errors import StoreUnavailable
+from blockgz.store.writer import Body
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import EMPTY, ERASED, Gap

@@ -17,8 +17,8 @@ from archiver.maintain.old_tables import (
     oldest_record,
 )
 from archiver.maintain.sweep import plan_sweep, sweep
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.writer import ListedObject
+from blockgz.store.local import LocalStore
+from blockgz.store.writer import ListedObject
 from index_format import groups
 from index_format.groups import LogEnd, LogEnds
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home

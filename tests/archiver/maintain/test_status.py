@@ -15,12 +15,12 @@ from archiver.ingest.ownership import PartitionState
 from archiver.maintain.status import PartitionStatus, read_status
 from archiver.monitor.server import serving
 from archiver.monitor.snapshot import ServiceSnapshot
-from blockgz_runtime.errors import NoArchiveThere, NotInArchive
-from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.s3_settings import S3Settings
-from blockgz_runtime.store.s3_writer import S3Store
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz.errors import NoArchiveThere, NotInArchive
+from blockgz.store.address import S3Address
+from blockgz.store.local import LocalStore
+from blockgz.store.s3_settings import S3Settings
+from blockgz.store.s3_writer import S3Store
+from blockgz.topic_patterns import TopicSelection
 from index_format.keys import SEED_HOME
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from archiver.maintain.throttle import Throttle
-from blockgz_runtime.errors import ShuttingDown
+from blockgz.errors import ShuttingDown
 
 
 class Ending(threading.Event):

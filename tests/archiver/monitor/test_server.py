@@ -17,8 +17,8 @@ from archiver.monitor import server
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.server import STALE_SECONDS, StatusServer, service_snapshot, serving
 from archiver.monitor.snapshot import LIVE_SECONDS, ServiceSnapshot
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.own_host import is_own_name
+from blockgz.errors import UsageError
+from blockgz.own_host import is_own_name
 from tests.support.snapshots import partition, service
 
 

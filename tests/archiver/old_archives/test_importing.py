@@ -17,7 +17,7 @@ from archiver.commit.claim_list import ClaimList
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportSettings, import_partition
 from archiver.old_archives.old_archive import OldReader, survey
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import ZlibCompressor
 from index_format.identity import ArchiveInfo

@@ -13,9 +13,9 @@ from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.spark.compacting import CompactionTask
 from benchmarks.compact import command, small_chunks
-from blockgz_runtime.spark.errors import TaskFailed
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.spark.errors import TaskFailed
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
 from tests.support.encryption import key_line
 
 CHUNKS = 70

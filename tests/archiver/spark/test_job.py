@@ -17,7 +17,7 @@ from archiver.spark.errors import BatchRefused
 from archiver.spark.job import Identities, Job, run_job, source_options
 from archiver.spark.read_ranges import ask_ranges
 from archiver.spark.rows import SourcePartition
-from blockgz_runtime.spark.errors import SparkFailed
+from blockgz.spark.errors import SparkFailed
 
 
 def job_of(*topics: str, fails_on_gap: bool = False, once: bool = False) -> Job:

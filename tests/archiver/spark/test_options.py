@@ -7,9 +7,9 @@ import pytest
 from archiver.spark import job
 from archiver.spark.job import subscription
 from archiver.spark.options import IDENTITY_OPTIONS, MISSING_OPTION, SinkOptions, parse_options
-from blockgz_runtime.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
-from blockgz_runtime.config.kinds import default_text
-from blockgz_runtime.errors import UsageError
+from blockgz.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
+from blockgz.config.kinds import default_text
+from blockgz.errors import UsageError
 
 
 def parsed(**options: str) -> SinkOptions:

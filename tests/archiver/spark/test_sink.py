@@ -22,9 +22,9 @@ from archiver.spark.errors import BatchRefused, as_write_failed
 from archiver.spark.options import parse_options
 from archiver.spark.rows import SourcePartition, to_rows
 from archiver.spark.task import TaskPartition, write_task
-from blockgz_runtime.errors import StoreError, UsageError
-from blockgz_runtime.errors import exit_code as exit_code_of
-from blockgz_runtime.spark.errors import JobFailed, SparkFailed, WriteFailed, failure_of
+from blockgz.errors import StoreError, UsageError
+from blockgz.errors import exit_code as exit_code_of
+from blockgz.spark.errors import JobFailed, SparkFailed, WriteFailed, failure_of
 from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.records import Record
 from replayer.cli import main as replayer_main
@@ -426,7 +426,7 @@ def test_data_that_the_driver_does_not_see_is_not_committed(sink: Sink) -> None:
 def as_spark_says(error: BlockgzError) -> str:
     with pytest.raises(WriteFailed) as caught, as_write_failed():
         raise error
-    told_by_spark = f"blockgz_runtime.spark.errors.WriteFailed: {caught.value}"
+    told_by_spark = f"blockgz.spark.errors.WriteFailed: {caught.value}"
     return f"[STREAM_FAILED] Query ended\nTraceback ...\n{told_by_spark}\n\tat org.apache"
 
 

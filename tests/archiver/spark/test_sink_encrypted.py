@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.errors import Diverged
-from blockgz_runtime.spark.errors import ReadFailed
+from blockgz.spark.errors import ReadFailed
 from index_format.errors import KeyMissing
 from index_format.records import Record
 from replayer.cli import main as replayer_main

@@ -4,7 +4,7 @@ import pytest
 
 from archiver.commit.commit import PartitionIdentity
 from archiver.spark.task import differs
-from blockgz_runtime.errors import StoreError
+from blockgz.errors import StoreError
 from index_format import marker as markers
 from index_format.records import Record
 from tests.support.archives import records

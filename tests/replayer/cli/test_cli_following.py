@@ -16,7 +16,7 @@ from tests.support.archives import ArchiveWriter, records
 START = "import os, signal, sys; signal.signal(signal.SIGINT, signal.{}); os.execv(sys.argv[1], sys.argv[1:])"
 HOLDING = """
 import os, signal, threading
-from blockgz_runtime.process import ended_soon_after_signals
+from blockgz.process import ended_soon_after_signals
 signal.signal(signal.SIGTERM, lambda *_: None)
 with ended_soon_after_signals({signal.SIGTERM: 143}, 0.01), threading._active_limbo_lock:
     os.kill(os.getpid(), signal.SIGTERM)

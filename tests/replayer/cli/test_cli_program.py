@@ -6,9 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.program.command import NEVER_FROM_ENVIRONMENT, completed
-from blockgz_runtime.program.main import EXIT_CODES, Place, Program
-from blockgz_runtime.program.options import TimeOption
+from blockgz.program.command import NEVER_FROM_ENVIRONMENT, completed
+from blockgz.program.main import EXIT_CODES, Place, Program
+from blockgz.program.options import TimeOption
 from replayer.cli import COMMANDS, main
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.replay.jobs.control import JobControl, ProgressFile, change_control, read_control, reset_control
 from replayer.replay.jobs.folder import Attempt, JobFolder, LaneBegin, Segment

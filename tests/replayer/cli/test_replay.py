@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.kafka.batch_producer import BatchProducer, batch_producer
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz.kafka.batch_producer import BatchProducer, batch_producer
+from blockgz.store.address import LocalAddress
 from index_format.errors import BlockgzError
 from index_format.records import Record
 from replayer.cli import main

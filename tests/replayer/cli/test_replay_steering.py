@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import StoreUnavailable
+from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.replay.jobs import control_thread
 from replayer.replay.jobs.control import JobControl, JobProgress, change_control, read_control, read_progress

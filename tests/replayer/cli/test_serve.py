@@ -22,7 +22,7 @@ from tests.support.page_client import page_server, settings_of
 
 HANGING = """
 import threading
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.local import LocalReader
 from replayer.cli import main, serve
 serve.END_SECONDS = 0.3
 LocalReader._get = lambda *_: threading.Event().wait()

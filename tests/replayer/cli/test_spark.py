@@ -13,12 +13,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.errors import StoreUnavailable, UsageError
-from blockgz_runtime.errors import exit_code as exit_code_of
-from blockgz_runtime.program import progress
-from blockgz_runtime.program.main import EXIT_CODES
-from blockgz_runtime.program.spark_extra import spark_needed
-from blockgz_runtime.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
+from blockgz.errors import StoreUnavailable, UsageError
+from blockgz.errors import exit_code as exit_code_of
+from blockgz.program import progress
+from blockgz.program.main import EXIT_CODES
+from blockgz.program.spark_extra import spark_needed
+from blockgz.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main

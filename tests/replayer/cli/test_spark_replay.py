@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.kafka.batch_producer import BatchProducer, batch_producer
+from blockgz.kafka.batch_producer import BatchProducer, batch_producer
 from replayer.cli import main
 from replayer.cli.spark import replaying_job
 from replayer.kafka.admin import KafkaAdmin

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.lock import held

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import UsageError
+from blockgz.store.local import LocalStore
 from replayer.errors import ReplayRefused
 from replayer.groups.applying import GroupChanges, NotReadBack
 from replayer.groups.planning import GroupPlan, PlannedGroup

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.errors import UsageError
+from blockgz.record_filter import RecordFilter
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
 from replayer.groups.renaming import GroupMap

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
 from index_format.keys import TopicFolder, dated_key, groups_home
 from replayer.groups.positions import archived_groups, meant_groups, positions_in_csv, positions_of

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockgz_runtime.record_filter import Condition, KeyIn, Not, RecordFilter
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.record_filter import Condition, KeyIn, Not, RecordFilter
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.errors import ReplayRefused
 from replayer.groups.translation import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable, UsageError
-from blockgz_runtime.errors import exit_code as exit_code_of
-from blockgz_runtime.kafka.connection import kafka_failure
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable, UsageError
+from blockgz.errors import exit_code as exit_code_of
+from blockgz.kafka.connection import kafka_failure
+from blockgz.kafka.settings import client_settings, make_client
 from index_format.records import Record, iter_records
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.reader import KafkaReader

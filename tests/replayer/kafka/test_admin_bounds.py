@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from blockgz_runtime.errors import BlockgzError
+from blockgz.errors import BlockgzError
 from replayer.kafka import admin
 from replayer.kafka.topic_facts import Watermarks
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 
-from blockgz_runtime.errors import BrokerUnreachable
-from blockgz_runtime.kafka.cluster_groups import ClusterGroups
+from blockgz.errors import BrokerUnreachable
+from blockgz.kafka.cluster_groups import ClusterGroups
 from replayer.kafka.groups import GroupMembers, GroupsInTopic, KafkaGroups
 from tests.support.mock_cluster import MockCluster
 

@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format.chunk_index import Gap
 from index_format.errors import MalformedObject
 from index_format.identity import TopicInfo

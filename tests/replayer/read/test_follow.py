@@ -3,8 +3,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from click.testing import CliRunner
 
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.errors import StoreUnavailable
+from blockgz.store.reader import CountingReader
 from index_format.errors import MalformedObject
 from replayer.cli import main
 from replayer.read.archive import Archive

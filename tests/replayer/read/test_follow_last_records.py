@@ -1,6 +1,6 @@
 import pytest
 
-from blockgz_runtime.record_filter import KeyIn, RecordFilter
+from blockgz.record_filter import KeyIn, RecordFilter
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.follow import last_records

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.records import Record, batch_from_records
 from replayer.read import formatting
 from replayer.read.formatting import Printer, envelope, envelope_printer, json_printer, template_printer

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from msgspec import UNSET
 
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.store.reader import CountingReader
 from index_format import groups, objects
 from index_format.errors import FormatError, MalformedObject, UnsupportedVersion
 from index_format.groups import GoneGroup, LogEnd, LogEnds

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format import objects
 from index_format.inventory import Incarnation, Inventory
 from index_format.keys import TopicFolder, inventory_key, topic_home

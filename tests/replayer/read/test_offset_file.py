@@ -1,6 +1,6 @@
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.read.offset_file import Ends, parse_offset_file
 from replayer.read.positions import AtOffset, AtTime, BeforeEnd, Latest
 

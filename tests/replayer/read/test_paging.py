@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.store.address import LocalAddress
 from index_format.chunk_index import Gap
 from index_format.records import Record
 from replayer.place import ArchivePlace, opened

@@ -4,8 +4,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.units import timestamp_text
+from blockgz.errors import UsageError
+from blockgz.units import timestamp_text
 from index_format.records import Record
 from replayer.read.archive import Archive
 from replayer.read.positions import (

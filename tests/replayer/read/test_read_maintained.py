@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
-from blockgz_runtime.errors import NotInArchive, ObjectMissing
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.errors import NotInArchive, ObjectMissing
+from blockgz.record_filter import RecordFilter
 from index_format.records import iter_records
 from replayer.coverage.partition_coverage import partition_coverage
 from replayer.read.archive import Archive

@@ -1,6 +1,6 @@
 from contextlib import aclosing
 
-from blockgz_runtime.record_filter import RecordFilter
+from blockgz.record_filter import RecordFilter
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from blockgz_runtime.record_filter import KeyIn, Not, RecordFilter
+from blockgz.record_filter import KeyIn, Not, RecordFilter
 from replayer.read.archive import Archive
 from replayer.read.request import DamagePolicies, selected_batches
 from replayer.read.selection import Positions, select

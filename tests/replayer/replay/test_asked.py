@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from blockgz_runtime.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
+from blockgz.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from replayer.errors import ReplayRefused
 from replayer.read.request import SelectionRequest
 from replayer.read.topics import parse_topic

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.errors import ReplayRefused
 from replayer.read.positions import OffsetRange
 from replayer.replay.job import Job, first_positions, make_job, refuse_other_job, rewritten_since

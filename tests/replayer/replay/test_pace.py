@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.records import batch_from_records
 from replayer.replay.pace import (
     CREDIT_SECONDS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.record_filter import KeyIn, RecordFilter
+from blockgz.record_filter import KeyIn, RecordFilter
 from index_format.errors import CorruptBlock
 from replayer.read.positions import Budget
 from replayer.read.request import SKIPS, DamagePolicies

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from blockgz_runtime.errors import NoSuchTopic
+from blockgz.errors import NoSuchTopic
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main as archiver
-from blockgz_runtime.kafka import connection
+from blockgz.kafka import connection
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
 from replayer.replay.pipeline import KeepPartitions, RoutedBatch, Router, ScannedBatch

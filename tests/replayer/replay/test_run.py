@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from blockgz_runtime.kafka.kernel_choice import KERNEL
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.kafka.kernel_choice import KERNEL
+from blockgz.record_filter import RecordFilter
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
+from blockgz.store.reader import CountingReader
 from index_format.errors import CorruptBlock
 from index_format.records import Record, iter_records
 from replayer.errors import DeliveryFailed, ReplayRefused
@@ -51,7 +51,7 @@ def cluster() -> Iterator[MockCluster]:
 @pytest.fixture(autouse=True, params=[True, False], ids=["kernel", "python"])
 def _producers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.param:
-        monkeypatch.setattr("blockgz_runtime.kafka.batch_producer.kernel_takes", lambda _: False)
+        monkeypatch.setattr("blockgz.kafka.batch_producer.kernel_takes", lambda _: False)
     elif not KERNEL:
         pytest.skip(KERNEL.why_not)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from index_format.records import Record, iter_records
 from replayer.errors import CommitLost, DeliveryFailed, Fenced, JobTakenOver, TargetChanged
 from replayer.read.selection import Selection

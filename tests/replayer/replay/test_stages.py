@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch, Stage

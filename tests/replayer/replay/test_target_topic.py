@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import ConfigChange, TopicFacts, parse_config
 from replayer.replay.target_topic import (

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import AccessDenied
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import AccessDenied
+from blockgz.store.local import LocalStore
 from index_format.acls import Acl
 from replayer.restore.acls import AclsOutcome, acls_to_create, set_acls
 from replayer.restore.document import RestorePlan, parse_plan, plan_text

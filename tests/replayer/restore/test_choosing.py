@@ -1,6 +1,6 @@
 import pytest
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz.errors import NotInArchive, UsageError
 from index_format.inventory import Incarnation, Inventory
 from index_format.keys import TopicFolder
 from replayer.replay.job import is_job_name

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader, LocalStore
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader, LocalStore
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import GroupPlan, PlannedGroup
 from replayer.groups.translation import LaneTranslation

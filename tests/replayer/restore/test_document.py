@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.read.archive import Archive
 from replayer.read.positions import AtOffset, BeforeTime
 from replayer.restore.document import (

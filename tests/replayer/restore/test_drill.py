@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockgz_runtime.errors import NotInArchive
+from blockgz.errors import NotInArchive
 from replayer.read.damage import Verdict
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.drill import Drill, drill_document, sampled

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import UsageError
+from blockgz.store.local import LocalStore
 from replayer.errors import ReplayRefused
 from replayer.restore.folder import (
     AclsDone,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import BrokerUnreachable
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader, LocalStore
+from blockgz.errors import BrokerUnreachable
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader, LocalStore
 from index_format import objects
 from index_format.inventory import ended
 from index_format.keys import TopicFolder, inventory_key

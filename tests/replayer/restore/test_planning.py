@@ -7,10 +7,10 @@ import pytest
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader, LocalStore
-from blockgz_runtime.store.reader import PassingReader
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader, LocalStore
+from blockgz.store.reader import PassingReader
 from index_format import objects
 from index_format.acls import Acl
 from index_format.groups import encode as encode_groups

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader, LocalStore
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader, LocalStore
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.read.archive import Archive
 from replayer.replay.jobs.folder import JobFolder, JobRequest

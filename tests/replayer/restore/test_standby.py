@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader, LocalStore
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader, LocalStore
 from replayer.read.archive import Archive
 from replayer.restore.document import RestorePlan, TopicLeftOut
 from replayer.restore.folder import StandbyReport, TopicStand

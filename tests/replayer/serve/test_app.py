@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import Case
 
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.local import LocalReader
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_client, page_server, settings_of
 from tests.support.sampling import LONG

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import NoArchiveThere, NotInArchive
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
-from blockgz_runtime.store.reader import CountingReader
+from blockgz.errors import NoArchiveThere, NotInArchive
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
+from blockgz.store.reader import CountingReader
 from replayer.read.archive import Archive
 from replayer.serve import archive_view
 from replayer.serve.archive_view import ArchiveView

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from blockgz_runtime.errors import StoreBusy, StoreUnavailable
-from blockgz_runtime.store.local import LocalReader
+from blockgz.errors import StoreBusy, StoreUnavailable
+from blockgz.store.local import LocalReader
 from index_format.records import Record
 from replayer.serve import service
 from replayer.serve.bounds import PIECE_BYTES, Bound, BoundedAnswer, pieces

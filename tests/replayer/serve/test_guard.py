@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.serve import guard
 from replayer.serve.errors import MAX_BODY_BYTES
 from replayer.serve.guard import HEADERS, LOGINS_A_MINUTE, SESSION_SECONDS, Logins

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from blockgz_runtime.errors import NotInArchive, StoreBusy, StoreUnavailable, UsageError, exit_code
-from blockgz_runtime.store.address import LocalAddress, S3Address
-from blockgz_runtime.store.opening import open_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.errors import NotInArchive, StoreBusy, StoreUnavailable, UsageError, exit_code
+from blockgz.store.address import LocalAddress, S3Address
+from blockgz.store.opening import open_store
+from blockgz.store.s3_settings import S3Settings
 from index_format.ancestor.payloads import OldFormat
 from replayer.cli.replay import command as replay_command
 from replayer.place import ArchivePlace

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz.errors import NotInArchive, UsageError
 from replayer.serve import tasks
 from replayer.serve.tasks import MOST_RUNNING, Task, Tasks, events, steer
 

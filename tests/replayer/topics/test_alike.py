@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.store.address import parse_address
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.address import parse_address
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.place import ArchivePlace, opened
 from replayer.topics.alike import FoundTopic, FoundTopics, compare_all, find_topics

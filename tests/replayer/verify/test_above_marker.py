@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
-from blockgz_runtime.store.reader import PassingReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
+from blockgz.store.reader import PassingReader
 from index_format import marker as marker_module
 from index_format.chunk_index import Gap
 from index_format.keys import Conflict, ObjectKey, ObjectKind, parse_key

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.errors import UsageError
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format import marker as marker_module
 from index_format.chunk_index import Gap
 from index_format.keys import Conflict

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format import objects
 from index_format.chunk_index import Gap
 from index_format.key_filter import hashes_of, key_filter

@@ -9,7 +9,7 @@ import greenlet
 from archiver.commit import driver
 from archiver.commit import operations as op
 from archiver.maintain import sweep
-from blockgz_runtime.store.writer import Body, Leftover, ListedObject, ObjectHead, StoredObject
+from blockgz.store.writer import Body, Leftover, ListedObject, ObjectHead, StoredObject
 from index_format.errors import BlockgzError
 from tests.support.simulator import Delete, Run
 

@@ -8,8 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from archiver.commit.operations import Get
-from blockgz_runtime.errors import ObjectMissing, ObjectTruncated
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.errors import ObjectMissing, ObjectTruncated
+from blockgz.store.writer import StoredObject
 from tests.support.simulator import Run
 
 _LOOP = asyncio.new_event_loop()
@@ -26,7 +26,7 @@ class GetRange:
 
 
 class AskingReader:
-    """See blockgz_runtime.store.reader.ObjectReader: what a look-up asks of it waits in `asked`."""
+    """See blockgz.store.reader.ObjectReader: what a look-up asks of it waits in `asked`."""
 
     address = "memory:"
 

@@ -15,7 +15,7 @@ from archiver.maintain.rewrite.pruning import prune
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import Run as Neighbours
 from archiver.maintain.rewrite.tree import level_1_lists
-from blockgz_runtime.errors import ObjectMissing, StoreFull
+from blockgz.errors import ObjectMissing, StoreFull
 from index_format import objects
 from index_format.chunk_index import Erased
 from index_format.errors import BlockgzError

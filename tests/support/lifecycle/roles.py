@@ -11,8 +11,8 @@ from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from archiver.commit.recovery import claim_and_fold, close_folder, take_over
 from archiver.errors import FolderClosed, OwnedByAnother, SalvageRefused
-from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.errors import StoreUnavailable
+from blockgz.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Maintenance

@@ -40,8 +40,8 @@ from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.rewrite import planning
 from archiver.maintain.rewrite.intent import Outcome, maintenance_of
 from archiver.maintain.rewrite.pruning import Keep
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.record_filter import KeyIn, RecordFilter
+from blockgz.errors import UsageError
+from blockgz.record_filter import KeyIn, RecordFilter
 from index_format import objects
 from index_format.chunk_index import Gap
 from index_format.identity import ArchiveInfo

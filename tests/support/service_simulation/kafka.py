@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.ingest.kafka_log import BoundsOrFailure
-from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.kafka.admin import TopicIdAnswers
+from blockgz.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz.kafka.admin import TopicIdAnswers
 from tests.support.service_simulation.group import Group, Member
 from tests.support.service_simulation.logs import Cluster, Log, Partition
 from tests.support.service_simulation.virtual_time import NOW

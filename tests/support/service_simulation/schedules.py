@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError
 from archiver.errors import Diverged
 from archiver.ingest import kafka_source
 from archiver.ingest.backpressure import FetchMode
-from blockgz_runtime.errors import BufferFailed, BufferFull
-from blockgz_runtime.store.retry import LONGEST_REFUSAL_SECONDS
+from blockgz.errors import BufferFailed, BufferFull
+from blockgz.store.retry import LONGEST_REFUSAL_SECONDS
 from tests.support.service_simulation.group import HEARTBEAT_SECONDS, METADATA_SECONDS, SESSION_SECONDS, Member
 from tests.support.service_simulation.judge import Violation, check_threads, judge, marker_key, stayed_unknown
 from tests.support.service_simulation.kafka import TOPIC_SECONDS

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from blockgz_runtime.errors import (
+from blockgz.errors import (
     AccessDenied,
     BufferFailed,
     BufferFull,
@@ -18,7 +18,7 @@ from blockgz_runtime.errors import (
     StoreUnavailable,
     SyncFailed,
 )
-from blockgz_runtime.store.writer import Body, FileBody, ListedObject, ObjectHead, StoredObject
+from blockgz.store.writer import Body, FileBody, ListedObject, ObjectHead, StoredObject
 from index_format.errors import BlockgzError
 from tests.support.chain import MARKER
 from tests.support.memory_store import MemoryBody, MemoryStore

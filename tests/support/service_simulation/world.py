@@ -18,11 +18,11 @@ from types import ModuleType
 from typing import Any
 
 import archiver.ingest
-import blockgz_runtime
+import blockgz
 from archiver.ingest import service
 from archiver.ingest.kafka_source import Event, Fetched, KafkaSource
 from archiver.logs import LogEvent, log
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 from index_format.errors import BlockgzError
 from tests.support.service_simulation import virtual_time as virtual
 from tests.support.service_simulation.group import SESSION_SECONDS, Group
@@ -276,14 +276,12 @@ def simulated() -> Iterator[None]:
         undo.append((module, name, getattr(module, name)))
         setattr(module, name, value)
 
-    for package in (archiver.ingest, blockgz_runtime):
+    for package in (archiver.ingest, blockgz):
         for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if not found.name.startswith("blockgz_runtime.spark") and not found.name.endswith("._kernel"):
+            if not found.name.startswith("blockgz.spark") and not found.name.endswith("._kernel"):
                 importlib.import_module(found.name)
     pairs = replacements()
-    for module in [
-        sys.modules[name] for name in sorted(sys.modules) if name.startswith(("archiver.", "blockgz_runtime."))
-    ]:
+    for module in [sys.modules[name] for name in sorted(sys.modules) if name.startswith(("archiver.", "blockgz."))]:
         for name, value in list(vars(module).items()):
             made = next((made for real, made in pairs if value is real), None)
             if made is not None:

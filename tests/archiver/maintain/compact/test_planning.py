@@ -12,7 +12,7 @@ from archiver.maintain.contents.compact import Compaction, Conversion
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite.layout import OldCatalog
 from archiver.maintain.rewrite.tree import RunLimits, first_run
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format import marker as markers
 from index_format.chunk_index import Encryption, WrappedKey
 from index_format.encryption import CIPHER

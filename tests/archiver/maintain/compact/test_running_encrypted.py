@@ -12,7 +12,7 @@ from archiver.maintain.contents.keys import RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.erase.search import Matching
 from archiver.maintain.rewrite.intent import Outcome
-from blockgz_runtime.record_filter import KeyIn
+from blockgz.record_filter import KeyIn
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import KeyMissing

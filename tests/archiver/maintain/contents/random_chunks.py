@@ -12,8 +12,8 @@ from archiver.commit.sealing import Sealing
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.maintain.contents.chunks import NewChunk, OldChunk
 from archiver.maintain.contents.data import ChunkData, data_of_body
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.encryption.opening import opened_block, opener_of
+from blockgz.encryption.keyring import Keyring
+from blockgz.encryption.opening import opened_block, opener_of
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import COMPRESSORS, BlockBuilder, decode_block

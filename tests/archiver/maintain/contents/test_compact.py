@@ -16,8 +16,8 @@ from archiver.maintain.contents.data import data_in
 from archiver.maintain.contents.keys import NO_KEYS, RewriteKeys
 from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite.layout import taken
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.encryption.opening import opened_block
+from blockgz.encryption.keyring import Keyring
+from blockgz.encryption.opening import opened_block
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Encryption, WrappedKey

@@ -9,7 +9,7 @@ import pytest
 from archiver.maintain.contents.comparison import check_same
 from archiver.maintain.contents.convert import ConvertSettings, converted
 from archiver.maintain.contents.data import data_of_body
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.key_filter import hashes_of, holds_all, probes_of
 from tests.archiver.maintain.contents.random_chunks import (
     LIBRARIES,

@@ -6,9 +6,9 @@ import pytest
 
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.places import parse_offsets, places_of
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
 from tests.support.archives import ArchiveWriter, records
 
 

@@ -13,9 +13,9 @@ from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.report import ErasedPartition, EraseReport, read_report, remains_of
 from archiver.maintain.erase.search import AtOffsets, Matching
 from archiver.maintain.sweep import plan_sweep, sweep
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.record_filter import KeyIn
-from blockgz_runtime.store.writer import Leftover
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.record_filter import KeyIn
+from blockgz.store.writer import Leftover
 from index_format import marker as markers
 from index_format.chunk_index import Gap
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, log_of, ranges

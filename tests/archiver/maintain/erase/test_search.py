@@ -8,9 +8,9 @@ import pytest
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
 from archiver.maintain.sweep import read_chain
-from blockgz_runtime.record_filter import KeyIn
-from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz.record_filter import KeyIn
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
 from index_format.canonical import RecordsDigest
 from index_format.errors import CorruptBlock
 from index_format.records import Record, batch_from_records

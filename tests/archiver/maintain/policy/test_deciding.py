@@ -17,7 +17,7 @@ from archiver.maintain.policy.deciding import (
 )
 from archiver.maintain.rewrite.planning import PartitionPlan
 from archiver.maintain.rewrite.pruning import Keep, PrunePlan
-from blockgz_runtime.config.model import RunConfig
+from blockgz.config.model import RunConfig
 from index_format.chunk_index import Encryption, WrappedKey
 from index_format.encryption import CIPHER
 from index_format.keys import LAYOUTS, TopicFolder

@@ -15,8 +15,8 @@ from archiver.maintain.policy import maintainer
 from archiver.maintain.policy.deciding import MaintenancePolicy
 from archiver.maintain.policy.maintainer import Maintainer, MaintenanceContext
 from archiver.monitor.snapshot import MaintenanceSnapshot
-from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.errors import AccessDenied, StoreError
+from blockgz.config.model import RunConfig
+from blockgz.errors import AccessDenied, StoreError
 from index_format import marker as markers
 from index_format.keys import PartitionKeys
 from index_format.marker import MAX_RETIRED, Maintenance, Retired

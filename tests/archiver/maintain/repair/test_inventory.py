@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from archiver.cli import main
 from archiver.maintain.repair.inventory import plan_inventory
 from archiver.maintain.repair.plan import carry_out
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from index_format.inventory import parse
 from index_format.keys import inventory_key
 from replayer.cli import main as replayer

@@ -22,7 +22,7 @@ from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_i
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
-from blockgz_runtime.errors import StoreError
+from blockgz.errors import StoreError
 from index_format import marker as markers
 from index_format.blocks import BlockBuilder, block_crc32
 from index_format.chunk_index import BlockEntry

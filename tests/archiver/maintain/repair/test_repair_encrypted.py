@@ -15,8 +15,8 @@ from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import plan_sweep, sweep
-from blockgz_runtime.encryption.keyring import load_keyring
-from blockgz_runtime.errors import exit_code
+from blockgz.encryption.keyring import load_keyring
+from blockgz.errors import exit_code
 from index_format.errors import KeyMissing
 from index_format.keys import ENCRYPTED_SUFFIX
 from replayer.read.archive import Archive

@@ -21,8 +21,8 @@ from archiver.maintain.rewrap.running import Rewrapped, carry_out, check_rewrapp
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.replacing import chunks_of
 from archiver.maintain.sweep import plan_sweep, sweep
-from blockgz_runtime.encryption.key_service import ServiceKey
-from blockgz_runtime.encryption.keyring import Keyring, load_keyring
+from blockgz.encryption.key_service import ServiceKey
+from blockgz.encryption.keyring import Keyring, load_keyring
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import KeyMissing

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from blockgz_runtime.errors import StoreBusy, StoreUnavailable, UsageError
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import StoreBusy, StoreUnavailable, UsageError
+from blockgz.store.local import LocalStore
 from index_format.objects import encode
 from replayer.errors import ReplayRefused
 from replayer.replay.jobs.control import (

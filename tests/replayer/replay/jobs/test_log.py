@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder, JobRequest, runs_in
 from replayer.replay.jobs.lock import held, shared

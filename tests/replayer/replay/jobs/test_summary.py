@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.store.writer import StoredObject
+from blockgz.store.writer import StoredObject
 from replayer.replay.jobs.control import ProgressFile
 from replayer.replay.jobs.lock import held
 from replayer.replay.jobs.summary import JobState, job_signs, job_state

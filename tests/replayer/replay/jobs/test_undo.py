@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from blockgz_runtime.store.local import LocalStore
+from blockgz.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.kafka.topic_facts import Watermarks
 from replayer.read.positions import OffsetRange

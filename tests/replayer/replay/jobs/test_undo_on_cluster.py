@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import AccessDenied
-from blockgz_runtime.kafka.admin import TopicIdAnswers
-from blockgz_runtime.store.local import LocalStore
+from blockgz.errors import AccessDenied
+from blockgz.kafka.admin import TopicIdAnswers
+from blockgz.store.local import LocalStore
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.groups import GroupsInTopic, KafkaGroups

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local import LocalReader
+from blockgz.record_filter import RecordFilter
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange

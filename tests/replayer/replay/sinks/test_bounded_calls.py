@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.errors import BrokerUnreachable
+from blockgz.errors import BrokerUnreachable
 from index_format.records import batch_from_records
 from replayer.errors import CommitLost, DeliveryFailed
 from replayer.replay.job import Job

@@ -2,8 +2,8 @@
 
 import pytest
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.kafka.batch_producer import batch_producer
+from blockgz.errors import UsageError
+from blockgz.kafka.batch_producer import batch_producer
 from replayer.replay.sinks.compression import LEVELS, Compression, parse_compression
 from replayer.replay.sinks.producer import producer_settings
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.kafka.batch_producer import NO_OFFSET
+from blockgz.kafka.batch_producer import NO_OFFSET
 from index_format.records import batch_from_records
 from replayer.replay.sinks.delivery_reports import LaneReports, found, inferred
 from tests.support.archives import records

@@ -14,7 +14,7 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
+from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
 from index_format.records import batch_from_records
 from replayer.read.rows import to_rows
 from replayer.spark.decoding import schema_registry as registry_module

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.spark.decoding.json_values import JsonDecoder, json_type
 from replayer.spark.decoding.rows import BAD, RowDecoder
 

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz.errors import NotInArchive, UsageError
 from replayer.spark.decoding.protobuf import ProtobufDecoder, latest_protobuf, message_indexes
 from replayer.spark.decoding.schema_registry import SchemaRegistry
 from tests.support.protobuf_values import ANSWERS, FORM, F, answer, field, message, value

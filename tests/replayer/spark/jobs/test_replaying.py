@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from blockgz_runtime.errors import exit_code as exit_code_of
-from blockgz_runtime.record_filter import RecordFilter
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.errors import exit_code as exit_code_of
+from blockgz.record_filter import RecordFilter
+from blockgz.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import FormatError
 from replayer.place import ArchivePlace, opened

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from blockgz_runtime.errors import ObjectMissing, UsageError
-from blockgz_runtime.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.errors import ObjectMissing, UsageError
+from blockgz.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
+from blockgz.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit

@@ -5,7 +5,7 @@ import json
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz.errors import NotInArchive, UsageError
 from replayer.cli.spark.job_options import _schema_text
 from replayer.spark.jobs.values import ValueOptions, json_schema, row_decoder
 from replayer.spark.jobs.writing import check_parts

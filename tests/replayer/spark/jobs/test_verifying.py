@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
 from replayer.cli import main
 from replayer.place import ArchivePlace, opened

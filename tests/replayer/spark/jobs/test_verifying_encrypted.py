@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.store.address import LocalAddress
+from blockgz.store.address import LocalAddress
 from replayer.place import ArchivePlace
 from replayer.verify.chunk_checks import EVERY_CHUNK, Depth
 from tests.archiver.spark.test_sink import Sink, at

@@ -1,6 +1,6 @@
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from replayer.replay.routing import RoutingRequest
 from replayer.spark.sink.options import SinkOptions, parse_sink_options
 

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.errors import UsageError
+from blockgz.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
 from replayer.read.rows import to_rows

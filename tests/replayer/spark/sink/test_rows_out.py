@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.errors import NoSuchTopic, UsageError
+from blockgz.errors import NoSuchTopic, UsageError
 from index_format.records import Record, batch_from_records
 from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config

@@ -2,8 +2,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.errors import WriteFailed
+from blockgz.errors import UsageError
+from blockgz.spark.errors import WriteFailed
 from replayer.spark.sink.options import parse_sink_options
 from replayer.spark.sink.rows_in import check_columns
 from replayer.spark.sink.topic_sink import BatchWriter, batch_writer, refuse_unfit

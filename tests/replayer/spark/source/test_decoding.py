@@ -11,8 +11,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.errors import ReadFailed
+from blockgz.errors import UsageError
+from blockgz.spark.errors import ReadFailed
 from index_format.records import Record
 from replayer.read.positions import Earliest
 from replayer.spark.source.options import parse_options

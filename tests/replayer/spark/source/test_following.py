@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import PassingReader
+from blockgz.store.opening import open_reader
+from blockgz.store.reader import PassingReader
 from index_format.marker import Continues
 from replayer.place import ArchivePlace
 from replayer.read.archive import Archive

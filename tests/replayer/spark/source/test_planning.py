@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.spark.columns import KAFKA_COLUMNS
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.spark.columns import KAFKA_COLUMNS
 from index_format.chunk_index import Gap
 from index_format.marker import Continues
 from index_format.records import batch_from_records

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
-from blockgz_runtime.spark.errors import ReadFailed
+from blockgz.spark.errors import ReadFailed
 from replayer.read.positions import Earliest
 from replayer.spark.source.options import parse_options
 from replayer.spark.source.source import FilteredReader

@@ -1,0 +1,173 @@
+"""The three syntaxes of configuration files, read into keys, texts and line numbers; what they mean is not known here.
+
+Maps may nest in YAML and JSON, `{a: {b: 1}}` being the key `a.b`; Java properties are flat. Scalars are taken as they
+are written, so that `no` and `007` stay what they are. A key that is given twice is an error in all of them.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import javaproperties
+import yaml
+
+from blockgz.errors import UsageError
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_YAML_TAGS = "tag:yaml.org,2002:"
+_DEEPEST = 8
+
+DocumentValue = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class DocumentEntry:
+    """One key, its value, and where it stands (`file:line`)."""
+
+    key: str
+    value: DocumentValue
+    place: str
+
+
+def parse_document(name: str, text: str) -> list[DocumentEntry]:
+    """The entries of a file, its syntax told by its name's ending. Raises UsageError, naming the line."""
+    if name.endswith(".properties"):
+        entries = list(_properties(name, text))
+    elif name.endswith(".json"):
+        entries = list(_json(name, text))
+    elif name.endswith((".yaml", ".yml")):
+        entries = list(_yaml(name, text))
+    else:
+        raise UsageError(
+            f"{name} is not of a known kind",
+            why="the file extension must be .yaml, .yml, .properties or .json",
+            remedy="rename the file",
+        )
+    return _unique(entries)
+
+
+def _unique(entries: list[DocumentEntry]) -> list[DocumentEntry]:
+    seen: dict[str, DocumentEntry] = {}
+    for entry in entries:
+        if entry.key in seen:
+            raise UsageError(
+                f"{entry.place}: {entry.key} is given twice",
+                why=f"it is already set in {seen[entry.key].place}",
+                remedy="keep one of them",
+            )
+        seen[entry.key] = entry
+    return entries
+
+
+def _yaml(name: str, text: str) -> Iterator[DocumentEntry]:
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise _malformed(f"{name}:{line}", "YAML", error.problem or str(error)) from error
+    except yaml.YAMLError as error:
+        raise _malformed(name, "YAML", " ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise _malformed(name, "YAML", "it is nested too deeply") from error
+    if root is None or root.tag == _YAML_TAGS + "null":
+        return
+    if not isinstance(root, yaml.MappingNode):
+        raise _malformed(f"{name}:1", "a map of settings", "the document is a list or a single value")
+    yield from _yaml_map(name, root, ())
+
+
+def _yaml_map(name: str, mapping: yaml.MappingNode, outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
+    for key_node, node in mapping.value:
+        place = f"{name}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _YAML_TAGS + "merge" or len(outer) > _DEEPEST:
+            raise _malformed(place, "a setting", "keys must be plain words, in maps that are not nested deeply")
+        key = (*outer, key_node.value)
+        if isinstance(node, yaml.MappingNode) and node.value:
+            yield from _yaml_map(name, node, key)
+        else:
+            yield DocumentEntry(".".join(key), _yaml_value(node, place), place)
+
+
+def _yaml_value(node: yaml.Node, place: str) -> DocumentValue:
+    if isinstance(node, yaml.ScalarNode) and node.tag.startswith(_YAML_TAGS) and "/" not in node.tag:
+        return None if node.tag == _YAML_TAGS + "null" else str(node.value)
+    if isinstance(node, yaml.MappingNode) and not node.value:
+        return None
+    if isinstance(node, yaml.SequenceNode):
+        items = [_yaml_value(item, place) for item in node.value]
+        if all(isinstance(item, str) for item in items):
+            return tuple(str(item) for item in items)
+    raise _malformed(place, "a setting", "a value must be a text, a number, or a list of texts, without tags")
+
+
+def _json(name: str, text: str) -> Iterator[DocumentEntry]:
+    """Connect's `{"name": …, "config": {…}}`, or its config alone."""
+    try:
+        root = json.loads(text, object_pairs_hook=_Pairs, parse_float=str, parse_int=str)
+    except json.JSONDecodeError as error:
+        raise _malformed(f"{name}:{error.lineno}", "JSON", error.msg) from error
+    except RecursionError as error:
+        raise _malformed(name, "JSON", "it is nested too deeply") from error
+    if not isinstance(root, _Pairs):
+        raise _malformed(f"{name}:1", "a map of settings", "the document is a list or a single value")
+    yield from _json_map(_KeyLines(name, text), root, ())
+
+
+def _json_map(lines: "_KeyLines", pairs: "_Pairs", outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
+    for inner, value in pairs:
+        place = lines.place(inner)
+        if isinstance(value, _Pairs):
+            key = outer if inner == "config" and not outer else (*outer, inner)
+            yield from _json_map(lines, value, key)
+        else:
+            yield DocumentEntry(".".join((*outer, inner)), _json_value(value, place), place)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object in the order in which it was written, twins included."""
+
+
+class _KeyLines:
+    """Lines of keys, asked for in the order of the text."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        self._at = 0
+
+    def place(self, key: str) -> str:
+        found = re.compile(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:").search(self._text, self._at)
+        if found is None:
+            return self._name
+        self._at = found.end()
+        return f"{self._name}:{self._text.count(chr(10), 0, found.start()) + 1}"
+
+
+def _json_value(value: Any, place: str) -> DocumentValue:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise _malformed(place, "a setting", "a value must be a text, a number, or a list of texts")
+
+
+def _properties(name: str, text: str) -> Iterator[DocumentEntry]:
+    """As java.util.Properties reads them, but in UTF-8."""
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, javaproperties.KeyValue):
+                if not element.key:
+                    raise _malformed(f"{name}:{line}", "a property", "there is no name before the =")
+                yield DocumentEntry(element.key, element.value, f"{name}:{line}")
+            line += len(_LINE_END.findall(element.source))
+    except javaproperties.InvalidUEscapeError as error:
+        raise _malformed(f"{name}:{line}", "a property", str(error)) from error
+
+
+def _malformed(place: str, kind: str, why: str) -> UsageError:
+    return UsageError(f"{place} is not {kind}", why=why, remedy="correct the file")

@@ -1,0 +1,220 @@
+"""The master keys of encrypted archives: in a file, in the environment, or at AWS KMS (docs/encryption.md).
+
+Settings say where they are. Each machine looks them up where it needs them, and nothing shows them.
+"""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from blockgz.errors import UsageError
+from index_format.chunk_index import WrappedKey
+from index_format.encryption import KEY_BYTES, StoredKey, key_id, parse_key, unwrapped_key, wrapped_key
+from index_format.errors import KeyMissing, MalformedObject
+
+FORMS = "file:/path, env:NAME or kms:ARN, several separated by commas, the newest last"
+REMEDY = "give its keys: --keys KEYS, --encrypt KEYS to write, or `encrypt` in the configuration file"
+MAKE_ONE = "make one: openssl rand -base64 32 >> FILE"
+
+_log = logging.getLogger(__name__)
+
+
+class KeySource(NamedTuple):
+    """Where master keys are: `kind` is file, env or kms."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+def parse_keys(text: str) -> tuple[KeySource, ...]:
+    """The sources that a setting names; looks nothing up. Raises ValueError."""
+    sources = tuple(_source(part.strip()) for part in text.split(","))
+    if len(set(sources)) != len(sources):
+        raise ValueError("it names a source twice")
+    return sources
+
+
+def _source(text: str) -> KeySource:
+    kind, separator, name = text.partition(":")
+    if kind not in ("file", "env", "kms") or not separator or not name:
+        raise ValueError(f"{text[:80]!r} is not {FORMS}")
+    if kind == "file" and not Path(name).expanduser().is_absolute():
+        raise ValueError(f"{name[:200]!r} is not an absolute path")
+    if kind == "kms" and not (name.startswith("arn:") and name.count(":") == 5 and ":key/" in name):
+        raise ValueError(f"{name[:200]!r} is not the ARN of a key, such as arn:aws:kms:REGION:ACCOUNT:key/ID")
+    return KeySource(kind, name)
+
+
+class MasterKey(Protocol):
+    """A key that wraps others."""
+
+    @property
+    def id(self) -> str:
+        """What stored keys call it."""
+
+    def wrap(self, secret: bytes) -> WrappedKey:
+        """A key as it is stored."""
+
+    def unwrap(self, wrapped: WrappedKey) -> bytes:
+        """The key again; raises ValueError where it was changed."""
+
+
+@dataclass(frozen=True)
+class LocalKey:
+    """A master key of 32 bytes that this process has."""
+
+    secret: bytes = field(repr=False)
+
+    @cached_property
+    def id(self) -> str:
+        return key_id(self.secret)
+
+    def wrap(self, secret: bytes) -> WrappedKey:
+        return WrappedKey(self.id, wrapped_key(secret, self.secret))
+
+    def unwrap(self, wrapped: WrappedKey) -> bytes:
+        if wrapped.session:
+            raise ValueError("it was wrapped by a key service")
+        return unwrapped_key(wrapped.wrapped, self.secret)
+
+
+class Keyring:
+    """Master keys, at least one: the last one wraps new keys, all of them unwrap. For many threads."""
+
+    def __init__(self, masters: Sequence[MasterKey], name: str = "the keys") -> None:
+        """`name` is where they are."""
+        self._masters = {each.id: each for each in masters}
+        self._newest = masters[-1]
+        self._name = name
+
+    @property
+    def newest_id(self) -> str:
+        """Of the key that wraps new ones."""
+        return self._newest.id
+
+    def has(self, wrapped: WrappedKey) -> bool:
+        """Whether the master key of a stored key is one of these, as far as its id tells."""
+        return wrapped.id in self._masters
+
+    def new_key(self) -> StoredKey:
+        """A new random key."""
+        secret = os.urandom(KEY_BYTES)
+        return StoredKey(secret, self._newest.wrap(secret))
+
+    @cached_property
+    def tail(self) -> StoredKey:
+        """The key of `tail_hash` of whatever this process writes."""
+        return self.new_key()
+
+    def unwrap(self, wrapped: WrappedKey, what: str) -> bytes:
+        """A stored key again; `what` is what it opens.
+
+        Raises KeyMissing where its master key is none of these, MalformedObject where it was changed.
+        """
+        master = self._masters.get(wrapped.id)
+        if master is None:
+            raise KeyMissing(
+                f"{what} is encrypted with a key that {self._name} does not have",
+                why=f"the id of that key is {wrapped.id}",
+                remedy="add the key: see docs/encryption.md",
+            )
+        try:
+            return master.unwrap(wrapped)
+        except ValueError as error:
+            raise MalformedObject(f"the key of {what} cannot be unwrapped", why=str(error)) from error
+
+    def rewrapped(self, wrapped: WrappedKey, what: str) -> WrappedKey:
+        """The same key, wrapped with the newest of these; raises as `unwrap` does."""
+        return self._newest.wrap(self.unwrap(wrapped, what))
+
+
+@cache
+def load_keyring(keys: str) -> Keyring:
+    """The keys that a setting names, looked up on this machine; one keyring for each setting and process.
+
+    Raises UsageError.
+    """
+    masters: list[MasterKey] = []
+    for source in _parsed(keys):
+        if source.kind == "kms":
+            # Here, because a client of AWS takes long to load.
+            from blockgz.encryption.key_service import ServiceKey  # noqa: PLC0415
+
+            masters.append(ServiceKey(source.name))
+        else:
+            masters += _local_keys(source, os.environ)
+    return Keyring(masters, keys)
+
+
+def keyring_of(keys: str | None) -> Keyring | None:
+    """The same; None where none are named."""
+    return None if keys is None else load_keyring(keys)
+
+
+def joined_keys(keys: str | None, newer: str | None) -> str | None:
+    """The sources of two settings as one setting, those of `newer` last; None where both are missing."""
+    if keys is None or newer is None:
+        return keys or newer
+    last = _parsed(newer)
+    return ",".join(map(str, (*(source for source in _parsed(keys) if source not in last), *last)))
+
+
+def _parsed(keys: str) -> tuple[KeySource, ...]:
+    try:
+        return parse_keys(keys)
+    except ValueError as error:
+        raise UsageError("the keys cannot be used", why=str(error), remedy=f"write {FORMS}") from error
+
+
+def _local_keys(source: KeySource, environ: Mapping[str, str]) -> list[LocalKey]:
+    """One key a line or word; what follows # in a line is a comment."""
+    text = environ.get(source.name) if source.kind == "env" else _file_text(source.name)
+    if text is None:
+        raise UsageError(
+            f"the environment variable {source.name} is not set",
+            why=f"{source} names it for keys",
+            remedy=f"set {source.name} where the program runs",
+        )
+    words = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
+    if not words:
+        raise UsageError(f"{source} holds no key", why="it is empty", remedy=MAKE_ONE)
+    return [_local_key(word, number, source) for number, word in enumerate(words, 1)]
+
+
+def _local_key(word: str, number: int, source: KeySource) -> LocalKey:
+    try:
+        return LocalKey(parse_key(word))
+    except ValueError:  # its text may be a part of a key
+        raise UsageError(
+            f"key {number} in {source} cannot be used",
+            why=f"a key has {KEY_BYTES} bytes, written in base64",
+            remedy=MAKE_ONE,
+        ) from None
+
+
+def _file_text(name: str) -> str:
+    path = Path(name).expanduser()
+    try:
+        text = path.read_text("utf-8")
+        if path.stat().st_mode & 0o004:
+            _log.warning("warning: every user can read the keys in %s; chmod o-r", name)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(
+            f"the keys in {name} cannot be read", why=str(reason), remedy=f"make it readable here, or {MAKE_ONE}"
+        ) from error
+    return text
+
+
+def required(keyring: Keyring | None, what: str) -> Keyring:
+    """The keyring; raises KeyMissing where there is none. `what` is encrypted."""
+    if keyring is None:
+        raise KeyMissing(f"{what} is encrypted", why="no keys were given", remedy=REMEDY)
+    return keyring

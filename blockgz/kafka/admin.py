@@ -1,0 +1,160 @@
+"""Questions to a cluster that both programs ask. Answers are librdkafka's futures turned into values."""
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from blockgz.errors import AccessDenied, PartitionUnavailable
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
+from blockgz.kafka.settings import make_client
+
+FACTS_DEADLINE_SECONDS = 3.0
+"""Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
+LEADERLESS = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError._NOENT)
+"""Of some of the partitions that are asked about, and of all."""
+UNKNOWN_PARTITION = KafkaError(KafkaError._UNKNOWN_PARTITION, "the topic has no such partition")
+"""Where none of the partitions that are asked about exists, librdkafka says that none has a leader."""
+ISOLATION_LEVELS = {
+    "read_committed": IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+}
+OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+"""Where a setting comes from that was set for the topic: a member or its number, by the client's version."""
+
+
+def topics_of(settings: dict[str, Any], seconds: float) -> list[str]:
+    """The topics of a cluster but internal ones; whatever fails is KafkaException or UsageError."""
+    admin: AdminClient = make_client(AdminClient, settings)
+    return [name for name in admin.list_topics(timeout=seconds).topics if not name.startswith("__")]
+
+
+def has_controller(metadata: Any) -> bool:
+    """Whether the cluster names a broker as its controller, which librdkafka sends questions of an admin to.
+
+    Its mock cluster does not, nor does a cluster that elects one; those questions would only time out.
+    """
+    return metadata.controller_id in metadata.brokers
+
+
+def answered(answer: Any, what: str) -> Any:
+    """The result of a future; None where the broker gives none. Raises AccessDenied, about `what`."""
+    try:
+        return answer.result()
+    except KafkaException as error:
+        if error.args[0].code() in DENIED:
+            raise kafka_failure(error.args[0], what) from error
+        return None
+
+
+class TopicIdAnswers(NamedTuple):
+    """What a cluster says of topics; of those in no field nothing is known."""
+
+    ids: dict[str, str]
+    missing: frozenset[str]
+    """Topics that the broker which answered does not have."""
+    denied: Mapping[str, AccessDenied] = {}
+    """Topics that may not be described."""
+
+
+NOTHING_TOLD = TopicIdAnswers({}, frozenset())
+
+
+def topic_ids(admin: AdminClient, topics: Collection[str]) -> TopicIdAnswers:
+    """The ids of topics, asked in one request; empty where no broker answers or none tells ids."""
+    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=FACTS_DEADLINE_SECONDS)
+    ids, missing, denied = dict[str, str](), set[str](), dict[str, AccessDenied]()
+    for topic, answer in answers.items():
+        try:
+            told = answer.result().topic_id
+        except KafkaException as error:
+            failure = kafka_failure(error.args[0], f"topic {topic!r} cannot be described")
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                missing.add(topic)
+            elif isinstance(failure, AccessDenied):
+                denied[topic] = failure
+        else:
+            if told is not None:
+                ids[topic] = str(told)
+    return TopicIdAnswers(ids, frozenset(missing), denied)
+
+
+def topic_id(admin: AdminClient, topic: str) -> str | None:
+    """The topic's id, None where the broker does not tell it.
+
+    Raises PartitionUnavailable for a missing topic, AccessDenied for one that may not be described.
+    """
+    answers = topic_ids(admin, [topic])
+    if topic in answers.missing:
+        raise PartitionUnavailable(f"topic {topic!r} cannot be described", why="the broker has no such topic")
+    if topic in answers.denied:
+        raise answers.denied[topic]
+    return answers.ids.get(topic)
+
+
+def ask_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Any]:
+    """Topic -> the future of its configuration's entries by name."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    answers = admin.describe_configs(resources, request_timeout=FACTS_DEADLINE_SECONDS) if resources else {}
+    return {resource.name: answer for resource, answer in answers.items()}
+
+
+def log_bounds(
+    admin: AdminClient, partitions: Iterable[tuple[str, int]], isolation_level: str
+) -> tuple[dict[tuple[str, int], tuple[int, int]], dict[tuple[str, int], KafkaError]]:
+    """The offsets [low, end) of each log, and why those of others cannot be told.
+
+    The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker that
+    stood still may answer without an error and without an offset (-1001): that is no answer. Where a partition has no
+    leader, the cluster's metadata is read again for whoever asks next: librdkafka would believe it for 15 minutes.
+    """
+    wanted = [TopicPartition(*partition) for partition in partitions]
+    earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = [_list_offsets(admin, wanted, spec, isolation_level) for spec in (earliest, latest)]
+    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    failures: dict[tuple[str, int], KafkaError] = {}
+    for place in wanted:
+        try:
+            low, end = (answers[place].result().offset for answers in asked)
+            if low < 0 or end < 0:
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "the broker reported no offset"))
+            bounds[place.topic, place.partition] = low, end
+        except KafkaException as error:
+            failures[place.topic, place.partition] = error.args[0]
+    if any(failure.code() in LEADERLESS for failure in failures.values()):
+        with suppress(KafkaException):
+            known = admin.list_topics(timeout=FACTS_DEADLINE_SECONDS).topics
+            failures |= {place: UNKNOWN_PARTITION for place in failures if _is_unknown(known, *place)}
+    return bounds, failures
+
+
+def high_watermarks(admin: AdminClient, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Return where each log ends, asked in one request for each leader; logs without an answer are left out."""
+    wanted = [TopicPartition(*partition) for partition in partitions]
+    found = {}
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    for place, answer in _list_offsets(admin, wanted, latest, "read_uncommitted").items():
+        with suppress(KafkaException):
+            if (end := answer.result().offset) >= 0:
+                found[place.topic, place.partition] = end
+    return found
+
+
+def _list_offsets(admin: AdminClient, wanted: list[TopicPartition], spec: OffsetSpec, isolation: str) -> dict[Any, Any]:
+    if not wanted:
+        return {}
+    level, seconds = ISOLATION_LEVELS[isolation], BROKER_DEADLINE_SECONDS
+    return admin.list_offsets(dict.fromkeys(wanted, spec), isolation_level=level, request_timeout=seconds)
+
+
+def _is_unknown(known: Mapping[str, Any], topic: str, partition: int) -> bool:
+    """Whether the topic is there, and the partition is not."""
+    return topic in known and known[topic].error is None and partition not in known[topic].partitions

@@ -1,0 +1,246 @@
+"""Producers that take whole batches: by the C extension where it is in use, by confluent-kafka's Producer else.
+
+Both hand over the same records, and tell the same about them. Any thread may use them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from blockgz.kafka.kernel_choice import KERNEL
+from blockgz.kafka.kernel_client import kernel_takes
+from blockgz.kafka.settings import make_client
+from index_format.records import SCHEMA, has_headers, header_rows, payload_bytes
+
+NO_OFFSET = -1
+"""Stands for the offset of a record that was acknowledged without one."""
+ROWS_AT_ONCE = 1000
+"""So many records become Python objects at a time."""
+CALLED = {"error_cb", "logger"}
+"""By the wrapper, not by librdkafka."""
+ONLY_IN_PYTHON = {"delivery.report.only.error"}
+"""With it, librdkafka would keep to itself what `delivered` has to tell."""
+PURGE_QUEUE, PURGE_IN_FLIGHT = 1, 2
+
+Full = Callable[[int], None]
+"""Called when the producer's queue has no room for a record of so many bytes; what it raises ends the handing over."""
+
+
+class BatchProducer(Protocol):
+    """A producer to one topic; times are in seconds. What librdkafka refuses is a KafkaException.
+
+    Errors of connections and log lines go to the settings' `error_cb` and `logger`, in the threads that serve it.
+    """
+
+    def produce(self, partition: int, batch: pa.RecordBatch, full: Full) -> None:
+        """Hands over a batch of `records.SCHEMA`, in order, each time after `full` where there is no room."""
+
+    def delivered(self) -> dict[int, Any]:
+        """By partition, the offsets of what was acknowledged since the last call: int64 arrays, in order."""
+
+    @property
+    def failure(self) -> tuple[int, KafkaError] | None:
+        """The first record that was not taken: its partition, and why."""
+
+    def __len__(self) -> int:
+        """How many records are not acknowledged yet."""
+
+    def poll(self, seconds: float) -> int:
+        """Serves the client, for so long where nothing is to be served."""
+
+    def flush(self, seconds: float) -> int:
+        """Serves the client until all is acknowledged; how many records are not yet."""
+
+    def purge(self, *, in_flight: bool) -> None:
+        """Drops what was not sent, and what is under way if that is asked for."""
+
+    def init_transactions(self, seconds: float) -> None: ...
+
+    def begin_transaction(self) -> None: ...
+
+    def send_offsets_to_transaction(
+        self, places: Sequence[TopicPartition], group_metadata: bytes, seconds: float
+    ) -> None: ...
+
+    def commit_transaction(self, seconds: float) -> None: ...
+
+    def abort_transaction(self, seconds: float) -> None: ...
+
+
+def batch_producer(settings: dict[str, Any], topic: str) -> BatchProducer:
+    """A producer to `topic`, in C if it can be; raises as `make_client`."""
+    plain = {name: value for name, value in settings.items() if name not in CALLED}
+    in_c = kernel_takes(plain) and not ONLY_IN_PYTHON & plain.keys()
+    kind = KernelProducer if in_c else ConfluentProducer
+    producer: BatchProducer = make_client(partial(kind, topic), settings)
+    return producer
+
+
+class KernelProducer:
+    """See BatchProducer; works in C, without the interpreter's lock."""
+
+    def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """Raises ValueError for settings that librdkafka refuses."""
+        plain = dict(settings)
+        self._report: Callable[[KafkaError], None] = plain.pop("error_cb", lambda _: None)
+        self._logger = plain.pop("logger", None)
+        self._client = KERNEL.module.Producer({name: _text(value) for name, value in plain.items()}, topic)
+
+    def produce(self, partition: int, batch: pa.RecordBatch, full: Full) -> None:
+        if batch.schema != SCHEMA:
+            batch = batch.select(SCHEMA.names).cast(SCHEMA)
+        exported = batch.__arrow_c_array__()
+        row = 0
+        while row < batch.num_rows:
+            taken, error = self._client.produce(partition, *exported, row)
+            row += taken
+            _raise(error)
+            if row < batch.num_rows:
+                full(payload_bytes(batch.slice(row, 1)))
+
+    def delivered(self) -> dict[int, Any]:
+        return {number: np.frombuffer(told, np.int64) for number, told in self._client.delivered().items()}
+
+    @property
+    def failure(self) -> tuple[int, KafkaError] | None:
+        told = self._client.failure()
+        return None if told is None else (told[0], KafkaError(*told[1:]))
+
+    def __len__(self) -> int:
+        return int(self._client.waiting())
+
+    def poll(self, seconds: float) -> int:
+        return self._served(self._client.poll(_milliseconds(seconds)))
+
+    def flush(self, seconds: float) -> int:
+        return self._served(self._client.flush(_milliseconds(seconds)))
+
+    def purge(self, *, in_flight: bool) -> None:
+        _raise(self._client.purge(PURGE_QUEUE | (PURGE_IN_FLIGHT if in_flight else 0)))
+
+    def init_transactions(self, seconds: float) -> None:
+        self._stepped(self._client.init_transactions(_milliseconds(seconds)))
+
+    def begin_transaction(self) -> None:
+        self._stepped(self._client.begin_transaction())
+
+    def send_offsets_to_transaction(
+        self, places: Sequence[TopicPartition], group_metadata: bytes, seconds: float
+    ) -> None:
+        plain = [(each.topic, each.partition, each.offset, each.metadata or "") for each in places]
+        self._stepped(self._client.send_offsets_to_transaction(plain, group_metadata, _milliseconds(seconds)))
+
+    def commit_transaction(self, seconds: float) -> None:
+        self._stepped(self._client.commit_transaction(_milliseconds(seconds)))
+
+    def abort_transaction(self, seconds: float) -> None:
+        self._stepped(self._client.abort_transaction(_milliseconds(seconds)))
+
+    def _stepped(self, error: tuple[Any, ...] | None) -> None:
+        self._served(0)
+        _raise(error)
+
+    def _served(self, count: int) -> int:
+        """Passes on what the client had to tell meanwhile."""
+        for level, facility, name, text in self._client.log_lines():
+            if self._logger is not None:
+                self._logger.log(level, "%s [%s] %s", facility, name, text)
+        for told in self._client.errors():
+            self._report(KafkaError(*told))
+        return count
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
+
+
+def _raise(error: tuple[Any, ...] | None) -> None:
+    """`error` are the arguments of a KafkaError."""
+    if error is not None:
+        raise KafkaException(KafkaError(*error))
+
+
+class ConfluentProducer:
+    """See BatchProducer; every record becomes Python objects."""
+
+    def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """Raises what confluent-kafka raises for settings that are refused."""
+        self._topic = topic
+        self._client = client = Producer(dict(settings))
+        self._delivered: dict[int, list[int]] = {}
+        self.failure: tuple[int, KafkaError] | None = None
+        self._report: Callable[[KafkaError], None] = settings.get("error_cb", lambda _: None)
+        self.init_transactions, self.begin_transaction = client.init_transactions, client.begin_transaction
+        self.send_offsets_to_transaction = client.send_offsets_to_transaction
+        self.commit_transaction, self.abort_transaction = client.commit_transaction, client.abort_transaction
+
+    def produce(self, partition: int, batch: pa.RecordBatch, full: Full) -> None:
+        offsets = self._delivered.setdefault(partition, [])
+        on_delivery = partial(self._on_delivery, partition, offsets.append)
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            self._produce(partition, batch.slice(start, ROWS_AT_ONCE), on_delivery, full)
+            self.poll(0)
+            if self.failure is not None:
+                break
+
+    def delivered(self) -> dict[int, Any]:
+        told = {number: offsets[:] for number, offsets in list(self._delivered.items()) if offsets}
+        for number, taken in told.items():
+            del self._delivered[number][: len(taken)]
+        return {number: np.array(taken, np.int64) for number, taken in told.items()}
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+    def poll(self, seconds: float) -> int:
+        return self._served(self._client.poll, seconds)
+
+    def flush(self, seconds: float) -> int:
+        return self._served(self._client.flush, seconds)
+
+    def _served(self, serve: Callable[[float], int], seconds: float) -> int:
+        """Serve the client; its wrapper raises a fatal error in place of calling `error_cb`."""
+        try:
+            return serve(seconds)
+        except KafkaException as error:
+            self._report(error.args[0])
+            return len(self._client)
+
+    def purge(self, *, in_flight: bool) -> None:
+        self._client.purge(in_flight=in_flight)
+
+    def _on_delivery(
+        self, partition: int, append: Callable[[int], None], error: KafkaError | None, message: Any
+    ) -> None:
+        if error is None:
+            offset = message.offset()
+            append(NO_OFFSET if offset is None else offset)
+        elif self.failure is None:
+            self.failure = (partition, error)
+
+    def _produce(self, partition: int, batch: pa.RecordBatch, on_delivery: Callable[..., None], full: Full) -> None:
+        rows = zip(
+            batch.column("value").to_pylist(),
+            batch.column("key").to_pylist(),
+            batch.column("timestamp").to_pylist(),
+            map(list, header_rows(batch)) if has_headers(batch) else repeat(None),
+            strict=False,
+        )
+        topic = self._topic
+        produce: Callable[..., None] = self._client.produce
+        for value, key, timestamp, headers in rows:
+            while True:
+                try:
+                    produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
+                    break
+                except BufferError:
+                    full(len(value or b"") + len(key or b""))

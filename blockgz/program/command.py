@@ -1,0 +1,114 @@
+"""What every command of both programs has beside its own options, and how one says what is missing."""
+
+from contextvars import ContextVar
+from typing import Any
+
+import click
+
+from blockgz.errors import UsageError, joined
+from blockgz.program.completion import TOPIC
+from blockgz.program.config_file import CONFIG, SHARED, config_option, used_config
+from blockgz.program.help_page import HelpPage, HelpPageOfGroup
+from blockgz.program.options import TimeOption, zone_option
+
+NEVER_FROM_ENVIRONMENT = {"yes", "into_source", "switch_over"}
+"""Options by which a person agrees to one command: a variable would agree to all that follow."""
+WITHOUT_CONFIG = {"demo"}
+"""What is shown must do the same on every machine, and never touches a cluster that only a file names."""
+
+_DEBUG = "debug"
+debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
+"""Whether failures show their traceback: set by `--debug`."""
+
+
+class ProgramCommand(HelpPage):
+    """A command that names everything that is missing at once."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            options, _, _ = self.make_parser(ctx).parse_args(given)
+            raise _missing(ctx, [param for param in self.params if _is_missing(param, ctx, options)]) from error
+
+
+def _is_missing(param: click.Parameter, context: click.Context, options: dict[str, Any]) -> bool:
+    return param.required and param.value_is_missing(param.consume_value(context, options)[0])
+
+
+def _missing(context: click.Context, params: list[click.Parameter]) -> UsageError:
+    metavars = [param.make_metavar(context) for param in params]
+    given = list(zip(params, metavars, strict=True))
+    names = [metavar if isinstance(param, click.Argument) else "/".join(param.opts) for param, metavar in given]
+    ways = [metavar if isinstance(param, click.Argument) else f"{param.opts[0]} {metavar}" for param, metavar in given]
+    variables = [str(param.envvar) for param in params if param.envvar]
+    fields = [SHARED[str(param.name)] for param in params if param.name in SHARED]
+    elsewhere = [f"set {joined(variables)}"] if variables else []
+    elsewhere += [f"put {joined(fields)} in {used_config().place}"] if fields else []
+    return UsageError(
+        f"{joined(names)} {'is' if len(params) == 1 else 'are'} missing",
+        why=f"{context.command_path} needs {'it' if len(params) == 1 else 'them'}",
+        remedy=f"{joined([f'add {joined(ways)}', *elsewhere], 'or')}; see {context.command_path} --help",
+    )
+
+
+def completed(command: click.Command) -> click.Command:
+    """The command, and those inside a group, with what every command has: an environment variable for each option but
+    of consent, `-C`, `-v` and `--debug`.
+
+    The variable is BLOCKGZ_ and the long name in capitals, where the option names none. May be done again.
+    """
+    if isinstance(command, click.Group):
+        if type(command) is click.Group:
+            command.__class__ = HelpPageOfGroup
+        for inner in command.commands.values():
+            completed(inner)
+        return command
+    if type(command) is click.Command:
+        command.__class__ = ProgramCommand
+    names = {param.name for param in command.params}
+    if CONFIG not in names and names & SHARED.keys() and command.name not in WITHOUT_CONFIG:
+        command.params.append(config_option())
+        if "verbose" not in names:
+            command.params.append(_verbose_option(command))
+    if "timezone" not in names and any(isinstance(param, TimeOption) for param in command.params):
+        zone_option(command)
+    if _DEBUG not in names:
+        command.params.append(_debug_option())
+    for param in command.params:
+        if isinstance(param, click.Argument) and param.type is click.STRING and "TOPIC" in (param.metavar or ""):
+            param.type = TOPIC
+        if isinstance(param, click.Option) and param.allow_from_autoenv and param.name not in NEVER_FROM_ENVIRONMENT:
+            name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
+            param.envvar = param.envvar or f"BLOCKGZ_{name}"
+            param.show_envvar = True
+    return command
+
+
+def _debug_option() -> click.Option:
+    return click.Option(
+        [f"--{_DEBUG}"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=lambda _ctx, _param, value: debug.set(value),
+        help="Show tracebacks.",
+    )
+
+
+def _verbose_option(command: click.Command) -> click.Option:
+    """Not eager: the file is known by then."""
+    is_free = all("-v" not in param.opts for param in command.params)
+
+    def tell(context: click.Context, _: click.Parameter, value: bool) -> None:
+        if value and not context.resilient_parsing:
+            click.echo(f"configuration: {used_config().path or 'none'}", err=True)
+
+    return click.Option(
+        ["-v", "--verbose"] if is_free else ["--verbose"],
+        is_flag=True,
+        expose_value=False,
+        callback=tell,
+        help="Log which configuration file is used.",
+    )

@@ -1,0 +1,157 @@
+"""Options of commands: each is declared once, and those that belong together reach the command as one value."""
+
+import difflib
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
+from typing import Any, TypeVar, cast
+
+import click
+
+from blockgz.errors import UsageError, joined
+from blockgz.units import parse_duration, parse_size
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+
+class Part(ABC):
+    """An option, an argument, or a set of them; as a decorator of a command it passes its value as `name`."""
+
+    name: str
+
+    @abstractmethod
+    def add(self, function: Any) -> Any:
+        """The function with the options, as click hands them over."""
+
+    @abstractmethod
+    def value(self, given: dict[str, Any]) -> Any:
+        """Takes what click handed over out of `given`, and makes the value of it."""
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def with_value(*args: Any, **given: Any) -> Any:
+            value = self.value(given)
+            return function(*args, **{self.name: value}, **given)
+
+        return cast(F, self.add(with_value))
+
+
+class Option(Part):
+    """One option, as `click.option` takes it, its default shown.
+
+    `parse` makes the value of what click hands over, unless that is None.
+    """
+
+    _declare: Callable[..., Decorator] = staticmethod(click.option)
+    _class: type[click.Parameter] = click.Option
+
+    def __init__(self, *names: str, parse: Callable[[Any], Any] | None = None, **attributes: Any) -> None:
+        if attributes.get("default"):
+            attributes.setdefault("show_default", True)
+        self._add = self._declare(*names, **attributes)
+        self.name = attributes.pop("cls", self._class)(names, **attributes).name
+        self._parse = parse
+
+    def add(self, function: Any) -> Any:
+        return self._add(function)
+
+    def value(self, given: dict[str, Any]) -> Any:
+        value = given.pop(self.name)
+        return value if value is None or self._parse is None else self._parse(value)
+
+
+class Argument(Option):
+    """One argument, as `click.argument` takes it."""
+
+    _declare = staticmethod(click.argument)
+    _class = click.Argument
+
+
+class TimeOption(click.Option):
+    """An option that takes a time: `completed` gives its command --timezone as well."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.help = f"{self.help} A time without a zone is UTC (see --timezone)."
+
+
+def option_zone() -> tzinfo | None:
+    """Return the zone that --timezone gives to times without an offset; None: UTC."""
+    zone: tzinfo | None = click.get_current_context().meta.get(_ZONE)
+    return zone
+
+
+def _set_zone(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    if name is None:
+        return
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones  # noqa: PLC0415 - most commands need none
+
+    try:
+        context.meta[_ZONE] = ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        near = difflib.get_close_matches(name, available_timezones(), 3)
+        raise UsageError(
+            f"--timezone {name[:80]!r} is not a time zone",
+            why="the IANA time zone database has no zone of that name",
+            remedy=f"write {joined(near, 'or')}" if near else "write a name such as Europe/Berlin or UTC",
+        ) from error
+
+
+_ZONE = f"{__name__}.zone"
+zone_option = click.option(
+    "--timezone",
+    metavar="NAME",
+    is_eager=True,
+    expose_value=False,
+    callback=_set_zone,
+    help="Zone of times that name none, such as Europe/Berlin. The default is UTC.",
+)
+
+
+class OptionSet(Part):
+    """Options that make one value: `make` takes the value of each part by its name."""
+
+    def __init__(self, name: str, make: Callable[..., Any], *parts: Part) -> None:
+        self.name = name
+        self._make, self._parts = make, parts
+
+    def add(self, function: Any) -> Any:
+        return with_options(function, [part.add for part in self._parts])
+
+    def value(self, given: dict[str, Any]) -> Any:
+        return self._make(**{part.name: part.value(given) for part in self._parts})
+
+
+def with_options(function: F, options: Sequence[Decorator]) -> F:
+    """The function with all of these decorators, the first one outermost."""
+    decorated: Any = function
+    for option in reversed(options):
+        decorated = option(decorated)
+    return cast(F, decorated)
+
+
+def choice_option(*names: str, choices: Sequence[str], **attributes: Any) -> Option:
+    """An option that takes one of `choices`, the first by default."""
+    return Option(*names, type=click.Choice(choices), default=choices[0], **attributes)
+
+
+class Parsed(click.ParamType[Any]):
+    """What a function makes of the text; its ValueError is a usage error."""
+
+    def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+SIZE = Parsed("size", parse_size)
+"""`128MiB` as bytes."""
+DURATION = Parsed("duration", parse_duration)
+"""`5m` as seconds."""

@@ -1,0 +1,159 @@
+"""What a job must not read over silently, and how errors pass through Spark, which knows them as texts alone."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from pyspark.errors import PySparkException
+
+from blockgz.errors import UsageError, exit_code
+from index_format.errors import BlockgzError
+
+PREFIX = "blockgz failure: "
+"""Stands before an error of ours, as JSON, in what Spark says of an exception."""
+
+_TRACE = re.compile(r"at |Traceback|File \"|JVM stacktrace|Driver stacktrace|: [a-z.]+\.[A-Z]")
+"""Beginnings of lines of stack traces."""
+
+_FLAG = re.compile(r"(?<!\w)(?:-a/)?--([a-z]+(?:-[a-z]+)*)\b")
+_COMMAND = re.compile(r"\b(archiver|replayer) [a-z]")
+
+_NO_MODULE = re.compile(r"No module named '?([A-Za-z0-9_]+)")
+
+_SETTLED = {
+    "JAVA_GATEWAY_EXITED": "install Java 17 and set JAVA_HOME, or run with --debug to see its output",
+    "PATH_ALREADY_EXISTS": "choose another place, or use --mode append or --mode overwrite",
+    "TABLE_OR_VIEW_ALREADY_EXISTS": "choose another name, or use --mode append or --mode overwrite",
+    "AVRO_DATA_SOURCE_NOT_ENABLED": "add Spark's Avro jar: --jars spark-avro_2.13-VERSION.jar, or "
+    "--conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION",
+}
+"""Conditions of Spark that are about what was asked for."""
+
+
+class ReadFailed(Exception):
+    """An error of a read, its reason and its remedy in one text: of an exception, Spark shows no more than that."""
+
+
+class WriteFailed(Exception):
+    """The same of a write."""
+
+
+class TaskFailed(Exception):
+    """The same of a task of one of our jobs."""
+
+
+class SparkFailed(BlockgzError):
+    """Spark could not do the job."""
+
+    exit_code = 1
+
+
+class JobFailed(BlockgzError):
+    """An error that came through Spark, with the exit code that it has; `kind` is the name of its class."""
+
+    def __init__(self, what: str, why: str, remedy: str, exit_code: int, kind: str = "") -> None:
+        super().__init__(what, why=why, remedy=remedy)
+        self.exit_code = exit_code
+        self.kind = kind
+
+
+@contextmanager
+def report_errors(kind: type[Exception]) -> Iterator[None]:
+    """Raises errors of ours as `kind`, with a text for people, in words of the format."""
+    try:
+        yield
+    except BlockgzError as error:
+        _hide_traceback()
+        raise kind(in_options(_text(error.what, error.why, error.remedy))) from None
+
+
+@contextmanager
+def carry_errors(kind: type[Exception], wording: Callable[[str], str] = str) -> Iterator[None]:
+    """As `report_errors`, for `failure_of` to find: behind the text stands the same as JSON.
+
+    `wording` is applied to what, why and remedy.
+    """
+    try:
+        yield
+    except BlockgzError as error:
+        _hide_traceback()
+        name = type(error).__name__
+        what, why, remedy = map(wording, (error.what, error.why, error.remedy))
+        fields = {"what": what, "why": why, "remedy": remedy, "exit_code": exit_code(error), "kind": name}
+        raise kind(f"[{name}] {_text(what, why, remedy)}\n{PREFIX}{json.dumps(fields)}") from error
+
+
+def in_options(text: str) -> str:
+    """The text with the names of the format's options in place of the program's: groupId for --group-id.
+
+    A command that it names stays as it is.
+    """
+    command = _COMMAND.search(text)
+    end = command.start() if command else len(text)
+    return _FLAG.sub(_option, text[:end]) + text[end:]
+
+
+def _option(match: re.Match[str]) -> str:
+    first, *rest = match[1].split("-")
+    name = first + "".join(word.capitalize() for word in rest)
+    return {"archive": "path"}.get(name, name)
+
+
+def _hide_traceback() -> None:
+    """In a worker of Spark's, which ends with the exception: it would show our stack, and the text below it."""
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    if program is not None and program.name.startswith("pyspark."):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
+def _text(what: str, why: str, remedy: str) -> str:
+    return "\n".join(filter(None, [what, why and f"why:   {why}", remedy and f"do:    {remedy}"]))
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """What Spark raises, as errors of ours."""
+    try:
+        yield
+    except BlockgzError:
+        raise
+    except PySparkException as error:
+        raise failure_of(str(error), error.getCondition()) from error
+    except Exception as error:  # a driver's JVM that died is a connection refused
+        if not isinstance(error, ConnectionError) and not type(error).__module__.startswith("py4j."):
+            raise
+        raise failure_of(str(error)) from error
+
+
+def failure_of(text: str, condition: str | None = None) -> BlockgzError:
+    """The error in what Spark says of an exception: ours if there is one, otherwise Spark's own first lines."""
+    if (place := text.find(PREFIX)) >= 0:
+        with suppress(ValueError):  # cut short on the way
+            fields, _ = json.JSONDecoder().raw_decode(text[place + len(PREFIX) :])
+            return JobFailed(**fields)
+    if (missing := _NO_MODULE.search(text)) is not None:
+        return UsageError(
+            f"the Python of Spark's workers has no module {missing[1]}",
+            why="tasks run in Python processes: spark.pyspark.python or PYSPARK_PYTHON, otherwise python3",
+            remedy="install the driver's version of blockgz[spark] there, or ship an environment with "
+            "--archives and set PYSPARK_PYTHON to its Python",
+        )
+    why = _first_words(text)
+    if condition in _SETTLED:
+        return UsageError("Spark refuses to start", why=why, remedy=_SETTLED[condition])
+    return SparkFailed(
+        "Spark could not do the job",
+        why=why,
+        remedy="see Spark's log, or run again with --debug; a lost executor needs more memory outside the "
+        "heap: set spark.executor.memoryOverhead=1g",
+    )
+
+
+def _first_words(text: str) -> str:
+    """What Spark says, without stack traces."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line and not _TRACE.match(line)]
+    return " ".join(" ".join(said[:3]).split())[:500]

@@ -1,0 +1,134 @@
+"""Options of a Spark format: names in any case, values as texts."""
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from blockgz.errors import UsageError
+from blockgz.store.address import LocalAddress
+
+S3A_NAMES = {
+    "fs.s3a.endpoint": "endpointUrl",
+    "fs.s3a.endpoint.region": "region",
+    "fs.s3a.access.key": "accessKeyId",
+    "fs.s3a.secret.key": "secretAccessKey",
+    "fs.s3a.session.token": "sessionToken",
+    "fs.s3a.assumed.role.arn": "roleArn",
+}
+"""Settings of Hadoop's S3A that mean the same as options of ours."""
+S3A_ENDPOINT = "fs.s3a.endpoint"
+"""It may be a host alone."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class FormatOptions:
+    """The options that a format was given, read by the names that it knows."""
+
+    def __init__(
+        self,
+        name: str,
+        given: Mapping[str, str],
+        known: Collection[str],
+        *,
+        hidden: Collection[str] = (),
+        dotted: str = "remove it",
+    ) -> None:
+        """Raises UsageError for an option that is neither known nor `hidden`, which is known and never offered.
+
+        `dotted` is the remedy for names with a dot, as a Kafka client has them; its {} is the name.
+        """
+        self._format = name
+        if any(option.startswith("option.") for option in given):
+            raise UsageError(
+                f"format {name} cannot be a table of Spark's catalog",
+                why="Spark does not pass the options of such a table to a Python format when it is read",
+                remedy=f"CREATE TEMPORARY VIEW name USING {name} OPTIONS (…)",
+            )
+        if S3A_NAMES[S3A_ENDPOINT] in known:
+            given = _without_s3a(given)
+        names = {each.lower(): each for each in (*known, *hidden)}
+        for option in sorted(given):
+            if option.lower() not in names:
+                lower = {each.lower(): each for each in known}
+                near = difflib.get_close_matches(option.lower(), lower, 1)
+                other = dotted.format(option) if "." in option else "remove it"
+                raise UsageError(
+                    f"format {name} has no option {option!r}",
+                    why=f"there are {', '.join(sorted(known))}",
+                    remedy=f"did you mean {lower[near[0]]}?" if near else other,
+                )
+        self.given = {names[option.lower()]: value for option, value in given.items()}
+        """By the names as they are documented."""
+
+    def text(self, name: str) -> str | None:
+        """The value; None where the option was left out or left empty."""
+        return self.given.get(name) or None
+
+    def path(self, usage: str) -> str:
+        """The archive's address: a bare name is a folder, as everywhere in Spark.
+
+        Folders are absolute, because executors work in folders of their own. Raises UsageError.
+        """
+        path = self.text("path")
+        if path is None:
+            raise UsageError(
+                f"format {self._format} needs a path", remedy=f'add .option("path", "s3://bucket/prefix") or {usage}'
+            )
+        return path if _URL.match(path) else str(LocalAddress(path).root())
+
+    def word(self, name: str, words: Collection[str], default: str) -> str:
+        """One of `words`, in any case."""
+        text = self.given.get(name, default).lower()
+        if text not in words:
+            raise bad_value(name, text, " or ".join(words))
+        return text
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A switch."""
+        return self.word(name, ("true", "false"), str(default).lower()) == "true"
+
+    def number(self, name: str) -> int | None:
+        """A whole number that is not negative."""
+        text = self.given.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
+            raise bad_value(name, text, "123456")
+        return int(text)
+
+
+def _without_s3a(given: Mapping[str, str]) -> dict[str, str]:
+    """The options, those of S3A by our names; raises UsageError for one without an equal, and for one given twice."""
+    options = {name: value for name, value in given.items() if not name.lower().startswith("fs.s3a.")}
+    for name in given.keys() - options.keys():
+        lower, value = name.lower(), given[name]
+        if lower not in S3A_NAMES:
+            raise UsageError(
+                f"{name} has no effect",
+                why="the archive is read and written without Hadoop",
+                remedy=f"remove it; these of S3A mean the same here: {', '.join(S3A_NAMES)}",
+            )
+        ours = S3A_NAMES[lower]
+        if ours.lower() in map(str.lower, options):
+            raise UsageError(f"{name} and {ours} are the same option", remedy="remove one of them")
+        options[ours] = f"https://{value}" if lower == S3A_ENDPOINT and "://" not in value else value
+    return options
+
+
+def json_object(name: str, text: str, example: str) -> dict[str, Any]:
+    """The JSON object of an option; raises UsageError."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise bad_value(name, text, example)
+    return found
+
+
+def bad_value(name: str, text: str, example: str) -> UsageError:
+    """The error for a value that an option does not take."""
+    return UsageError(f"{name} is {text[:80]!r}", why="the value is not valid", remedy=f"write it like {example}")

@@ -1,0 +1,109 @@
+"""Does the store keep the promises that commits rest on? Asked with scratch objects before the first claim."""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from blockgz.errors import StoreUnavailable, StoreUnfit
+from blockgz.store.writer import FileBody, Store
+from index_format.errors import BlockgzError
+
+RACERS = 32
+OVER_ONE_PART_BYTES = 16 * 1024 * 1024 + 1
+TRIES = 3
+"""So often a write that was wrongly refused is tried under a new key: its first answer may have been lost."""
+
+
+class _WriteRefused(Exception):
+    """A write that had to be accepted was not, or it was and its answer was lost and its repetition refused."""
+
+
+def probe(store: Store, *, multipart: bool) -> None:
+    """Raises StoreUnfit where a conditional write that must be refused is accepted.
+
+    `multipart`: the store writes large objects in parts, so that their completion is probed too.
+    """
+    folder = f".probe-{uuid.uuid4().hex}/"
+    keys: list[str] = []
+    questions = {"create": _probe_create, "swap": _probe_swap, "race": _probe_race}
+    if multipart:
+        questions["parts"] = _probe_parts
+    try:
+        for name, question in questions.items():
+            _ask(store, question, f"{folder}%d-{name}", keys)
+    finally:
+        # Left-overs do no harm, and what went wrong before must not hide behind a refused DELETE.
+        for key in keys:
+            with suppress(BlockgzError):
+                store.delete(key)
+
+
+def _ask(store: Store, question: Callable[[Store, str], None], key: str, keys: list[str]) -> None:
+    """Ask under a `key` for each try, which is added to `keys`: a single refusal proves nothing."""
+    for tries in range(1, TRIES + 1):
+        keys.append(key % tries)
+        try:
+            question(store, keys[-1])
+        except _WriteRefused as refused:
+            if tries == TRIES:
+                raise _unfit(store, str(refused)) from None
+        else:
+            return
+
+
+def _probe_create(store: Store, key: str) -> None:
+    if not store.put_if_absent(key, b"first", "probe-1"):
+        raise _WriteRefused("refused to create a new object")
+    if store.put_if_absent(key, b"second", "probe-2"):
+        raise _unfit(store, "ignored If-None-Match: * on an existing object")
+
+
+def _probe_swap(store: Store, key: str) -> None:
+    first = store.compare_and_swap(key, b"first", None)
+    if first is None:
+        raise _WriteRefused("refused to create a new object")
+    if store.compare_and_swap(key, b"again", None) is not None:
+        raise _unfit(store, "ignored If-None-Match: * on an existing object")
+    second = store.compare_and_swap(key, b"second", first)
+    if second is None:
+        raise _WriteRefused("refused If-Match with the object's own ETag")
+    if store.compare_and_swap(key, b"third", first) is not None:
+        raise _unfit(store, "ignored a stale If-Match")
+
+
+def _probe_race(store: Store, key: str) -> None:
+    def wins(number: int) -> bool:
+        try:
+            return store.put_if_absent(key, b"%d" % number, f"probe-{number}")
+        except StoreUnavailable:
+            return False  # S3 answers 409 to some of many that write at once: refused, or not known to have won
+
+    with ThreadPoolExecutor(RACERS) as racers:
+        winners = sum(racers.map(wins, range(RACERS)))
+    if winners > 1:
+        raise _unfit(store, f"let {winners} of {RACERS} concurrent conditional writes win")
+    if winners == 0 and store.head(key) is None:
+        raise _WriteRefused(f"let none of {RACERS} concurrent conditional writes win")
+
+
+def _probe_parts(store: Store, key: str) -> None:
+    content = bytes(OVER_ONE_PART_BYTES)
+    store.put_if_absent(key, b"first", "probe-1")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "parts"
+        path.write_bytes(content)
+        body = FileBody(path, len(content), hashlib.sha256(content).hexdigest())
+        if store.put_if_absent(key, body, "probe-2"):
+            raise _unfit(store, "ignored If-None-Match: * on CompleteMultipartUpload")
+
+
+def _unfit(store: Store, what: str) -> StoreUnfit:
+    return StoreUnfit(
+        f"{store.url} cannot hold an archive safely: it {what}",
+        why="without working conditional writes, two writers (or one that comes back) can overwrite each other",
+        remedy="use a store with conditional writes, or --single-writer if only one process ever writes to it",
+    )

@@ -1,0 +1,265 @@
+"""What the S3 clients of both programs share: their options, the table of S3's errors, and these errors as ours."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    LoginError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    NoRegionError,
+    ParamValidationError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
+from botocore.loaders import Loader, create_loader
+from botocore.parsers import ResponseParserError
+from botocore.session import Session
+from urllib3.exceptions import HTTPError
+
+from blockgz.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
+from blockgz.references import naming, resolve_references
+from blockgz.store.address import S3Address
+from blockgz.store.s3_settings import CREDENTIALS, S3Settings
+from index_format.errors import BlockgzError
+
+CONNECT_SECONDS = 5
+READ_SECONDS = 60
+ROLE_SESSION = "blockgz"
+"""What AWS's logs of a role call this program."""
+REQUEST_ATTEMPTS = 4
+"""By the client itself, with pauses of up to some seconds between them; after that the caller decides."""
+BODY_ATTEMPTS = 4
+"""For a body that breaks off, which botocore does not repeat."""
+
+
+def _codes(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+MISSING = _codes("404 NoSuchKey")
+CONDITION_FAILED = _codes("412 PreconditionFailed")
+CONFLICT = _codes("409 ConditionalRequestConflict")
+PAST_THE_END = _codes("416 InvalidRange")
+_STALE = _codes(
+    "400 ExpiredToken ExpiredTokenException InvalidAccessKeyId InvalidClientTokenId InvalidIdentityToken InvalidToken "
+    "SignatureDoesNotMatch TokenRefreshRequired UnrecognizedClientException XAdminUserNotFound"
+)
+"""Here 400 is the code of an answer without a body, as HEAD gets it for a token that has expired."""
+_SKEWED = _codes("RequestExpired RequestInTheFuture RequestTimeTooSkewed")
+_KEY = "KMS."
+"""Begins the codes of the service that keeps the bucket's key; their status is 400."""
+_KEY_BUSY = _codes(
+    "KMS.DependencyTimeoutException KMS.InternalException KMS.KMSInternalException KMS.KeyUnavailableException "
+    "KMS.LimitExceededException KMS.ThrottlingException"
+)
+_DENIED = _codes("401 403 AccessDenied AllAccessDisabled Forbidden")
+_BUSY = _codes(
+    "408 429 500 502 503 504 BadDigest BandwidthLimitExceeded IDPCommunicationError IncompleteBody InternalError "
+    "OperationAborted "
+    "PriorRequestNotComplete RequestLimitExceeded RequestThrottled RequestThrottledException RequestTimeout "
+    "RequestTimeoutException ServiceUnavailable SlowDown ThrottledException Throttling ThrottlingException "
+    "TooManyRequests TooManyRequestsException XAmzContentSHA256Mismatch"
+)
+_FULL = _codes("507 InsufficientStorage QuotaExceeded XMinioAdminBucketQuotaExceeded XMinioStorageFull")
+_ELSEWHERE = _codes("301 307 AuthorizationHeaderMalformed PermanentRedirect")
+_NO_CREDENTIALS = (
+    CredentialRetrievalError,
+    LoginError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
+_NO_ANSWER = (
+    ConnectionError,
+    HTTPClientError,
+    HTTPError,
+    IncompleteReadError,
+    ResponseParserError,
+    TimeoutError,
+)
+
+
+S = TypeVar("S", bound=Session)
+
+
+def open_session(kind: type[S], s3: S3Settings, role: Any = None) -> S:
+    """A session with credentials of `role`, which loads them, or those that the settings refer to, or of AWS's chain.
+
+    Raises UnresolvedReference, and ProfileNotFound.
+    """
+    session = kind(profile=s3.profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    if role is not None:
+        session.register_component("credential_provider", role)
+        return session
+    given = {name: reference for name in CREDENTIALS if (reference := getattr(s3, name)) is not None}
+    if given:
+        session.set_credentials(*(_looked_up(name, reference) for name, reference in given.items()))
+    return session
+
+
+@cache
+def _loader(data_path: str | None) -> Loader:
+    """What reads the SDK's descriptions of services: megabytes of JSON, parsed once for all sessions of a process."""
+    loader: Loader = create_loader(data_path)
+    return loader
+
+
+def _looked_up(name: str, reference: str) -> str:
+    with naming(name, remedy="write ${file:/path} or ${env:NAME}"):
+        return resolve_references(reference, os.environ)
+
+
+def client_options(
+    s3: S3Settings, *, connections: int, attempts: int, read_seconds: int = READ_SECONDS
+) -> dict[str, Any]:
+    """Arguments of a botocore Config. Other stores than AWS know neither virtual hosts nor AWS's newer checksums."""
+    return {
+        "max_pool_connections": connections,
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": read_seconds,
+        "retries": {"mode": "standard", "total_max_attempts": attempts},
+        "proxies": s3.proxy_url and {"http": s3.proxy_url, "https": s3.proxy_url},
+        "s3": {"addressing_style": "path" if s3.endpoint_url else "auto"},
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+
+
+def role_arguments(s3: S3Settings) -> dict[str, Any]:
+    """Arguments of botocore's fetchers of a role's credentials, which renew them before they expire."""
+    named = {"ExternalId": s3.external_id, "RoleSessionName": ROLE_SESSION}
+    return {"role_arn": s3.role_arn, "extra_args": {name: value for name, value in named.items() if value is not None}}
+
+
+@contextmanager
+def setup_errors(s3: S3Settings) -> Iterator[None]:
+    """Raises UsageError where a client cannot be made, AccessDenied where its credentials cannot be had."""
+    try:
+        yield
+    except BlockgzError:
+        raise
+    except _NO_CREDENTIALS as error:
+        raise _without_credentials(error) from error
+    except (ValueError, BotoCoreError) as error:
+        why = str(error) if isinstance(error, BotoCoreError) else f"{s3.endpoint_url!r} is not an endpoint: {error}"
+        raise UsageError(
+            "the S3 client cannot be set up",
+            why=why,
+            remedy="check --endpoint-url (http://HOST:PORT), --region and --profile",
+        ) from error
+
+
+def error_code(error: ClientError) -> str:
+    """S3's name of the error; the status where the answer has no body."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+@contextmanager
+def s3_errors(
+    address: S3Address, key: str, permissions: str, no_answer: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Raises botocore's errors as ours.
+
+    `permissions` are those that the program needs, `no_answer` errors of the client's own HTTP library.
+    """
+    unanswered: tuple[type[Exception], ...] = (*_NO_ANSWER, *no_answer)
+    try:
+        yield
+    except _NO_CREDENTIALS as error:
+        raise _without_credentials(error) from error
+    except NoRegionError as error:
+        raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
+    except ParamValidationError as error:
+        raise UsageError(f"{address} is not an S3 address", why=" ".join(str(error).split())) from error
+    except unanswered as error:
+        raise StoreUnavailable(
+            f"{address} does not answer",
+            why=str(error) or type(error).__name__,
+            remedy="check --endpoint-url, --region and the network",
+        ) from error
+    except ClientError as error:
+        if error.operation_name == "AssumeRole":
+            raise AccessDenied(
+                "the role cannot be assumed",
+                why=str(error),
+                remedy="check --role-arn and --external-id, and that the role trusts these credentials",
+            ) from error
+        raise _refusal(error, address, key, permissions) from error
+    except BotoCoreError as error:
+        raise StoreError(f"{address}: the request for {key!r} failed", why=str(error)) from error
+    except RuntimeError as error:
+        if "credentials" not in str(error):  # botocore has no class for new ones that have expired already
+            raise
+        raise _without_credentials(error) from error
+
+
+def _without_credentials(error: Exception) -> AccessDenied:
+    return AccessDenied(
+        "no usable AWS credentials were found",
+        why=str(error),
+        remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use an instance role",
+    )
+
+
+def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError:
+    """The first of code and status that says enough: S3 answers with 403 to a clock that is wrong, too."""
+    if error_code(error) == "InvalidObjectState":
+        return StoreError(
+            f"{address}/{key} has to be restored before it can be read",
+            why=str(error),
+            remedy="restore it (aws s3api restore-object), and keep lifecycle rules from moving chunks",
+        )
+    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+    for answer in (error_code(error), "" if status == "400" else status):
+        refusal = _refusal_of(answer, error, address, key, permissions)
+        if refusal is not None:
+            return refusal
+    return StoreError(
+        f"{address}/{key}: the request was refused", why=str(error), remedy="check --archive and --endpoint-url"
+    )
+
+
+def _refusal_of(answer: str, error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError | None:
+    why = str(error)
+    if answer == "NoSuchBucket":
+        return StoreError(
+            f"there is no bucket {address.bucket!r}",
+            why=why,
+            remedy=f"create it (aws s3 mb s3://{address.bucket}) or correct --archive",
+        )
+    if answer in _BUSY | _KEY_BUSY:
+        return StoreBusy(f"{address} answered {answer}", why=why, remedy="try again later")
+    if answer in _FULL:
+        return StoreFull(f"{address} is full", why=why, remedy="free space, or raise the quota")
+    if answer in _ELSEWHERE:
+        return UsageError(
+            f"bucket {address.bucket} is in another region", why=why, remedy="give its region with --region"
+        )
+    if answer in _SKEWED:
+        remedy = "set this machine's clock (NTP)"
+    elif answer in _STALE:
+        remedy = "renew the credentials, or use others"
+    elif answer.startswith(_KEY):
+        remedy = f"check the key of bucket {address.bucket}, and that these credentials may use it"
+    elif answer in _DENIED:
+        why += "; a missing object answers like this too where s3:ListBucket is not granted"
+        remedy = f"grant {permissions} on bucket {address.bucket} to these credentials, or use others"
+    else:
+        return None
+    return AccessDenied(f"access to {address}/{key} was denied", why=why, remedy=remedy)

@@ -1,0 +1,245 @@
+"""What is set for S3 beside an archive's address: where its API is, as whom it is asked, how objects are stored."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from blockgz.errors import UsageError
+
+ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
+STORAGE_CLASSES = ("STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "REDUCED_REDUNDANCY")
+"""Those whose objects can be read at once."""
+SLOW_CLASSES = ("GLACIER", "DEEP_ARCHIVE")
+ACLS = (
+    "private",
+    "public-read",
+    "public-read-write",
+    "authenticated-read",
+    "aws-exec-read",
+    "bucket-owner-read",
+    "bucket-owner-full-control",
+)
+CHECKSUMS = ("CRC32", "SHA1", "SHA256")
+"""Those that botocore computes without further libraries."""
+MOST_TAGS = 10
+
+CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
+CONNECTION = (
+    *("endpoint_url", "region", "profile", "proxy_url", "role_arn", "external_id", "customer_key"),
+    *CREDENTIALS,
+)
+"""Settings that readers need as well."""
+REFERENCES = {"customer_key": " in base64", **dict.fromkeys(CREDENTIALS, "")}
+"""Settings whose values are references to secrets, which every machine looks up where it makes a client; in which form
+a secret is to be written there."""
+
+_TAG = re.compile(r"[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}")
+_REFERENCE = re.compile(r"\$\{(env|file):[^${}]+\}")
+_ELSEWHERE_IN_CLEAR = re.compile(r"http://(?!(localhost|127\.0\.0\.1|\[::1\])([:/]|$))", re.I)
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """Settings of S3, none of which a folder needs.
+
+    Credentials come from AWS's own chain on each machine, or are referred to, and looked up on each machine.
+
+    Raises UsageError for what S3 would refuse, and for what could not be read back at once.
+    """
+
+    endpoint_url: str | None = None
+    """None at AWS; another one is addressed path style."""
+    region: str | None = None
+    profile: str | None = None
+    """Of AWS's configuration files; None for what the environment says."""
+    proxy_url: str | None = field(default=None, repr=False)
+    """It may hold a password."""
+    role_arn: str | None = None
+    """The role to assume with those credentials."""
+    external_id: str | None = None
+    customer_key: str | None = None
+    """A reference to the key (SSE-C), never the key: it is looked up on each machine."""
+    access_key_id: str | None = None
+    """A reference, as the next two are."""
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    sse: str | None = None
+    kms_key_id: str | None = None
+    storage_class: str | None = None
+    """Of chunks' data. All else is small, or replaced often, and stays STANDARD."""
+    acl: str | None = None
+    object_tags: str | None = None
+    checksum_algorithm: str | None = None
+
+    def __post_init__(self) -> None:
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name, value in given.items():
+            if value is not None:
+                check_setting(name, value)
+        for conflict in conflicts(given):
+            raise UsageError(
+                f"{' and '.join(conflict.names)} cannot be combined", why=conflict.reason, remedy=conflict.remedy
+            )
+
+    @property
+    def of_objects(self) -> dict[str, Any]:
+        """Arguments of PutObject and CreateMultipartUpload, for every object."""
+        given = {
+            "ServerSideEncryption": self.sse,
+            "SSEKMSKeyId": self.kms_key_id,
+            "ACL": self.acl,
+            "Tagging": urlencode(parse_tags(self.object_tags)) if self.object_tags else None,
+            **self.of_content,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def of_content(self) -> dict[str, Any]:
+        """Arguments of whatever sends content, UploadPart among it."""
+        return {} if self.checksum_algorithm is None else {"ChecksumAlgorithm": self.checksum_algorithm}
+
+    @property
+    def of_data(self) -> dict[str, Any]:
+        """Further arguments for a chunk's data."""
+        return {} if self.storage_class is None else {"StorageClass": self.storage_class}
+
+
+class Conflict(NamedTuple):
+    """Settings that cannot be combined."""
+
+    names: tuple[str, ...]
+    reason: str
+    remedy: str
+
+
+def check_setting(name: str, value: str) -> None:
+    """Raises UsageError for a value that the setting cannot have."""
+    if name in CHECKED:
+        CHECKED[name](name, value)
+
+
+def conflicts(given: Mapping[str, Any]) -> list[Conflict]:
+    """What is wrong with settings that are right one by one."""
+    sse, key = given["sse"] or "", given["customer_key"]
+    one, other = given["access_key_id"], given["secret_access_key"]
+    is_seen = key and _ELSEWHERE_IN_CLEAR.match(given["endpoint_url"] or "")
+    rules = (
+        (
+            given["kms_key_id"] and not sse.startswith("aws:kms"),
+            Conflict(("sse", "kms_key_id"), "only KMS keys have an id", "set sse to aws:kms"),
+        ),
+        (
+            key and sse,
+            Conflict(("sse", "customer_key"), "an object has one kind of encryption", "remove one of them"),
+        ),
+        (
+            given["external_id"] and not given["role_arn"],
+            Conflict(("role_arn", "external_id"), "an external id is sent when a role is assumed", "set role_arn too"),
+        ),
+        (
+            bool(one) != bool(other),
+            Conflict(("access_key_id", "secret_access_key"), "a key has an id and a secret", "set both"),
+        ),
+        (
+            given["session_token"] and not one,
+            Conflict(("access_key_id", "session_token"), "it is the token of a key", "set access_key_id too"),
+        ),
+        (
+            one and given["profile"],
+            Conflict(("profile", "access_key_id"), "both are credentials", "remove one of them"),
+        ),
+        (
+            is_seen,
+            Conflict(
+                ("endpoint_url", "customer_key"),
+                "the key itself goes to S3 with every request, and http:// does not encrypt it",
+                "use an https:// endpoint",
+            ),
+        ),
+    )
+    return [conflict for is_wrong, conflict in rules if is_wrong]
+
+
+def parse_tags(text: str) -> dict[str, str]:
+    """Tags from `team=data,env=prod`; raises UsageError."""
+    pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
+    unfit = [pair for pair in pairs if not _TAG.fullmatch(pair)]
+    tags = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+    if unfit:
+        why = f"{unfit[0][:80]!r} is no NAME=VALUE of up to 128 and 256 letters, digits, spaces and _.:/=+@-"
+    elif len(tags) < len(pairs):
+        why = "a name is repeated"
+    elif not 0 < len(tags) <= MOST_TAGS:
+        why = f"an object has 1 to {MOST_TAGS} tags"
+    else:
+        return tags
+    raise _unusable("object_tags", text, why, "write team=data,env=prod")
+
+
+def _unusable(name: str, value: str, why: str, remedy: str) -> UsageError:
+    return UsageError(f"{name} cannot be {value[:80]!r}", why=why, remedy=remedy)
+
+
+def _one_of(*values: str) -> Callable[[str, str], None]:
+    def check(name: str, value: str) -> None:
+        if value not in values:
+            raise _unusable(name, value, "there is no such value", f"write one of {', '.join(values)}")
+
+    return check
+
+
+def _check_storage_class(name: str, value: str) -> None:
+    if value in SLOW_CLASSES:
+        why = "its objects cannot be read until they are restored, which takes hours"
+        raise _unusable(name, value, why, "write GLACIER_IR, whose objects can be read at once")
+    _one_of(*STORAGE_CLASSES)(name, value)
+
+
+def _check_proxy(name: str, value: str) -> None:
+    try:
+        url = urlsplit(value)
+        is_proxy = url.scheme in ("http", "https") and url.hostname and url.port != 0 and url.path in ("", "/")
+    except ValueError:
+        is_proxy = False
+    if not is_proxy:  # without the value, which may hold a password
+        raise UsageError(
+            f"{name} is not the URL of a proxy",
+            why="a proxy has a scheme, a host and a port",
+            remedy="write http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT",
+        )
+
+
+def _check_role(name: str, value: str) -> None:
+    if not re.fullmatch(r"arn:[a-z0-9-]*:iam::[^:]*:role/.+", value):
+        raise _unusable(name, value, "it is not the ARN of a role", "write arn:aws:iam::ACCOUNT:role/NAME")
+
+
+def _check_tags(_: str, value: str) -> None:
+    parse_tags(value)
+
+
+def _check_reference(name: str, value: str) -> None:
+    if not _REFERENCE.fullmatch(value):  # without the value, which may be a key
+        raise UsageError(
+            f"{name} is not a reference to a key",
+            why="other users could see a key on a command line or in a configuration file",
+            remedy=f"write ${{file:/path}} or ${{env:NAME}}, and put the key there{REFERENCES[name]}",
+        )
+
+
+CHECKED: Mapping[str, Callable[[str, str], None]] = {
+    "proxy_url": _check_proxy,
+    "role_arn": _check_role,
+    **dict.fromkeys(REFERENCES, _check_reference),
+    "sse": _one_of(*ENCRYPTIONS),
+    "storage_class": _check_storage_class,
+    "acl": _one_of(*ACLS),
+    "object_tags": _check_tags,
+    "checksum_algorithm": _one_of(*CHECKSUMS),
+}
+"""The settings that have a form, with what raises UsageError where they have not."""
+
+AT_AWS = S3Settings()
+"""Everything as the environment says."""

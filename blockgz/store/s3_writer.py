@@ -1,0 +1,377 @@
+"""S3 and its work-alikes: conditional PUTs, and multipart uploads completed on a condition.
+
+If-None-Match and If-Match are those of RFC 9110 as S3 documents them for PutObject and CompleteMultipartUpload.
+"""
+
+import hashlib
+import math
+import threading
+import time
+from collections.abc import Iterator, Set
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+
+import boto3
+from botocore.config import Config
+from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ResponseStreamingError,
+)
+from botocore.session import Session
+from s3transfer.utils import ReadFileChunk
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from blockgz.elastic_pool import ElasticPool
+from blockgz.errors import AccessDenied, ShuttingDown, StoreError, StoreUnavailable
+from blockgz.store.address import S3Address
+from blockgz.store.customer_key import load_customer_key
+from blockgz.store.s3_client import (
+    BODY_ATTEMPTS,
+    CONDITION_FAILED,
+    CONFLICT,
+    MISSING,
+    PAST_THE_END,
+    REQUEST_ATTEMPTS,
+    client_options,
+    error_code,
+    open_session,
+    role_arguments,
+    s3_errors,
+    setup_errors,
+)
+from blockgz.store.s3_settings import CHECKSUMS, S3Settings
+from blockgz.store.writer import (
+    PART_BYTES,
+    PROBE_FOLDER,
+    Body,
+    ContentTag,
+    FileBody,
+    Leftover,
+    ListedObject,
+    ObjectHead,
+    StoredObject,
+    in_parts,
+)
+from index_format.errors import BlockgzError
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+    from types_boto3_s3.type_defs import CompletedPartTypeDef
+
+ATTEMPT = "blockgz-attempt"
+NO_UPLOAD = "NoSuchUpload"
+PARTS_AT_ONCE = 4
+WHOLE_BYTES = 1024 * 1024
+"""A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
+MAX_CONNECTIONS = 128
+RENEWED_SECONDS = 30.0
+PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
+COMPLETED_FIELDS = {"ETag", *(f"Checksum{algorithm}" for algorithm in CHECKSUMS)}
+"""What completing an upload repeats of the answer to each part."""
+
+
+class S3Store:
+    """An archive under a prefix of a bucket."""
+
+    def __init__(
+        self,
+        address: S3Address,
+        s3: S3Settings,
+        *,
+        attempts: int = REQUEST_ATTEMPTS,
+    ) -> None:
+        """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
+        self._bucket = address.bucket
+        self.prefix = address.prefix
+        self._address = address
+        self._s3 = s3
+        self._key = load_customer_key(s3.customer_key)
+        self._new_client = partial(_client, s3, attempts)
+        self._latest_client = self._new_client()
+        self._guard = threading.Lock()
+        self._is_refused = False
+        self._renewed_at = -math.inf
+        self._parts = ElasticPool(PARTS_AT_ONCE, "upload-part")
+        self._abandoned = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return str(self._address)
+
+    def get(self, key: str) -> StoredObject | None:
+        with self._errors(key), _PassingOver(MISSING):
+            return self._read(key)
+        return None
+
+    def head(self, key: str) -> ObjectHead | None:
+        with self._errors(key), _PassingOver(MISSING):
+            answer = self._client.head_object(**self._content_of(key))
+            return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
+        return None
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        """See Store; bodies over one part go up in parallel parts that appear together."""
+        where = self._content_of(key)
+        if isinstance(body, FileBody):
+            body.check_size()
+        settings = self._s3.of_objects | (self._s3.of_data if isinstance(body, FileBody) else {})
+        with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED):
+            if in_parts(body):
+                self._upload_parts(where, settings, body, attempt)
+            else:
+                with _content(body) as content:
+                    self._client.put_object(
+                        **where, **settings, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt}
+                    )
+            return True
+        return False
+
+    def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+        with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED | MISSING):
+            answer = self._client.put_object(**self._content_of(key), **self._s3.of_objects, Body=body, **condition)
+            return ContentTag(answer["ETag"])
+        return None
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        for page in self._pages("list_objects_v2", prefix):
+            for item in page.get("Contents", []):
+                key = item["Key"].removeprefix(self.prefix)
+                yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        with self._errors(key), _PassingOver(PAST_THE_END):
+            return self._read(key, Range=f"bytes={start}-{end - 1}").body
+        return b""
+
+    @retry(
+        retry=retry_if_exception_type((IncompleteReadError, ResponseStreamingError)),
+        stop=stop_after_attempt(BODY_ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        reraise=True,
+    )
+    def _read(self, key: str, **more: Any) -> StoredObject:
+        """An object or a part of it, asked for again where the body breaks off: botocore repeats only the request."""
+        answer = self._client.get_object(**self._content_of(key), **more)
+        return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        for page in self._pages("list_objects_v2", prefix, Delimiter="/"):
+            for item in page.get("CommonPrefixes", []):
+                name = item["Prefix"].removeprefix(self.prefix + prefix).rstrip("/")
+                if not name.startswith("."):
+                    yield name
+
+    def delete(self, key: str) -> None:
+        with self._errors(key):
+            self._client.delete_object(**self._where(key))
+
+    def abandon_uploads(self) -> None:
+        """See Store; each upload ends after the parts that are on the wire."""
+        self._abandoned.set()
+
+    def close(self) -> None:
+        """Let go of connections and threads; for tests and tools, as a process keeps its store to the end."""
+        self._parts.shutdown()
+        self._client.close()
+
+    def clock(self) -> float:
+        """See ToolStore: the Date of an answer, to the second."""
+        with self._errors(""):
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self.prefix, MaxKeys=1)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+        try:
+            return parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            raise StoreError(f"{self.url} does not report its time", why=f"its answer is dated {date!r}") from None
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """See ToolStore: what is left of probes, and uploads that nobody completed, other programs' among them."""
+        for found in self.list(".probe-"):
+            if PROBE_FOLDER.match(found.key):
+                yield Leftover("probe object", found.key, found.size, found.modified, "")
+        for page in self._pages("list_multipart_uploads", ""):
+            for upload in page.get("Uploads", []):
+                key = upload["Key"].removeprefix(self.prefix)
+                begun = upload["Initiated"].timestamp()
+                yield Leftover("unfinished upload", key, None, begun, upload["UploadId"])
+
+    def discard(self, leftover: Leftover) -> None:
+        if not leftover.token:
+            self.delete(leftover.key)
+            return
+        with self._errors(leftover.key), _PassingOver(MISSING | {NO_UPLOAD}):
+            self._client.abort_multipart_upload(**self._where(leftover.key), UploadId=leftover.token)
+
+    def expires_uploads(self) -> bool:
+        """See ToolStore: by an enabled lifecycle rule that covers the prefix."""
+        rules = []
+        with self._errors(""), _PassingOver({"NoSuchLifecycleConfiguration"}):
+            rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
+        return any(
+            rule["Status"] == "Enabled"
+            and "AbortIncompleteMultipartUpload" in rule
+            and self.prefix.startswith(rule.get("Filter", {}).get("Prefix", rule.get("Prefix", "")))
+            for rule in rules
+        )
+
+    def _upload_parts(self, where: dict[str, Any], settings: dict[str, Any], body: FileBody, attempt: str) -> None:
+        self._check_not_abandoned()
+        upload = self._client.create_multipart_upload(**where, **settings, Metadata={ATTEMPT: attempt})["UploadId"]
+        parts: list[Future[CompletedPartTypeDef]] = []
+        try:
+            _check_file(body)
+            parts += [
+                self._parts.submit(self._upload_part, where, upload, body.path, number)
+                for number in range(1, -(-body.size // PART_BYTES) + 1)
+            ]
+            uploaded = [part.result() for part in parts]
+            self._check_not_abandoned()
+            self._client.complete_multipart_upload(
+                **where, UploadId=upload, MultipartUpload={"Parts": uploaded}, IfNoneMatch="*"
+            )
+        except BaseException:
+            # A part that arrives after the abort would stay, and cost, for ever.
+            for part in parts:
+                part.cancel()
+            wait(parts)
+            self._abort({"Bucket": where["Bucket"], "Key": where["Key"]}, upload)
+            raise
+
+    def _check_not_abandoned(self) -> None:
+        if self._abandoned.is_set():
+            raise ShuttingDown("the upload was abandoned", why="the program is ending")
+
+    def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
+        self._check_not_abandoned()
+        part: Any = ReadFileChunk.from_filename(str(path), (number - 1) * PART_BYTES, PART_BYTES)
+        with part:
+            answer = self._client.upload_part(
+                **where, **self._s3.of_content, UploadId=upload, PartNumber=number, Body=part
+            )
+        completed = {name: value for name, value in answer.items() if name in COMPLETED_FIELDS}
+        return cast("CompletedPartTypeDef", {**completed, "PartNumber": number})
+
+    def _abort(self, where: dict[str, Any], upload: str) -> None:
+        """Give the parts back; what cannot be given back now is left to `archiver gc` or a lifecycle rule."""
+        try:
+            self._client.abort_multipart_upload(**where, UploadId=upload)
+        except (BotoCoreError, ClientError):
+            return
+
+    def _where(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self.prefix + key}
+
+    def _content_of(self, key: str) -> dict[str, Any]:
+        """The same for requests that write or read the object's content."""
+        return self._where(key) | (self._key.of_object(key) if self._key else {})
+
+    def _pages(
+        self, operation: Literal["list_objects_v2", "list_multipart_uploads"], prefix: str, **options: str
+    ) -> Iterator[Any]:
+        paginator: Any = self._client.get_paginator(operation)
+        with self._errors(prefix):
+            yield from paginator.paginate(Bucket=self._bucket, Prefix=self.prefix + prefix, **options)
+
+    @property
+    def _client(self) -> "S3Client":
+        """The client; after a refusal a new one, now and then: it reads credentials that were replaced in files."""
+        with self._guard:
+            now = time.monotonic()
+            if self._is_refused and now - self._renewed_at >= RENEWED_SECONDS:
+                self._is_refused, self._renewed_at = False, now
+                with suppress(BlockgzError):
+                    self._latest_client = self._new_client()
+            return self._latest_client
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        try:
+            with s3_errors(self._address, key, PERMISSIONS):
+                yield
+        except AccessDenied:
+            self._is_refused = True
+            raise
+
+
+def _client(s3: S3Settings, attempts: int) -> "S3Client":
+    """Raises as `setup_errors` does; takes about a second."""
+    config = Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts))
+    with setup_errors(s3):
+        session = open_session(Session, s3, _Role(s3) if s3.role_arn is not None else None)
+        return boto3.session.Session(botocore_session=session).client(
+            "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
+        )
+
+
+class _Role:
+    """Credentials of the role that is to be assumed, as botocore's session asks for them."""
+
+    def __init__(self, s3: S3Settings) -> None:
+        self._s3 = s3
+        self._key = load_customer_key(s3.customer_key)
+
+    def load_credentials(self) -> DeferredRefreshableCredentials:
+        own = open_session(Session, self._s3)
+        credentials = own.get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        config = Config(**client_options(self._s3, connections=1, attempts=REQUEST_ATTEMPTS))
+        create = partial(own.create_client, region_name=self._s3.region, config=config)
+        fetcher = AssumeRoleCredentialFetcher(create, credentials, **role_arguments(self._s3))
+        return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+
+
+class _PassingOver:
+    """Passes over S3's errors of these codes."""
+
+    def __init__(self, codes: Set[str]) -> None:
+        self._codes = codes
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> bool:
+        return isinstance(error, ClientError) and error_code(error) in self._codes
+
+
+@contextmanager
+def _contested(key: str) -> Iterator[None]:
+    """Raises StoreUnavailable for a write that met another one under way: it may be tried again."""
+    try:
+        yield
+    except ClientError as error:
+        if error_code(error) in CONFLICT | {NO_UPLOAD}:
+            raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
+        raise
+
+
+@contextmanager
+def _content(body: Body) -> Iterator[bytes | BinaryIO]:
+    """What the client is to send: bytes of its own, of a small file, or a file to read from."""
+    if isinstance(body, bytes):
+        yield body
+    elif body.size <= WHOLE_BYTES:
+        with body.reading():
+            content = body.path.read_bytes()
+        body.check_content(hashlib.sha256(content).hexdigest())
+        yield content
+    else:
+        _check_file(body)
+        with body.reading():
+            file = body.path.open("rb")
+        with file:
+            yield file
+
+
+def _check_file(body: FileBody) -> None:
+    with body.reading(), body.path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    body.check_content(found)

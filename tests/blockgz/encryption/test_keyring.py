@@ -1,0 +1,161 @@
+"""Where keys may be, what is refused, and that they show themselves nowhere."""
+
+import base64
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockgz.encryption import keyring as keyrings
+from blockgz.encryption.keyring import Keyring, KeySource, joined_keys, keyring_of, load_keyring, parse_keys
+from blockgz.encryption.opening import opened_block
+from blockgz.errors import UsageError, exit_code
+from index_format.chunk_index import WrappedKey
+from index_format.errors import KeyMissing, MalformedObject
+from tests.index_format.builders import chunk_of, record
+from tests.support.encryption import key_line, key_of
+
+ARN = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd"
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    load_keyring.cache_clear()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    path.write_text(f"# of 2026\n{key_line(1)}\n{key_line(2)}")
+    path.chmod(0o600)
+    return path
+
+
+def test_sources() -> None:
+    assert parse_keys(f"kms:{ARN}, env:KEYS,file:/etc/keys") == (
+        KeySource("kms", ARN),
+        KeySource("env", "KEYS"),
+        KeySource("file", "/etc/keys"),
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "keys", "file:", "file:keys", "file:./keys", "kms:alias/blockgz", f"kms:{ARN[:-13]}", "env:A,env:A"]
+)
+def test_what_names_no_keys(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_keys(text)
+    with pytest.raises(UsageError):
+        load_keyring(text)
+
+
+def test_the_last_key_wraps_and_all_unwrap(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MORE_KEYS", key_line(3) + key_line(4))
+    ring = load_keyring(f"file:{file},env:MORE_KEYS")
+    assert ring.newest_id == key_of(4).id
+    made = ring.new_key()
+    assert made.wrapped.id == key_of(4).id and ring.unwrap(made.wrapped, "it") == made.secret
+    for number in range(1, 5):
+        assert ring.unwrap(key_of(number).wrap(made.secret), "it") == made.secret
+
+
+def test_one_keyring_for_a_setting_and_process(file: Path) -> None:
+    assert load_keyring(f"file:{file}") is load_keyring(f"file:{file}")
+    assert keyring_of(None) is None
+    assert load_keyring(f"file:{file}").tail is load_keyring(f"file:{file}").tail
+
+
+def test_a_key_that_is_not_there(file: Path) -> None:
+    ring = load_keyring(f"file:{file}")
+    with pytest.raises(KeyMissing, match=r"orders:3 is encrypted with a key that file:.* does not have") as caught:
+        ring.unwrap(key_of(9).wrap(bytes(32)), "orders:3")
+    assert key_of(9).id in caught.value.why and exit_code(caught.value) == 12
+
+
+@pytest.mark.parametrize("wrapped", [b"", bytes(40), bytes(48)])
+def test_a_wrapped_key_that_was_changed(wrapped: bytes) -> None:
+    with pytest.raises(MalformedObject, match="the key of it cannot be unwrapped"):
+        Keyring([key_of(1)]).unwrap(WrappedKey(key_of(1).id, wrapped), "it")
+    with pytest.raises(MalformedObject):
+        Keyring([key_of(1)]).unwrap(WrappedKey(key_of(1).id, key_of(1).wrap(bytes(32)).wrapped, b"session"), "it")
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "short", "é" * 44, base64.b64encode(bytes(31)).decode()])
+def test_keys_that_are_none_are_refused_without_being_shown(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+    monkeypatch.setenv("WRONG_KEYS", text)
+    for keys in (f"file:{path}", "env:WRONG_KEYS"):
+        with pytest.raises(UsageError) as caught:
+            load_keyring(keys)
+        shown = caught.value.what + caught.value.why + caught.value.remedy
+        assert "openssl rand -base64 32" in shown and (text.strip() == "" or text not in shown)
+
+
+def test_keys_that_are_nowhere(tmp_path: Path) -> None:
+    for keys in (f"file:{tmp_path / 'none'}", "env:NO_SUCH_VARIABLE"):
+        with pytest.raises(UsageError):
+            load_keyring(keys)
+
+
+def test_a_file_that_every_user_can_read(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.chmod(0o644)
+    with caplog.at_level(logging.WARNING):
+        load_keyring(f"file:{file}")
+    assert "every user can read the keys" in caplog.text
+
+
+def test_keys_show_themselves_nowhere() -> None:
+    secret = repr(bytes([1]) * 32)
+    made: Any = Keyring([key_of(1)]).new_key()
+    assert secret not in repr(key_of(1)) and repr(made.secret) not in repr(made)
+
+
+def test_many_threads_unwrap_at_once() -> None:
+    ring = Keyring([key_of(1)])
+    made = [ring.new_key() for _ in range(20)]
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda each=each: found.append(ring.unwrap(each.wrapped, "it"))) for each in made
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(each.secret for each in made)
+
+
+@pytest.mark.parametrize(
+    ("keys", "newer", "joined"),
+    [
+        (None, None, None),
+        ("env:A", None, "env:A"),
+        (None, "env:B", "env:B"),
+        ("env:A,env:B", "env:C,env:A", "env:B,env:C,env:A"),
+    ],
+)
+def test_the_newer_of_two_settings_wraps(keys: str | None, newer: str | None, joined: str | None) -> None:
+    assert joined_keys(keys, newer) == joined
+
+
+def test_a_key_is_wrapped_again_with_the_newest() -> None:
+    old, both = Keyring([key_of(1)]), Keyring([key_of(1), key_of(2)])
+    made = old.new_key()
+    again = both.rewrapped(made.wrapped, "it")
+    assert (again.id, Keyring([key_of(2)]).unwrap(again, "it")) == (key_of(2).id, made.secret)
+    assert (both.has(made.wrapped), old.has(again)) == (True, False)
+    with pytest.raises(KeyMissing):
+        Keyring([key_of(2)]).rewrapped(made.wrapped, "it")
+
+
+def test_a_plain_block_needs_no_keys() -> None:
+    index, data = chunk_of([record(0, b"x")])
+    assert opened_block(data, 0, index, "it", None) == (data, index.blocks[0])
+
+
+def test_its_forms_are_documented() -> None:
+    assert all(f"{kind}:" in keyrings.FORMS for kind in ("file", "env", "kms"))

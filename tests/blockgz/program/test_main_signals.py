@@ -1,0 +1,177 @@
+"""How commands of both programs end by a signal."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.sampling import LONG
+
+SCRIPT = """
+import asyncio, signal, sys, time
+import click
+from blockgz.process import run_async
+from blockgz.program.main import Place, Program
+if sys.argv[2] == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+@click.command("plain")
+def plain():
+    print("ready", flush=True)
+    while True:  # A signal that comes right before a sleep does not end it.
+        time.sleep(0.1)
+
+async def wait():
+    try:
+        print("ready", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        print("closed", flush=True)
+
+@click.command("asynchronous")
+def asynchronous():
+    run_async(wait())
+
+places = {each: Place(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
+Program("program", places=places).main([sys.argv[1]])
+"""
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A background job of a shell is born with SIGINT ignored, and so are its children; a person's program is not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("command", ["plain", "asynchronous"])
+@pytest.mark.parametrize(
+    ("number", "sigint", "exit_code"),
+    [(signal.SIGINT, "heeded", 130), (signal.SIGTERM, "heeded", 143), (signal.SIGTERM, "ignored", 143)],
+)
+def test_a_command_that_a_signal_ends(command: str, number: signal.Signals, sigint: str, exit_code: int) -> None:
+    arguments = [sys.executable, "-c", SCRIPT, command, sigint]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(number)
+        out, err = program.communicate(timeout=30)
+    assert (program.returncode, err.strip()) == (exit_code, "interrupted")
+    assert out == ("closed\n" if command == "asynchronous" else "")
+
+
+BROKEN_IMPORT = """
+import signal, sys
+from pathlib import Path
+signal.raise_signal(getattr(signal, sys.argv[2]))
+Path(sys.argv[3]).touch()  # an exception would come before
+"""
+
+IMPORTING = """
+import asyncio, sys, time
+from pathlib import Path
+import click
+sys.path.insert(0, str(Path(sys.argv[3]).parent))
+from blockgz.process import run_async
+from blockgz.program.main import Place, Program
+
+@click.command("plain")
+def plain():
+    import signalled
+    time.sleep(60)
+
+async def wait():
+    import signalled
+    await asyncio.sleep(60)
+
+@click.command("asynchronous")
+def asynchronous():
+    run_async(wait())
+
+places = {each: Place(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
+Program("program", places=places).main([sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("command", ["plain", "asynchronous"])
+@pytest.mark.parametrize(("number", "exit_code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_during_an_import_ends_the_command_behind_it(
+    command: str, number: str, exit_code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "signalled.py").write_text(BROKEN_IMPORT)
+    arguments = [sys.executable, "-c", IMPORTING, command, number, str(tmp_path / "imported")]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (exit_code, "interrupted")
+    assert (tmp_path / "imported").exists()
+
+
+PROGRAMS = (
+    ("archiver", "run", "orders", "-b", "127.0.0.1:1", "-a"),
+    ("archiver", "run", "orders", "-b", "127.0.0.1:1", "--once", "--workers", "2", "-a"),
+    ("archiver", "status", "-a"),
+    ("replayer", "ls", "-a"),
+    ("replayer", "get", "orders:0:1", "-a"),
+    ("replayer", "serve", "--http", "127.0.0.1:0", "-a"),
+)
+QUIET = ("Traceback", "this is a bug", "Fatal Python error", "C extension", "Exception ignored")
+SHOTS = 4000 if LONG else 24
+DEADLINE_SECONDS = 50.0
+
+
+def _shot(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, str]:
+    """Start a program, send it a signal after so many seconds, and return its exit code and what it said."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        # Before the first line of ours runs, SIGINT is Python's own matter, and is reported by a traceback.
+        while number == signal.SIGINT and time.monotonic() < deadline and program.poll() is None:
+            if "_ctypes" in Path(f"/proc/{program.pid}/maps").read_text():
+                break
+        time.sleep(delay)
+        program.send_signal(number)
+        try:
+            _, said = program.communicate(timeout=DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            program.send_signal(signal.SIGABRT)  # prints the stacks
+            _, said = program.communicate()
+    return program.returncode, said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads which libraries a process has loaded")
+@pytest.mark.timeout(7200 if LONG else 300)
+def test_a_signal_in_the_first_second_just_ends_the_program(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    (tmp_path / "archive").mkdir()
+    began = time.monotonic()
+    _shot([*PROGRAMS[2], str(tmp_path / "archive")], signal.SIGCONT, 0)
+    window = 2 * (time.monotonic() - began)
+
+    def fire(shot: tuple[tuple[str, ...], signal.Signals, float]) -> str | None:
+        program, number, delay = shot
+        code, said = _shot([*program, str(tmp_path / "archive")], number, delay)
+        documented = {-number, 143 if number == signal.SIGTERM else 130}
+        # A program that ended before the signal came fails by its own error: there is no archive, nor a broker.
+        is_own = 0 <= code < 130 and (code == 0 or "error: " in said or "interrupted" in said)
+        is_quiet = not any(word in said for word in QUIET)
+        return None if (code in documented or is_own) and is_quiet else f"{shot} ended with {code}: {said}"
+
+    shots = [
+        (
+            chance.choice(PROGRAMS),
+            chance.choice((signal.SIGTERM, signal.SIGTERM, signal.SIGINT)),
+            chance.uniform(0, window),
+        )
+        for _ in range(SHOTS)
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        assert [wrong for wrong in threads.map(fire, shots) if wrong] == []
