@@ -14,12 +14,12 @@ from unittest import mock
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
+from blockgz.archive.archive import Archive
+from blockgz.archive.lookup import Found, look_up
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import CountingReader
 from index_format.marker import decode_marker
-from replayer.read.archive import Archive
-from replayer.read.lookup import Found, look_up
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 ROWS = 5

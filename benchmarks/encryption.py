@@ -27,6 +27,8 @@ from archiver.ingest.roll_policy import RollLimits
 from benchmarks.data import START_MS, STEP_MS, generated
 from benchmarks.measure import machine
 from benchmarks.tables import Table, as_markdown
+from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.selection import scan
 from blockgz.process import share_heaps
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalStore
@@ -37,8 +39,6 @@ from index_format.encryption import CIPHER, BlockCipher, opened_with
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
-from replayer.place import ArchivePlace, opened
-from replayer.read.selection import scan
 
 BLOCK_BYTES = 1024 * 1024
 CREATE_TIME = 0

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from benchmarks.synthetic import write_bare_chain
+from blockgz.archive.place import ArchivePlace
 from blockgz.store.address import LocalAddress
-from replayer.place import ArchivePlace
 from replayer.spark.jobs.verifying import planned
 from replayer.verify.chunk_checks import EVERY_CHUNK
 

@@ -25,10 +25,10 @@ from archiver.maintain.contents.merge import MergeLimits
 from archiver.maintain.rewrite import planning as pruning
 from archiver.maintain.rewrite.pruning import Keep
 from archiver.maintain.sweep import plan_sweep, sweep
+from blockgz.archive.archive import Archive
+from blockgz.archive.lookup import Found, look_up
 from blockgz.store.reader import CountingReader
 from index_format.marker import decode_marker
-from replayer.read.archive import Archive
-from replayer.read.lookup import Found, look_up
 from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import Kept, MemoryStore

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from blockgz.archive.lookup import TimedOffset
     from blockgz.errors import AccessDenied, CutUndecided, NoArchiveThere, NotInArchive, StoreError, UsageError
     from index_format.errors import BlockgzError, FormatError
     from replayer.errors import DeliveryFailed, ReplayRefused
     from replayer.library.archive import BATCH_SCHEMA, Archive, ArchivedRecord, LostRecords, open_archive
-    from replayer.read.lookup import TimedOffset
 
 __version__: str
 
@@ -23,7 +23,7 @@ _HOMES = {
     "index_format.errors": ("BlockgzError", "FormatError"),
     "replayer.errors": ("DeliveryFailed", "ReplayRefused"),
     "replayer.library.archive": ("BATCH_SCHEMA", "Archive", "ArchivedRecord", "LostRecords", "open_archive"),
-    "replayer.read.lookup": ("TimedOffset",),
+    "blockgz.archive.lookup": ("TimedOffset",),
 }
 
 __all__ = [

@@ -17,12 +17,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from blockgz.archive.request import SelectedBatch
+from blockgz.archive.rows import HEADERS, to_rows
 from blockgz.atomic_file import PRIVATE_FILE, scratch_file, sync_file, sync_folder
 from blockgz.errors import UsageError
 from index_format.records import SCHEMA
 from replayer.errors import ExportFailed
-from replayer.read.request import SelectedBatch
-from replayer.read.rows import HEADERS, to_rows
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
 STREAMED = ("csv", "jsonl", "arrow")

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from archiver.cli import main
 from archiver.maintain.sweep import plan_sweep, sweep
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
 from blockgz.errors import NoArchiveThere, NotInArchive
 from blockgz.store.address import Address, S3Address, parse_address
 from blockgz.store.local import LocalStore
@@ -28,8 +30,6 @@ from index_format import objects
 from index_format.chunk_index import ancestor_index
 from index_format.keys import ChunkStart, Conflict, ObjectKey, ObjectKind, catalog_name, parse_key
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records

@@ -12,10 +12,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.admin import NewTopic
 
+from blockgz.archive.group_tables import GroupTable, groups_at
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.keys import TopicFolder
-from replayer.read.group_tables import GroupTable, groups_at
 from system_test.conftest import required_parts
 from system_test.support.archiving import folder_site
 from system_test.support.consumer_groups import commit, committed

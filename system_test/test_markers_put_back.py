@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import PartitionReport
 from replayer.verify.partition import verify_partition

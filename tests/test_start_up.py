@@ -47,7 +47,7 @@ def test_a_command_imports_nothing_that_it_does_not_use(command: str, tmp_path: 
 def test_what_a_look_up_imports_is_seen(tmp_path: Path) -> None:
     """Were nothing seen, the test above would always pass."""
     ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(3)))
-    assert {"numpy", "pyarrow", "replayer.read.lookup"} <= imported("replayer get orders:0:1", tmp_path)
+    assert {"numpy", "pyarrow", "blockgz.archive.lookup"} <= imported("replayer get orders:0:1", tmp_path)
 
 
 def imported(command: str, archive: Path) -> set[str]:

@@ -20,11 +20,11 @@ from benchmarks.sections.replay import replayed
 from benchmarks.site import Site, clear
 from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, BareReader, archive_of, write_bare_chain
 from benchmarks.tables import Table
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
+from blockgz.archive.lookup import Found, look_up
 from blockgz.store.address import LocalAddress
 from blockgz.store.reader import CountingReader
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
-from replayer.read.lookup import Found, look_up
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import PartitionReport
 from replayer.verify.partition import verify_partition

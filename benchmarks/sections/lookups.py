@@ -27,14 +27,14 @@ from benchmarks.data import TopicShape
 from benchmarks.figures import Json, percentile
 from benchmarks.site import Site
 from benchmarks.tables import Table, percent
+from blockgz.archive.archive import Archive
+from blockgz.archive.lookup import Found, look_up
+from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.store.address import parse_address
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import CountingReader, ObjectReader
 from blockgz.store.s3_settings import S3Settings
 from index_format.seek import block_at_or_after
-from replayer.read.archive import Archive
-from replayer.read.lookup import Found, look_up
-from replayer.read.partition import ArchivedPartition, Chunk
 
 TITLE = "Look one record up by its offset (1 KB records, 4 partitions), milliseconds"
 SEED = 11

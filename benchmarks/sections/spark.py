@@ -16,12 +16,12 @@ from benchmarks.data import START_MS, STEP_MS, TopicShape
 from benchmarks.figures import Json
 from benchmarks.site import Site, all_bytes, clear
 from benchmarks.tables import Table, times
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import Earliest
+from blockgz.archive.selection import scan
 from blockgz.store.address import parse_address
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import CountingReader
-from replayer.read.archive import Archive
-from replayer.read.positions import Earliest
-from replayer.read.selection import scan
 from replayer.spark import register
 from replayer.spark.source import planning
 from replayer.spark.source.options import parse_options

@@ -8,6 +8,11 @@ from operator import attrgetter
 import click
 import msgspec
 
+from blockgz.archive.damage import Verdict
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.request import SKIPS, DamagePolicies
+from blockgz.archive.selection import Positions, Reading, Selection
+from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
 from blockgz.program.progress import record_progress
@@ -16,11 +21,6 @@ from index_format.records import Record
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.selection_options import print_cuts
 from replayer.cli.report import naming_what_is_left
-from replayer.place import ArchivePlace
-from replayer.read.damage import Verdict
-from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.selection import Positions, Reading, Selection
-from replayer.read.topics import TopicPartitions
 from replayer.replay.plan import describe_source
 from replayer.verify.against_topic import compare_with_topic
 from replayer.verify.comparison import Progress

@@ -8,6 +8,12 @@ from typing import NamedTuple
 
 import click
 
+from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import parse_kcat_offset
+from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
+from blockgz.archive.selection import Positions, Selection
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, closing
 from blockgz.program.options import OptionSet
@@ -16,12 +22,6 @@ from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import limit_option
 from replayer.cli.options.printing_options import Printing, printing_options
 from replayer.cli.options.selection_options import damage_option, print_cuts, print_skipped, selection_options
-from replayer.place import ArchivePlace
-from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
-from replayer.read.positions import parse_kcat_offset
-from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
-from replayer.read.selection import Positions, Selection
-from replayer.read.topics import TopicPartitions, parse_topic
 
 NOTHING_FOUND = 4
 GREP_TEMPLATE = "%t:%p:%o:%s\\n"

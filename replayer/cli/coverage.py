@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.topics import parse_topic
 from blockgz.errors import PARTLY_FAILED, NotInArchive
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
@@ -14,8 +16,6 @@ from replayer.cli.options.options import format_option, time_printer, times_opti
 from replayer.coverage.document import coverage_document
 from replayer.coverage.partition_coverage import Axis, PartitionCoverage, axis_of, sliced, topic_coverage
 from replayer.coverage.picture import CoverageRow, html, svg
-from replayer.place import ArchivePlace
-from replayer.read.topics import parse_topic
 
 SHADES = " .:-=+*#%@"
 """For a terminal, from no record to the most."""

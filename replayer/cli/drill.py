@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from blockgz.archive.damage import Verdict
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import Rule
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
@@ -29,9 +32,6 @@ from replayer.cli.restore import refuse_undecided
 from replayer.cli.restore.carrying_out import ending_signals, surroundings
 from replayer.cli.restore.output import print_outcome
 from replayer.kafka.admin import KafkaAdmin
-from replayer.place import ArchivePlace
-from replayer.read.damage import Verdict
-from replayer.read.positions import Rule
 from replayer.replay.jobs.lock import held
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder

@@ -6,6 +6,10 @@ from typing import NamedTuple
 import click
 import orjson
 
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import Rule
+from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.process import run_async
 from blockgz.program.main import closing
 from blockgz.program.options import Option, OptionSet, choice_option
@@ -22,10 +26,6 @@ from replayer.cli.options.selection_options import (
     with_choice,
 )
 from replayer.export import BINARY, FORMATS, STDOUT, TEXT, Exported, ExportForm, export, format_of
-from replayer.place import ArchivePlace
-from replayer.read.positions import Rule
-from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
-from replayer.read.topics import TopicPartitions, parse_topic
 
 
 class ExportRequest(NamedTuple):

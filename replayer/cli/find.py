@@ -11,6 +11,13 @@ import click
 import msgspec
 import pyarrow as pa
 
+from blockgz.archive.cuts import behind_note
+from blockgz.archive.formatting import Printer
+from blockgz.archive.lookup import TimedOffset, offset_at
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import AtTime, parse_time
+from blockgz.archive.request import DamagePolicies, SelectionRequest
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import UsageError
 from blockgz.process import run_async
 from blockgz.program.main import closing
@@ -21,13 +28,6 @@ from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option, limit_option, time_printer, times_option
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
-from replayer.place import ArchivePlace
-from replayer.read.cuts import behind_note
-from replayer.read.formatting import Printer
-from replayer.read.lookup import TimedOffset, offset_at
-from replayer.read.positions import AtTime, parse_time
-from replayer.read.request import DamagePolicies, SelectionRequest
-from replayer.read.topics import TopicPartitions, parse_topic
 
 Row = dict[str, Any]
 Form = tuple[str, Callable[[int], str]]

@@ -10,6 +10,10 @@ import click
 import msgspec
 import pyarrow as pa
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
+from blockgz.archive.lookup import Found, NotYet, Outcome, RecordQuery, failure, look_up_together, parse_query
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import NotInArchive, StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
@@ -22,10 +26,6 @@ from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.archive_options import archive_options, cache_option, open_counted_archive
 from replayer.cli.options.options import interval_option, time_printer, times_option
 from replayer.cli.options.printing_options import Printing, printing_options
-from replayer.place import ArchivePlace
-from replayer.read.archive import Archive
-from replayer.read.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
-from replayer.read.lookup import Found, NotYet, Outcome, RecordQuery, failure, look_up_together, parse_query
 
 TOGETHER = 500
 """Records that are looked up at once, and held in memory at once."""

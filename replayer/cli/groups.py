@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import NotInArchive, UsageError, listed
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
@@ -36,7 +37,6 @@ from replayer.groups.positions import (
 from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import KafkaGroups
-from replayer.place import ArchivePlace
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
 

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 import click
 import msgspec
 
+from blockgz.archive.damage import Verdict
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import print_table
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.job_options import open_jobs
-from replayer.place import ArchivePlace
-from replayer.read.damage import Verdict
 from replayer.replay.proof.job_proof import JobProof, proof_document, prove_job
 from replayer.replay.recorded_job import kept_job
 

@@ -5,6 +5,12 @@ from typing import Any
 
 import click
 
+from blockgz.archive.archive import DamagedPartition, SurveyedTopic
+from blockgz.archive.damage import Damaged
+from blockgz.archive.inventory import MissingPartition, compare
+from blockgz.archive.listing import damaged_document, known, partition_document, topic_document
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import PARTLY_FAILED, exit_code
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
@@ -12,12 +18,6 @@ from blockgz.program.tables import bytes_text, print_rows, print_table, range_te
 from blockgz.units import time_text
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import format_option, time_printer, times_option
-from replayer.place import ArchivePlace
-from replayer.read.archive import DamagedPartition, SurveyedTopic
-from replayer.read.damage import Damaged
-from replayer.read.inventory import MissingPartition, compare
-from replayer.read.listing import damaged_document, known, partition_document, topic_document
-from replayer.read.topics import TopicPartitions, parse_topic
 
 FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
 

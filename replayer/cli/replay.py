@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 import click
 import msgspec
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
 from blockgz.process import run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
@@ -26,7 +27,6 @@ from replayer.cli.replay_output import (
 )
 from replayer.cli.replay_steering import Steering, controlled
 from replayer.errors import DeliveryFailed
-from replayer.place import ArchivePlace
 from replayer.replay.documents import result_json
 from replayer.replay.replaying import BegunReplay, planned_replay, undone_retention
 from replayer.replay.result import ReplayResult

@@ -9,17 +9,17 @@ from typing import Any
 import click
 import msgspec
 
+from blockgz.archive.cuts import cut_lines, refuse_doubtful
+from blockgz.archive.damage import LostRange
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import OffsetRange
 from blockgz.program.main import confirm
 from blockgz.program.tables import bytes_text, print_table, range_text
 from blockgz.units import time_text
 from index_format.errors import masked_urls
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION
-from replayer.place import ArchivePlace
-from replayer.read.cuts import cut_lines, refuse_doubtful
-from replayer.read.damage import LostRange
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import OffsetRange
 from replayer.replay.documents import plan_json
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.result import ReplayResult

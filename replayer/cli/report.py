@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from blockgz.archive.damage import Verdict
 from blockgz.errors import PARTLY_FAILED, UsageError, listed
 from blockgz.program.main import closing, noting_what_is_left
 from blockgz.program.tables import print_table
 from blockgz.signing import check_signature, is_signed_by, signature_of
 from blockgz.units import timestamp_text
-from replayer.read.damage import Verdict
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report
 from replayer.verify.findings import ArchiveReport, EarlierFindings

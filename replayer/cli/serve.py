@@ -14,6 +14,7 @@ import click
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import UsageError
 from blockgz.kafka.secrets import look_up_secrets
 from blockgz.kafka.settings import client_settings
@@ -24,7 +25,6 @@ from blockgz.program.options import Option, OptionSet, option_zone, zone_option
 from blockgz.signing import is_signed_by, signed
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import jobs_option
-from replayer.place import ArchivePlace
 from replayer.serve.app import make_app
 from replayer.serve.settings import Access, ServeSettings, parse_network, read_token
 

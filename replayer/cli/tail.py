@@ -8,6 +8,15 @@ from typing import NamedTuple
 import click
 import pyarrow as pa
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.follow import Followed, Follower, last_records
+from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.request import SelectionRequest
+from blockgz.archive.selection import Selection, selected
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
@@ -16,15 +25,6 @@ from replayer.cli.options.archive_options import archive_options, cache_option, 
 from replayer.cli.options.options import interval_option
 from replayer.cli.options.printing_options import Printing, printing_options
 from replayer.cli.options.selection_options import selection_options
-from replayer.place import ArchivePlace
-from replayer.read.archive import Archive
-from replayer.read.follow import Followed, Follower, last_records
-from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import OffsetRange
-from replayer.read.request import SelectionRequest
-from replayer.read.selection import Selection, selected
-from replayer.read.topics import TopicPartitions, parse_topic
 
 
 @click.command(

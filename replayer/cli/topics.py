@@ -6,6 +6,7 @@ from typing import Any
 import click
 import msgspec
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED, exit_code
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
@@ -16,7 +17,6 @@ from blockgz.program.tables import print_table
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.errors import ReplayRefused
-from replayer.place import ArchivePlace
 from replayer.topics.alike import FoundTopics, carry_out, compare_all, find_topics
 from replayer.topics.comparison import TopicComparison, TopicPlan, plan_topic
 

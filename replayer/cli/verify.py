@@ -8,6 +8,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.selection import Positions
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.process import every, run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
@@ -19,9 +22,6 @@ from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude, naming_what_is_left
-from replayer.place import ArchivePlace
-from replayer.read.selection import Positions
-from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.earlier import EarlierReport
 from replayer.verify.findings import ArchiveReport

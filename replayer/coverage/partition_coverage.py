@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from blockgz.archive.damage import Unreadable
+from blockgz.archive.partition import END, ArchivedPartition
 from index_format.chunk_index import ERASED, Gap
 from index_format.errors import BlockgzError
 from index_format.marker import ChunkEntry
-from replayer.read.damage import Unreadable
-from replayer.read.partition import END, ArchivedPartition
 
 Column: TypeAlias = npt.NDArray[np.int64]
 Scale = Literal["time", "offset"]

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError, listed
 from replayer.errors import ReplayRefused
 from replayer.groups.renaming import GroupMap, twins
@@ -12,8 +14,6 @@ from replayer.groups.translation import ArchivedRuns, LaneTranslation, mapped_la
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import Watermarks
-from replayer.read.archive import Archive
-from replayer.read.selection import Selection
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.recorded_job import RecordedJob, recorded_job, source_selections
 

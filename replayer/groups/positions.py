@@ -4,13 +4,13 @@ import csv
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.group_tables import GroupTable, groups_at, vanished_groups
 from blockgz.errors import NotInArchive, UsageError, listed
 from blockgz.units import time_text
 from index_format.keys import TopicFolder
 from replayer.groups.planning import GroupPositions
 from replayer.kafka.groups import GroupOffset
-from replayer.read.archive import Archive
-from replayer.read.group_tables import GroupTable, groups_at, vanished_groups
 
 CSV_FORM = "group,topic,partition,offset"
 MAX_FILE_BYTES = 64 * 1024 * 1024

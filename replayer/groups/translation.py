@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from blockgz.archive.damage import SkipDamage
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Reading, Selection, selected
 from blockgz.record_filter import RecordFilter
 from replayer.errors import ReplayRefused
-from replayer.read.damage import SkipDamage
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Reading, Selection, selected
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.ledger import SourceProgress
 from replayer.replay.pipeline import Pipeline, ScannedBatch, WholePartitions

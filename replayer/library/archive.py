@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 
 import pyarrow as pa
 
+from blockgz.archive.archive import Archive as AsyncArchive
+from blockgz.archive.cuts import cut_lines, refuse_doubtful
+from blockgz.archive.lookup import Found, RecordQuery, TimedOffset, failure, look_up_together, offset_at
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.positions import position_of, time_of
+from blockgz.archive.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
+from blockgz.archive.selection import cuts_of
+from blockgz.archive.topics import parse_topic
 from blockgz.errors import UsageError
 from blockgz.store.address import parse_address
 from blockgz.store.cache import DiskCache, default_folder
@@ -21,15 +30,6 @@ from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
 from replayer.export import Exported, ExportForm, export, format_of
 from replayer.library.background_loop import BackgroundLoop
 from replayer.library.choice import Choice, Place, Time, chosen, now_ms, one_of
-from replayer.place import ArchivePlace, opened
-from replayer.read.archive import Archive as AsyncArchive
-from replayer.read.cuts import cut_lines, refuse_doubtful
-from replayer.read.lookup import Found, RecordQuery, TimedOffset, failure, look_up_together, offset_at
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import position_of, time_of
-from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
-from replayer.read.selection import cuts_of
-from replayer.read.topics import parse_topic
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import ArchiveReport, ComparisonReport
 from replayer.verify.verifying import verify_archive

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypedDict
 
+from blockgz.archive.positions import BeforeTime, Position, Rule, asked_text, position_of, time_of
+from blockgz.archive.request import SelectionRequest
+from blockgz.archive.selection import Positions, positions_before
+from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
-from replayer.read.positions import BeforeTime, Position, Rule, asked_text, position_of, time_of
-from replayer.read.request import SelectionRequest
-from replayer.read.selection import Positions, positions_before
-from replayer.read.topics import TopicPartitions
 
 Place = int | str | datetime
 """An offset, a time, or what `--from` takes: "earliest", "latest", "+N", "-N", "-1h", "2026-11-20T12:00:00Z"."""

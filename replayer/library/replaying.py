@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.cuts import refuse_doubtful
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.request import SKIPS, STOPS, DamagePolicies
 from blockgz.store.opening import open_store
 from blockgz.store.writer import Store
 from replayer.library.choice import Choice, as_bytes, chosen, one_of
-from replayer.place import ArchivePlace
-from replayer.read.archive import Archive
-from replayer.read.cuts import refuse_doubtful
-from replayer.read.request import SKIPS, STOPS, DamagePolicies
 from replayer.replay.jobs.folder import jobs_place
 from replayer.replay.pace import Commands, make_pace
 from replayer.replay.plan import ReplayPlan

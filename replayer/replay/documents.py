@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from replayer.read.positions import OffsetRange
+from blockgz.archive.positions import OffsetRange
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.result import ReplayResult
 

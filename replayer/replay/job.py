@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from blockgz.archive.damage import STOP, DamagePolicy
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection, chosen_entries
 from blockgz.errors import UsageError
 from index_format.marker import ChunkEntry
 from replayer.errors import ReplayRefused
-from replayer.read.damage import STOP, DamagePolicy
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection, chosen_entries
 from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.pipeline import Pipeline
 

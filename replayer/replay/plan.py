@@ -11,13 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from blockgz.record_filter import RecordFilter
-from index_format.chunk_index import BlockEntry, Gap
-from index_format.marker import ChunkEntry
-from index_format.seek import TimeBounded, blocks_between
-from replayer.kafka.record_size import sizes_above
-from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
-from replayer.read.blocks import (
+from blockgz.archive.blocks import (
     RANGE_BYTES,
     StoredBlock,
     decoded,
@@ -26,12 +20,18 @@ from replayer.read.blocks import (
     unreadable_chunk,
     worked,
 )
-from replayer.read.cuts import Cut
-from replayer.read.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
-from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.positions import Budget, OffsetRange
-from replayer.read.prefetch import prefetched, streamed
-from replayer.read.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
+from blockgz.archive.cuts import Cut
+from blockgz.archive.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
+from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.positions import Budget, OffsetRange
+from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.archive.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
+from blockgz.record_filter import RecordFilter
+from index_format.chunk_index import BlockEntry, Gap
+from index_format.marker import ChunkEntry
+from index_format.seek import TimeBounded, blocks_between
+from replayer.kafka.record_size import sizes_above
+from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
 from replayer.replay.pipeline import KeepPartitions, Router
 
 LOSSLESS_FORMATS = frozenset({"json", "arrow"})

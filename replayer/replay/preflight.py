@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from blockgz.archive.cuts import cut_lines
+from blockgz.archive.positions import OffsetRange
 from blockgz.errors import NoSuchTopic
 from blockgz.units import time_text
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
-from replayer.read.cuts import cut_lines
-from replayer.read.positions import OffsetRange
 from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan, SourcePartition, TargetRequest
 from replayer.replay.routing import SpreadByKey
 from replayer.replay.stages import NO_TIMESTAMP

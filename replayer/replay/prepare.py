@@ -11,6 +11,12 @@ from functools import partial
 
 import msgspec
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.inventory import compare
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import Budget, OffsetRange
+from blockgz.archive.request import SKIPS, DamagePolicies
+from blockgz.archive.selection import Reading, Selection, cuts_of, notes_of, selected
 from blockgz.errors import NotInArchive, listed
 from blockgz.store.writer import Store
 from index_format.keys import parse_topic_folder
@@ -19,12 +25,6 @@ from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import NewTopic, TopicFacts, parse_config
 from replayer.kafka.topic_pin import TopicPin
-from replayer.read.archive import Archive
-from replayer.read.inventory import compare
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import Budget, OffsetRange
-from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.selection import Reading, Selection, cuts_of, notes_of, selected
 from replayer.replay.asked import asked_of
 from replayer.replay.job import (
     Job,

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError
 from blockgz.record_filter import RecordFilter
 from blockgz.store.writer import Store
@@ -13,9 +16,6 @@ from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.read.archive import Archive
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection
 from replayer.replay.asked import shape_asked
 from replayer.replay.job import Job
 from replayer.replay.jobs.folder import JobFolder, JobRequest

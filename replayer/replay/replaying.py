@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.request import DamagePolicies
 from blockgz.open_files import allow_open_files
 from blockgz.store.writer import Store
 from index_format.keys import check_topic, parse_topic_folder
 from replayer.kafka.admin import KafkaAdmin
-from replayer.read.archive import Archive
-from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
 from replayer.replay.plan import ReplayPlan, TargetRequest
 from replayer.replay.preflight import make_plan, refuse_source

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from blockgz.archive.request import STOPS, SelectionRequest
+from blockgz.archive.topics import TopicPartitions
 from index_format.keys import parse_topic_folder
 from replayer.kafka.topic_facts import NewTopic
-from replayer.read.request import STOPS, SelectionRequest
-from replayer.read.topics import TopicPartitions
 from replayer.replay.pace import Slowest
 from replayer.replay.routing import RoutingRequest
 from replayer.replay.seams import PATIENCE_SECONDS

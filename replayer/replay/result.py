@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from blockgz.archive.positions import OffsetRange
 from index_format.canonical import canonical_stream
 from index_format.records import SCHEMA, payload_bytes
-from replayer.read.positions import OffsetRange
 from replayer.replay.ledger import LanePosition
 
 

@@ -10,13 +10,13 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from blockgz.archive.blocks import ReadAhead
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Reading, Selection, selected
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavailable
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
-from replayer.read.blocks import ReadAhead
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Reading, Selection, selected
 from replayer.replay.job import continued, refuse_other_job
 from replayer.replay.ledger import LanePosition, Ledger
 from replayer.replay.pace import Commands, Pace

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.request import SKIPS
 from index_format.keys import parse_topic_folder
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
-from replayer.read.archive import Archive
-from replayer.read.request import SKIPS
 from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
 from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import make_router

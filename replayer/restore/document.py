@@ -6,11 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from blockgz.archive.positions import Rule
 from blockgz.errors import UsageError
 from index_format.acls import Acl
 from index_format.keys import check_topic, parse_topic_folder
 from replayer.groups.renaming import map_of, twins
-from replayer.read.positions import Rule
 from replayer.replay.proof.sampling import Sample
 
 Number = int

@@ -10,12 +10,12 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from blockgz.archive.damage import Verdict
 from blockgz.errors import UsageError
 from blockgz.store.writer import Store
 from index_format.errors import FormatError
 from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused
-from replayer.read.damage import Verdict
 from replayer.replay.job import check_job_name
 from replayer.restore.document import RestorePlan, TopicToRestore
 

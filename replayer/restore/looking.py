@@ -5,18 +5,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from blockgz.archive.archive import Archive, SurveyedTopic
+from blockgz.archive.damage import Damaged
+from blockgz.archive.group_tables import config_at, groups_at
+from blockgz.archive.inventory import Compared
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import BeforeTime
+from blockgz.archive.selection import Positions, resolved
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
 from replayer.groups.positions import chosen_groups, positions_of, vanished_text
 from replayer.groups.renaming import GroupMap
 from replayer.kafka.groups import GroupOffset
-from replayer.read.archive import Archive, SurveyedTopic
-from replayer.read.damage import Damaged
-from replayer.read.group_tables import config_at, groups_at
-from replayer.read.inventory import Compared
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import BeforeTime
-from replayer.read.selection import Positions, resolved
 from replayer.restore.choosing import ChosenIncarnation, same_topic
 from replayer.restore.document import RestoreGroups, TopicLeftOut, TopicToRestore
 from replayer.topics.archived_topic import left_behind, new_topic

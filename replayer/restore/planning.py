@@ -7,16 +7,16 @@ from typing import TypeVar
 
 import msgspec
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.cuts import Cut, cut_lines
+from blockgz.archive.inventory import Compared, archive_info, compare
+from blockgz.archive.selection import cuts_of
 from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from replayer.groups.positions import idle_globs
 from replayer.groups.renaming import map_of, rules_of
 from replayer.kafka.admin import KafkaAdmin
-from replayer.read.archive import Archive
-from replayer.read.cuts import Cut, cut_lines
-from replayer.read.inventory import Compared, archive_info, compare
-from replayer.read.selection import cuts_of
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.plan import SourcePartition
 from replayer.replay.preflight import pruned_text

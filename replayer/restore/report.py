@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from replayer.read.damage import Verdict, worst
+from blockgz.archive.damage import Verdict, worst
 from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome
 from replayer.restore.document import RestorePlan

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import AtOffset, BeforeTime, Budget, Rule
+from blockgz.archive.request import STOPS, SelectionRequest
+from blockgz.archive.selection import Positions, positions_before
+from blockgz.archive.topics import TopicPartitions
 from blockgz.store.writer import Store
 from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
-from replayer.read.archive import Archive
-from replayer.read.positions import AtOffset, BeforeTime, Budget, Rule
-from replayer.read.request import STOPS, SelectionRequest
-from replayer.read.selection import Positions, positions_before
-from replayer.read.topics import TopicPartitions
 from replayer.replay.pace import Slowest
 from replayer.replay.proof.sampling import Sample
 from replayer.replay.request import ReplayRequest, Shape

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from blockgz.archive.damage import Verdict
 from blockgz.open_files import allow_open_files
 from index_format.errors import BlockgzError
-from replayer.read.damage import Verdict
 from replayer.replay.prepare import PRODUCERS
 from replayer.replay.proof.job_proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job

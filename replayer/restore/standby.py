@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from blockgz.archive.damage import SkipDamage
+from blockgz.archive.positions import OffsetRange, resolve_range
+from blockgz.archive.selection import Reading, Selection
 from index_format.errors import BlockgzError
-from replayer.read.damage import SkipDamage
-from replayer.read.positions import OffsetRange, resolve_range
-from replayer.read.selection import Reading, Selection
 from replayer.replay.job import Job
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.jobs.summary import FRESH_MS

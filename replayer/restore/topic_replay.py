@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Literal
 
-from replayer.read.damage import Verdict
+from blockgz.archive.damage import Verdict
 from replayer.replay.pace import Commands
 from replayer.replay.replaying import planned_replay
 from replayer.replay.run import Progress

@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockgz.archive.archive import Archive, SurveyedTopic
+from blockgz.archive.inventory import MissingPartition, compare
+from blockgz.archive.listing import topic_document
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.prefetch import prefetched, streamed
 from blockgz.errors import NotInArchive
 from index_format.keys import parse_topic_folder
 from replayer.coverage.partition_coverage import PartitionCoverage, partition_coverage
-from replayer.read.archive import Archive, SurveyedTopic
-from replayer.read.inventory import MissingPartition, compare
-from replayer.read.listing import topic_document
-from replayer.read.partition import ArchivedPartition
-from replayer.read.prefetch import prefetched, streamed
 
 FRESH_SECONDS = 10.0
 """What is younger is not looked at again."""

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from blockgz.archive.topics import parse_topic
 from blockgz.errors import UsageError
 from index_format.errors import BadName
 from index_format.keys import check_topic, parse_topic_folder
-from replayer.read.topics import parse_topic
 
 Text = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00]*$")]
 Texts = Annotated[list[Text], Field(max_length=100)]

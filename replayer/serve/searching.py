@@ -6,11 +6,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.request import SKIPS, DamagePolicies, SelectionRequest
+from blockgz.archive.selection import Reading, Selection, scan
+from blockgz.archive.topics import TopicPartitions
 from index_format.records import iter_records
-from replayer.read.archive import Archive
-from replayer.read.request import SKIPS, DamagePolicies, SelectionRequest
-from replayer.read.selection import Reading, Selection, scan
-from replayer.read.topics import TopicPartitions
 from replayer.replay.plan import describe_source
 from replayer.serve.content import preview_of
 from replayer.serve.tasks import Task

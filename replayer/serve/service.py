@@ -11,9 +11,9 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, HTTPException, Request
 from fastapi.responses import Response
 
+from blockgz.archive.place import opened
 from blockgz.elastic_pool import ElasticPool
 from blockgz.store.cache import DiskCache, default_folder
-from replayer.place import opened
 from replayer.serve.archive_view import ArchiveView, Look
 from replayer.serve.archivers import Archivers
 from replayer.serve.bounds import Bound, BoundedAnswer, pieces

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict, worst
+from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NotInArchive, StoreBusy
 from blockgz.signing import is_signed_by, signature_of
 from blockgz.store.writer import ContentTag, ToolStore
 from index_format.errors import BadName, BlockgzError
 from index_format.keys import parse_topic_folder, topic_of
 from index_format.objects import Sealed, decode, encode, stored
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict, worst
-from replayer.read.topics import TopicPartitions
 from replayer.replay.jobs.control import TRIES
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Task

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
+from blockgz.archive.archive import Archive
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.topic_patterns import is_pattern, matching
 from index_format.acls import Acl
@@ -14,7 +15,6 @@ from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import parse_topic_folder
 from replayer.kafka.acls import KafkaAcls
 from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAdmin, TopicChanges
-from replayer.read.archive import Archive
 from replayer.topics.acls import compare_acls, literal_acls
 from replayer.topics.archived_topic import partition_count
 from replayer.topics.comparison import LiveTopic, TopicComparison, TopicPlan, compare_topics

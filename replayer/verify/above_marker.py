@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Damage, Damaged, LostRange
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.prefetch import prefetched, streamed
 from blockgz.errors import ObjectMissing
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, conflict_in, parse_key
 from index_format.marker import MAX_LEVELS, ChunkCatalog, Marker, ReferenceCatalog, Span
-from replayer.read.archive import Archive
-from replayer.read.damage import Damage, Damaged, LostRange
-from replayer.read.partition import ArchivedPartition
-from replayer.read.prefetch import prefetched, streamed
 from replayer.verify.findings import Orphan
 
 PARTITIONS_AT_ONCE = 8

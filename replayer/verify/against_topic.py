@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.blocks import readable_chunks
+from blockgz.archive.damage import Verdict
+from blockgz.archive.partition import Chunk
+from blockgz.archive.selection import Positions, Selection, chosen_entries, erased_ranges, select
+from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NoSuchTopic, listed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.archive import Archive
-from replayer.read.blocks import readable_chunks
-from replayer.read.damage import Verdict
-from replayer.read.partition import Chunk
-from replayer.read.selection import Positions, Selection, chosen_entries, erased_ranges, select
-from replayer.read.topics import TopicPartitions
 from replayer.verify.comparison import Progress, compare_copy, compare_source, relation_of
 from replayer.verify.findings import ComparisonReport, Relation
 

@@ -12,14 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz.errors import ObjectMissing
-from index_format.canonical import RecordsDigest
-from index_format.chunk_index import Erased, Gap
-from index_format.errors import CorruptBlock
-from index_format.key_filter import column_hashes, holds_all
-from index_format.marker import ChunkEntry
-from index_format.records import record_hash, record_view
-from replayer.read.blocks import (
+from blockgz.archive.blocks import (
     StoredBlock,
     check_unopened,
     counted,
@@ -30,9 +23,16 @@ from replayer.read.blocks import (
     unreadable_chunk,
     worked,
 )
-from replayer.read.damage import Damage, LostRange, Unreadable
-from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.prefetch import prefetched
+from blockgz.archive.damage import Damage, LostRange, Unreadable
+from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.prefetch import prefetched
+from blockgz.errors import ObjectMissing
+from index_format.canonical import RecordsDigest
+from index_format.chunk_index import Erased, Gap
+from index_format.errors import CorruptBlock
+from index_format.key_filter import column_hashes, holds_all
+from index_format.marker import ChunkEntry
+from index_format.records import record_hash, record_view
 from replayer.verify.findings import Digests
 
 

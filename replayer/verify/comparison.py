@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from blockgz.archive.damage import Damaged, SkipDamage, Unreadable
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection, erased_ranges, scan
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import ERASED, Gap
 from index_format.records import batch_from_records, payload_bytes, record_at
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.damage import Damaged, SkipDamage, Unreadable
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection, erased_ranges, scan
 from replayer.verify.findings import Difference, Digests, Excused, PartitionComparison, Relation
 
 MAX_RUNS = 100

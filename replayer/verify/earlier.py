@@ -7,18 +7,18 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.blocks import read_block
+from blockgz.archive.damage import Damaged, Verdict, worst
+from blockgz.archive.partition import END, ArchivedPartition
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import erased_ranges
+from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NotInArchive, UsageError
 from index_format.chunk_index import Erased, Gap
 from index_format.errors import BadName
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
-from replayer.read.archive import Archive
-from replayer.read.blocks import read_block
-from replayer.read.damage import Damaged, Verdict, worst
-from replayer.read.partition import END, ArchivedPartition
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import erased_ranges
-from replayer.read.topics import TopicPartitions
 from replayer.verify.chunk_checks import EVERY_CHUNK
 from replayer.verify.findings import EarlierDifference, EarlierFindings
 from replayer.verify.partition import ChunkChain

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from blockgz.archive.damage import Damage, LostRange, Verdict, worst
+from blockgz.archive.inventory import MissingPartition
+from blockgz.archive.positions import OffsetRange
 from index_format.chunk_index import Gap
 from index_format.records import Record
-from replayer.read.damage import Damage, LostRange, Verdict, worst
-from replayer.read.inventory import MissingPartition
-from replayer.read.positions import OffsetRange
 
 
 class AbsentPartition(NamedTuple):

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import MOST_REWRITES, Damage, Damaged, LostRange, Unreadable
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.prefetch import streamed
+from blockgz.archive.selection import joined_ranges
 from index_format import objects
 from index_format.chunk_index import EMPTY, ERASED, ChunkIndex, Gap
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys
 from index_format.marker import ChunkEntry
-from replayer.read.archive import Archive
-from replayer.read.damage import MOST_REWRITES, Damage, Damaged, LostRange, Unreadable
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import OffsetRange
-from replayer.read.prefetch import streamed
-from replayer.read.selection import joined_ranges
 from replayer.verify.above_marker import AboveListing, AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import (
     END,

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from blockgz.archive.damage import Damage, Verdict
+from blockgz.archive.positions import OffsetRange
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
-from replayer.read.damage import Damage, Verdict
-from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import (
     ArchiveReport,

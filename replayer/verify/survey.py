@@ -6,14 +6,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Damage, Damaged
+from blockgz.archive.inventory import Compared, Wanted, compare
 from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, archive_key, parse_topic_folder, topic_home
 from index_format.marker import Marker
-from replayer.read.archive import Archive
-from replayer.read.damage import Damage, Damaged
-from replayer.read.inventory import Compared, Wanted, compare
 from replayer.verify.findings import AbsentPartition, ArchiveReport
 
 T = TypeVar("T", bound=msgspec.Struct)

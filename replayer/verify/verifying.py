@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from replayer.read.archive import Archive
-from replayer.read.topics import TopicPartitions
+from blockgz.archive.archive import Archive
+from blockgz.archive.topics import TopicPartitions
 from replayer.verify.above_marker import list_above
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, Depth
 from replayer.verify.earlier import EarlierReport, compare_with

@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Damaged
+from blockgz.archive.lookup import Found, Lost, Outcome, look_up_all
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.place import ArchivePlace, opened
 from blockgz.store.address import parse_address
 from blockgz.store.s3_settings import S3Settings
 from index_format.errors import BlockgzError
-from replayer.place import ArchivePlace, opened
-from replayer.read.archive import Archive
-from replayer.read.damage import Damaged
-from replayer.read.lookup import Found, Lost, Outcome, look_up_all
-from replayer.read.partition import ArchivedPartition
 from system_test.faults.fingerprint import fingerprint
 from system_test.faults.watcher import parse_home, read_markers
 

@@ -1,33 +1,9 @@
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from blockgz.store.address import LocalAddress
-from blockgz.store.local import LocalReader
-from blockgz.store.reader import CountingReader
-from replayer.read.archive import Archive
 from tests.support.archives import ArchiveWriter
-
-T = TypeVar("T")
-
-
-class Opened:
-    """An archive in a directory, read afresh by each use, its requests counted."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.counts = CountingReader(LocalReader(LocalAddress(str(root))))
-
-    def read(self, use: Callable[[Archive], Awaitable[T]]) -> T:
-        self.counts = CountingReader(LocalReader(LocalAddress(str(self.root))))
-
-        async def used() -> T:
-            return await use(Archive(self.counts))
-
-        return asyncio.run(used())
+from tests.support.opened import Opened
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.request import SelectedBatch
 from index_format.records import Record, batch_from_records
 from replayer import export as exporting
 from replayer.cli import main
-from replayer.read.partition import ArchivedPartition
-from replayer.read.request import SelectedBatch
 from tests.support.archives import ArchiveWriter, records
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

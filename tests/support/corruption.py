@@ -16,6 +16,10 @@ from typing import NamedTuple
 
 import pytest
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Damaged, SkipDamage, StopAtDamage, Verdict
+from blockgz.archive.inventory import compare
+from blockgz.archive.selection import scan
 from index_format import marker as marker_module
 from index_format import objects as format_objects
 from index_format.blocks import GZIP_HEADER, GZIP_TRAILER_BYTES, inflate
@@ -24,10 +28,6 @@ from index_format.errors import BlockgzError
 from index_format.identity import TopicConfig
 from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_catalog, decode_marker
 from index_format.records import Record, iter_records
-from replayer.read.archive import Archive
-from replayer.read.damage import Damaged, SkipDamage, StopAtDamage, Verdict
-from replayer.read.inventory import compare
-from replayer.read.selection import scan
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import PartitionReport
 from replayer.verify.partition import verify_partition

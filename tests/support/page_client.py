@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 from starlette.testclient import TestClient
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.store.address import LocalAddress
-from replayer.place import ArchivePlace
 from replayer.serve.app import make_app
 from replayer.serve.settings import Access, ServeSettings
 

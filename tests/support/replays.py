@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from blockgz.archive.selection import Selection
 from index_format.records import Record, iter_records
 from replayer.errors import CommitLost
-from replayer.read.selection import Selection
 from replayer.replay.job import Job, chain_hash, first_positions
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pace import Commands, Pace, Slowest

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
-from replayer.read.archive import Archive
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection
 
 
 def selections_of(root: Path, topic: str, start: int = 0, end: int = 2**62) -> list[Selection]:

@@ -7,6 +7,9 @@ from typing import Any
 
 import click
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.partition import ObjectCache
+from blockgz.archive.place import ArchivePlace, opened
 from blockgz.program.archive_options import (
     archive_option,
     keys_option,
@@ -18,9 +21,6 @@ from blockgz.program.options import Option, OptionSet
 from blockgz.store.address import parse_address
 from blockgz.store.cache import DiskCache, default_folder
 from blockgz.store.reader import CountingReader, ObjectReader, WatchedReader
-from replayer.place import ArchivePlace, opened
-from replayer.read.archive import Archive
-from replayer.read.partition import ObjectCache
 
 SHOWN_NOTES = 20
 

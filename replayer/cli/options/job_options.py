@@ -1,10 +1,10 @@
 """Where the folders of replay jobs are."""
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import NoArchiveThere, UsageError
 from blockgz.store.opening import open_existing_store, open_store
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import Store, ToolStore
-from replayer.place import ArchivePlace
 from replayer.replay.jobs.folder import job_names, jobs_place
 
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import click
 
+from blockgz.archive.formatting import Printer, envelope_printer, json_printer, template_printer
 from blockgz.program.options import Option, OptionSet
 from blockgz.program.terminal import pass_everything
 from replayer.cli.options.options import json_option
-from replayer.read.formatting import Printer, envelope_printer, json_printer, template_printer
 
 
 class Printing(NamedTuple):

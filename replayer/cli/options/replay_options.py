@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from blockgz.archive.positions import Rule
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.program.options import DURATION, Argument, Option, OptionSet, choice_option
 from blockgz.program.plan_options import dry_run_option, yes_option
 from replayer.cli.options.options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
-from replayer.read.positions import Rule
-from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
 from replayer.replay.request import ReplayRequest, Shape, named_target
 from replayer.replay.routing import parse_routing

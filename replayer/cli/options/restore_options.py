@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 
 import click
 
+from blockgz.archive.positions import Rule, parse_time
+from blockgz.archive.request import STOPS
 from blockgz.program.options import DURATION, Argument, Option, OptionSet, Parsed, TimeOption, option_zone
 from blockgz.program.plan_options import dry_run_option, yes_option
 from blockgz.program.report_options import sign_key_option
@@ -18,8 +20,6 @@ from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups.renaming import GroupMap, rules_of
-from replayer.read.positions import Rule, parse_time
-from replayer.read.request import STOPS
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof.sampling import Sample
 from replayer.replay.stages import wall_clock

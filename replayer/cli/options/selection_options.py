@@ -8,16 +8,16 @@ from typing import BinaryIO
 
 import click
 
+from blockgz.archive.cuts import cut_lines, refuse_doubtful
+from blockgz.archive.offset_file import MAX_FILE_BYTES
+from blockgz.archive.positions import AtTime, BeforeTime, Rule, asked_text, parse_position, parse_time
+from blockgz.archive.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
+from blockgz.archive.selection import Positions, Selection, cuts_of, notes_of, positions_before
 from blockgz.errors import PARTLY_FAILED, CutUndecided
 from blockgz.program.filter_options import grep_option, header_option
 from blockgz.program.main import print_failure
 from blockgz.program.options import Option, OptionSet, TimeOption, choice_option, option_zone
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
-from replayer.read.cuts import cut_lines, refuse_doubtful
-from replayer.read.offset_file import MAX_FILE_BYTES
-from replayer.read.positions import AtTime, BeforeTime, Rule, asked_text, parse_position, parse_time
-from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
-from replayer.read.selection import Positions, Selection, cuts_of, notes_of, positions_before
 
 
 def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule | None) -> Positions:

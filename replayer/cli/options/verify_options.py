@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from blockgz.archive.positions import parse_time
 from blockgz.program.options import Option, OptionSet, Parsed, TimeOption, option_zone
 from blockgz.program.report_options import sign_key_option
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
-from replayer.read.positions import parse_time
 from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.report_files import ReportFiles
 

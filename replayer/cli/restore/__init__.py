@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED, CutUndecided, UsageError, listed
 from blockgz.process import run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
@@ -20,7 +21,6 @@ from replayer.cli.restore.carrying_out import Named, carried_out, surroundings, 
 from replayer.cli.restore.output import print_plan
 from replayer.cli.restore.standby import followed, standby_status, switched_over
 from replayer.errors import ReplayRefused
-from replayer.place import ArchivePlace
 from replayer.replay.jobs.lock import held
 from replayer.replay.target_topic import state_folder
 from replayer.restore.document import RestorePlan, parse_plan, plan_text

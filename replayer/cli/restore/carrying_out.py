@@ -12,6 +12,9 @@ from typing import NamedTuple, Protocol
 import click
 import msgspec
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import FAILED, PARTLY_FAILED
 from blockgz.process import ENDING, loop_signals
 from blockgz.program.main import ended_code
@@ -23,9 +26,6 @@ from replayer.cli.restore.output import print_outcome, print_restored
 from replayer.errors import ReplayRefused
 from replayer.kafka.acls import KafkaAcls
 from replayer.kafka.groups import KafkaGroups
-from replayer.place import ArchivePlace
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
 from replayer.replay.jobs.log import this_process
 from replayer.replay.stages import wall_clock
 from replayer.restore.acls import AclsOutcome, set_acls

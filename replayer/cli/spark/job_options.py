@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.request import SelectionRequest
 from blockgz.errors import UsageError
 from blockgz.program.options import SIZE, Option, OptionSet, choice_option
-from replayer.place import ArchivePlace
-from replayer.read.request import SelectionRequest
 
 TASK_BYTES = 128 * 1024 * 1024
 _MAX_SCHEMA = 4 * 1024 * 1024

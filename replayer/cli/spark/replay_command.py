@@ -2,6 +2,7 @@
 
 import click
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
@@ -10,7 +11,6 @@ from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
 from replayer.cli.spark.job_options import SessionOptions, session_options
-from replayer.place import ArchivePlace
 
 
 @click.command(

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import click
 import msgspec
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED
 from blockgz.program.main import noting_what_is_left
 from blockgz.program.progress import record_progress
@@ -15,7 +16,6 @@ from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.replay_output import agreed, left_out_json, print_left_out
 from replayer.cli.spark.job_options import SessionOptions
-from replayer.place import ArchivePlace
 from replayer.replay.documents import plan_json
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import undone_retention

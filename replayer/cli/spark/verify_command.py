@@ -5,6 +5,7 @@ from dataclasses import replace
 import click
 import msgspec
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.process import run_async
 from blockgz.program.command import debug
 from blockgz.program.main import closing
@@ -22,7 +23,6 @@ from replayer.cli.spark.job_options import (
     session_options,
 )
 from replayer.cli.spark.stage_progress import stage_progress
-from replayer.place import ArchivePlace
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.earlier import EarlierReport
 from replayer.verify.report_files import ReportFiles

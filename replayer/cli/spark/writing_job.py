@@ -7,6 +7,8 @@ from typing import Any
 import click
 import msgspec
 
+from blockgz.archive.cuts import cut_lines, refuse_doubtful
+from blockgz.archive.request import SKIPS
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
 from blockgz.program.command import debug
@@ -15,8 +17,6 @@ from blockgz.spark.session import session
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION
 from replayer.cli.spark.job_options import WriteRequest
 from replayer.cli.spark.stage_progress import stage_progress
-from replayer.read.cuts import cut_lines, refuse_doubtful
-from replayer.read.request import SKIPS
 from replayer.spark.jobs.values import ValueOptions
 from replayer.spark.jobs.writing import JobPlan, Output, ReadRequest, WriteResult, check_parts, planned, write
 

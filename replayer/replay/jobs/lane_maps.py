@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from replayer.read.positions import OffsetRange
+from blockgz.archive.positions import OffsetRange
 from replayer.replay.jobs.folder import Segment, runs_in
 from replayer.replay.run_map import Run
 

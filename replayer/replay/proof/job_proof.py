@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection, erased_ranges, joined_ranges
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection, erased_ranges, joined_ranges
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.ledger import LanePosition

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from blockgz.archive.blocks import ReadAhead
+from blockgz.archive.damage import SkipDamage
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection, selected
 from blockgz.record_filter import RecordFilter
 from index_format.records import batch_from_records
-from replayer.read.blocks import ReadAhead
-from replayer.read.damage import SkipDamage
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection, selected
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.run_map import Run

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from replayer.read.damage import SkipDamage
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Reading, Selection
+from blockgz.archive.damage import SkipDamage
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Reading, Selection
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.pipeline import WholePartitions
 from replayer.replay.plan import describe_source

@@ -10,6 +10,15 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from blockgz.archive.blocks import READ_AHEAD
+from blockgz.archive.formatting import json_printer
+from blockgz.archive.listing import damaged_document, partition_document
+from blockgz.archive.lookup import Found, RecordQuery, failure, look_up_together, offset_at
+from blockgz.archive.paging import Missing, Page, page_at, page_before
+from blockgz.archive.positions import parse_position, parse_time
+from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
+from blockgz.archive.selection import Positions
+from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from index_format.errors import BlockgzError
@@ -19,15 +28,6 @@ from index_format.records import Record
 from replayer.coverage.document import coverage_document
 from replayer.coverage.partition_coverage import Axis, Scale, axis_of
 from replayer.coverage.picture import CoverageRow
-from replayer.read.blocks import READ_AHEAD
-from replayer.read.formatting import json_printer
-from replayer.read.listing import damaged_document, partition_document
-from replayer.read.lookup import Found, RecordQuery, failure, look_up_together, offset_at
-from replayer.read.paging import Missing, Page, page_at, page_before
-from replayer.read.positions import parse_position, parse_time
-from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
-from replayer.read.selection import Positions
-from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.serve.bounds import BoundedAnswer
 from replayer.serve.costs import Costs, counted
 from replayer.serve.errors import failure_of

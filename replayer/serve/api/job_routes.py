@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from blockgz.archive.positions import parse_position
+from blockgz.archive.request import SelectionRequest
+from blockgz.archive.selection import Positions
+from blockgz.archive.topics import parse_topic
 from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
 from index_format.errors import BlockgzError
-from replayer.read.positions import parse_position
-from replayer.read.request import SelectionRequest
-from replayer.read.selection import Positions
-from replayer.read.topics import parse_topic
 from replayer.replay.pace import parse_rate
 from replayer.serve.api.archive_routes import conditions
 from replayer.serve.bounds import BoundedAnswer

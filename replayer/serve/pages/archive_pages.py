@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse
 from starlette.responses import RedirectResponse, Response
 
+from blockgz.archive.paging import Missing
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage.partition_coverage import PartitionCoverage, Scale, axis_of, timed_gaps
 from replayer.coverage.picture import CoverageRow, svg
-from replayer.read.paging import Missing
 from replayer.serve.api.archive_routes import look_up, narrowed, open_page
 from replayer.serve.content import shown
 from replayer.serve.costs import cost_text, counted

@@ -6,11 +6,11 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from typing import NamedTuple
 
-from replayer.place import ArchivePlace
-from replayer.read.archive import Archive
-from replayer.read.positions import OffsetRange
-from replayer.read.request import SKIPS
-from replayer.read.selection import Selection
+from blockgz.archive.archive import Archive
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.request import SKIPS
+from blockgz.archive.selection import Selection
 from replayer.replay.ledger import refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan

@@ -12,17 +12,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import STOP, SkipDamage
+from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.rows import to_rows
+from blockgz.archive.selection import Selection, selected
+from blockgz.archive.topics import TopicPartitions, parse_partitions, parse_topic
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import TaskFailed, carry_errors
 from blockgz.topic_patterns import is_pattern, matching
 from index_format.records import SCHEMA
-from replayer.place import ArchivePlace, opened
-from replayer.read.archive import Archive
-from replayer.read.damage import STOP, SkipDamage
-from replayer.read.positions import OffsetRange
-from replayer.read.rows import to_rows
-from replayer.read.selection import Selection, selected
-from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic
 from replayer.spark.background import iterated
 from replayer.spark.decoding.rows import RowDecoder
 from replayer.spark.source.planning import PartitionRange

@@ -8,15 +8,15 @@ from functools import partial, reduce
 
 from pyspark.sql import SparkSession
 
+from blockgz.archive.damage import STOP, LostRange, SkipDamage
+from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Reading, Selection
 from blockgz.errors import BrokerUnreachable, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import spark_errors
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
-from replayer.place import ArchivePlace, opened
-from replayer.read.damage import STOP, LostRange, SkipDamage
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Reading, Selection
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline

@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.prefetch import streamed
 from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
-from replayer.place import ArchivePlace, opened
-from replayer.read.partition import ArchivedPartition
-from replayer.read.prefetch import streamed
 from replayer.spark.jobs.reading import named_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks, unwatched

@@ -8,14 +8,14 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, Observation, SparkSe
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
+from blockgz.archive.cuts import Cut
+from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.request import SelectionRequest
+from blockgz.archive.selection import cuts_of, notes_of
 from blockgz.errors import UsageError
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import spark_errors
 from index_format.chunk_index import Gap
-from replayer.place import ArchivePlace, opened
-from replayer.read.cuts import Cut
-from replayer.read.request import SelectionRequest
-from replayer.read.selection import cuts_of, notes_of
 from replayer.spark.jobs.reading import Skipped, named_topics, records, skipped_ranges
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values
 from replayer.spark.source.planning import PartitionRange, Portion, range_of, shared_out

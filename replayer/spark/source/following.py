@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.place import opened
 from index_format.keys import TopicFolder, parse_topic_folder
-from replayer.place import opened
-from replayer.read.partition import ArchivedPartition
 from replayer.spark.source import planning
 from replayer.spark.source.logs import Listing, LogPart, each_of, log_parts
 from replayer.spark.source.options import SourceOptions

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.prefetch import prefetched, streamed
 from blockgz.errors import NotInArchive
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
-from replayer.read.archive import Archive
-from replayer.read.partition import ArchivedPartition
-from replayer.read.prefetch import prefetched, streamed
 from replayer.spark.source.options import Subscription
 
 T = TypeVar("T")

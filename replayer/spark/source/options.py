@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest, Position
 from blockgz.config.connect_names import SPARK_NAMES
 from blockgz.errors import UsageError
 from blockgz.spark.options import FormatOptions, bad_value, json_object
@@ -15,8 +17,6 @@ from blockgz.store.s3_settings import CONNECTION, S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder
-from replayer.place import ArchivePlace
-from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position
 from replayer.spark.source.decoding import OPTIONS as DECODING_OPTIONS
 from replayer.spark.source.decoding import Decoding, parse_decoding
 

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Damaged
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest, Position, resolve_position, seek_time
 from blockgz.errors import UsageError
 from blockgz.units import timestamp_text
 from index_format.chunk_index import ERASED, UNVERIFIED
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
-from replayer.read.archive import Archive
-from replayer.read.damage import Damaged
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position, resolve_position, seek_time
 from replayer.spark.source.logs import Listing, Stretch, each_of, log_parts
 from replayer.spark.source.options import Bound, SourceOptions, named_in, position_in
 

@@ -16,11 +16,11 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from blockgz.archive.partition import ArchivedPartition
 from index_format.chunk_index import BlockEntry
 from index_format.marker import ChunkEntry
 from index_format.records import NO_TIMESTAMP
 from index_format.seek import TimeBounded
-from replayer.read.partition import ArchivedPartition
 from replayer.spark.source.logs import Stretch, each_of
 
 Bounds = Mapping[str, tuple[Any, Any]]

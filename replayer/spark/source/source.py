@@ -13,16 +13,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from blockgz.archive.damage import STOP, Unreadable
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.place import opened
+from blockgz.archive.positions import Earliest, Position
+from blockgz.archive.rows import HEADERS, INCARNATION, to_rows
+from blockgz.archive.selection import scan
 from blockgz.spark.errors import ReadFailed, report_errors
 from blockgz.spark.shipping import Shipped
 from index_format.keys import parse_topic_folder
 from index_format.records import SCHEMA
-from replayer.place import opened
-from replayer.read.damage import STOP, Unreadable
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import Earliest, Position
-from replayer.read.rows import HEADERS, INCARNATION, to_rows
-from replayer.read.selection import scan
 from replayer.spark.background import iterated
 from replayer.spark.source import planning
 from replayer.spark.source.decoding import DecodedRows, decoded_rows

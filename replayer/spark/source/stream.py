@@ -6,7 +6,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from replayer.read.positions import Latest
+from blockgz.archive.positions import Latest
 from replayer.spark.source import following
 from replayer.spark.source.decoding import DecodedRows
 from replayer.spark.source.logs import Listing

@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.errors import Diverged
+from blockgz.archive.positions import Earliest
 from blockgz.spark.errors import ReadFailed
 from index_format.errors import KeyMissing
 from index_format.records import Record
 from replayer.cli import main as replayer_main
-from replayer.read.positions import Earliest
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import PartitionRange
 from replayer.spark.source.source import BatchReader, Task

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.batch_producer import BatchProducer, batch_producer
 from blockgz.store.address import LocalAddress
@@ -22,7 +23,6 @@ from index_format.records import Record
 from replayer.cli import main
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
-from replayer.place import ArchivePlace
 from replayer.serve.replays import Replays
 from replayer.serve.settings import Access, ServeSettings
 from tests.support.archives import ArchiveWriter, records

@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from blockgz.archive.place import ArchivePlace
 from replayer.cli import main
 from replayer.cli.options.job_options import open_jobs
-from replayer.place import ArchivePlace
 from replayer.restore.document import Followed, RestorePlan, TopicToRestore, plan_text
 from replayer.restore.folder import RestoreFolder, RestoreRecord
 from tests.support.archives import ArchiveWriter, records

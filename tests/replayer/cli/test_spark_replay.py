@@ -205,7 +205,7 @@ def test_an_end_in_doubt_is_chosen_once(
     done = program(*args, "--at-rule", "majority")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["records"] == 1200
-    monkeypatch.setattr("replayer.read.selection.find_cut", lambda *_: pytest.fail("the ends are recorded"))
+    monkeypatch.setattr("blockgz.archive.selection.find_cut", lambda *_: pytest.fail("the ends are recorded"))
     again = program(*args, "--resume")
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["records_before"] == 1200

@@ -18,8 +18,8 @@ from replayer.coverage.partition_coverage import (
     topic_coverage,
 )
 from replayer.coverage.picture import LEFT, WIDTH, CoverageRow, svg
-from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, records
+from tests.support.opened import Opened
 
 SPACE = {"s": "http://www.w3.org/2000/svg"}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.archive.archive import Archive
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
@@ -12,7 +13,6 @@ from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
 from index_format.keys import TopicFolder, dated_key, groups_home
 from replayer.groups.positions import archived_groups, meant_groups, positions_in_csv, positions_of
 from replayer.kafka.groups import GroupOffset
-from replayer.read.archive import Archive
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
 
 

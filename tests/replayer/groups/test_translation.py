@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection
 from blockgz.record_filter import Condition, KeyIn, Not, RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.errors import ReplayRefused
 from replayer.groups.translation import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate
-from replayer.read.archive import Archive
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection
 from replayer.replay.jobs.folder import LaneBegin, Segment
 from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
 from replayer.replay.ledger import SourceProgress

@@ -12,7 +12,7 @@ import pytest
 
 import archiver
 import replayer
-from replayer.read.damage import Verdict
+from blockgz.archive.damage import Verdict
 from tests.support.archives import ArchiveWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 

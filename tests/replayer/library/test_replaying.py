@@ -5,11 +5,11 @@ from contextlib import closing
 import pytest
 
 import replayer
+from blockgz.archive.damage import Verdict
+from blockgz.archive.topics import TopicPartitions
 from index_format.records import iter_records
 from replayer.kafka.reader import KafkaReader
 from replayer.library.replaying import ReplayChoice, replay_request
-from replayer.read.damage import Verdict
-from replayer.read.topics import TopicPartitions
 from replayer.replay.request import ReplayRequest, Shape
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster

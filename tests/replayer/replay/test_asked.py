@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from blockgz.archive.request import SelectionRequest
+from blockgz.archive.topics import parse_topic
 from blockgz.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from replayer.errors import ReplayRefused
-from replayer.read.request import SelectionRequest
-from replayer.read.topics import parse_topic
 from replayer.replay.asked import asked_of, shape_asked
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.request import ReplayRequest, Shape

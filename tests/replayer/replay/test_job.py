@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blockgz.archive.positions import OffsetRange
 from blockgz.errors import UsageError
 from replayer.errors import ReplayRefused
-from replayer.read.positions import OffsetRange
 from replayer.replay.job import Job, first_positions, make_job, refuse_other_job, rewritten_since
 from replayer.replay.ledger import (
     MAX_METADATA_BYTES,

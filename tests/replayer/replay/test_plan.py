@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.archive.positions import Budget
+from blockgz.archive.request import SKIPS, DamagePolicies
+from blockgz.archive.selection import Reading
 from blockgz.record_filter import KeyIn, RecordFilter
 from index_format.errors import CorruptBlock
-from replayer.read.positions import Budget
-from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.selection import Reading
 from replayer.replay.plan import TimeBounds, describe_source
 from tests.support.archives import ArchiveWriter, records
 from tests.support.selections import selections_of

@@ -8,6 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Reading, Selection
 from blockgz.kafka.kernel_choice import KERNEL
 from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
@@ -19,9 +22,6 @@ from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import NewTopic, parse_config
-from replayer.read.archive import Archive
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Reading, Selection
 from replayer.replay.plan import RecordPlace, TimeBounds, describe_source, find_refusable, largest_block
 from replayer.replay.prepare import lifted_settings
 from replayer.replay.result import LaneResult, ReplayResult

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from blockgz.archive.selection import Selection
 from index_format.records import Record
 from replayer.errors import CommitLost
-from replayer.read.selection import Selection
 from replayer.replay.ledger import LanePosition
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline, RoutedBatch, ScannedBatch

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from blockgz.archive.selection import Selection
 from index_format.records import Record
 from replayer.errors import ReplayRefused
-from replayer.read.selection import Selection
 from replayer.replay.job import continued, followed, followed_positions
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.log import FolderLog

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from blockgz.archive.selection import Selection
 from blockgz.store.local import LocalStore
 from index_format.records import Record, iter_records
 from replayer.errors import CommitLost, DeliveryFailed, Fenced, JobTakenOver, TargetChanged
-from replayer.read.selection import Selection
 from replayer.replay.jobs.folder import JobFolder, runs_in
 from replayer.replay.jobs.log import FolderLog
 from replayer.replay.ledger import LanePosition, decode_position

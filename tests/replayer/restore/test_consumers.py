@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import GroupPlan, PlannedGroup
 from replayer.groups.translation import LaneTranslation
 from replayer.kafka.groups import GroupOffset
-from replayer.read.archive import Archive
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
 from replayer.restore.document import RestoreGroups, RestorePlan
 from replayer.restore.request import Surroundings

@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import AtOffset, BeforeTime
 from blockgz.errors import UsageError
-from replayer.read.archive import Archive
-from replayer.read.positions import AtOffset, BeforeTime
 from replayer.restore.document import (
     RestoreGroups,
     RestorePlan,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from blockgz.archive.damage import Verdict
 from blockgz.errors import NotInArchive
-from replayer.read.damage import Verdict
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.drill import Drill, drill_document, sampled
 from replayer.restore.topic_replay import TopicOutcome

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
 from blockgz.errors import BrokerUnreachable
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
@@ -15,7 +16,6 @@ from index_format import objects
 from index_format.inventory import ended
 from index_format.keys import TopicFolder, inventory_key
 from replayer.errors import JobTakenOver, ReplayRefused
-from replayer.read.archive import Archive
 from replayer.restore.document import Followed, RestorePlan
 from replayer.restore.folder import RestoreFolder, StandbyReport, SwitchOver, TopicStand
 from replayer.restore.following import StandbyRun

@@ -7,6 +7,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
@@ -18,7 +19,6 @@ from index_format.identity import TopicConfig
 from index_format.inventory import Incarnation, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
 from replayer.groups.renaming import GroupMap, compiled_rule
-from replayer.read.archive import Archive
 from replayer.restore.document import RestoreGroups, RestorePlan
 from replayer.restore.planning import found_topics
 from replayer.restore.request import RestoreRequest, Surroundings

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from blockgz.archive.archive import Archive
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.read.archive import Archive
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.restore.choosing import topic_job
 from replayer.restore.document import RestorePlan

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
-from replayer.read.archive import Archive
 from replayer.restore.document import RestorePlan, TopicLeftOut
 from replayer.restore.folder import StandbyReport, TopicStand
 from replayer.restore.request import Surroundings

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.archive.archive import Archive
 from blockgz.errors import NoArchiveThere, NotInArchive
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from blockgz.store.reader import CountingReader
-from replayer.read.archive import Archive
 from replayer.serve import archive_view
 from replayer.serve.archive_view import ArchiveView
 from tests.support.archives import ArchiveWriter, records

@@ -11,13 +11,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import NotInArchive, StoreBusy, StoreUnavailable, UsageError, exit_code
 from blockgz.store.address import LocalAddress, S3Address
 from blockgz.store.opening import open_store
 from blockgz.store.s3_settings import S3Settings
 from index_format.ancestor.payloads import OldFormat
 from replayer.cli.replay import command as replay_command
-from replayer.place import ArchivePlace
 from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState, read_control
 from replayer.replay.jobs.folder import JobFolder, JobUndone
 from replayer.replay.jobs.lock import held

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from blockgz.store.reader import PassingReader
@@ -16,8 +18,6 @@ from index_format import marker as marker_module
 from index_format.chunk_index import Gap
 from index_format.keys import Conflict, ObjectKey, ObjectKind, parse_key
 from index_format.marker import Continues, Marker, claimed, decode_marker, encode
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
 from replayer.verify import above_marker
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import PartitionReport

@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from blockgz.archive.damage import Verdict
+from blockgz.archive.positions import OffsetRange
 from index_format.chunk_index import Gap
 from index_format.records import Record, batch_from_records
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
-from replayer.read.damage import Verdict
-from replayer.read.positions import OffsetRange
 from replayer.verify.comparison import compare_copy, compare_source, relation_of
 from replayer.verify.findings import ComparisonReport, Difference, Excused, PartitionComparison, Relation
 from tests.support.archives import ArchiveWriter, records

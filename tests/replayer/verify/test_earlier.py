@@ -8,6 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
+from blockgz.archive.topics import parse_topic
 from blockgz.errors import UsageError
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
@@ -15,9 +18,6 @@ from index_format import marker as marker_module
 from index_format.chunk_index import Gap
 from index_format.keys import Conflict
 from index_format.marker import encode, inserted
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
-from replayer.read.topics import parse_topic
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, compare_with, parse_report
 from replayer.verify.findings import ArchiveReport, EarlierFindings

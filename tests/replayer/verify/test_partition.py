@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import LostRange, Verdict
+from blockgz.archive.positions import OffsetRange
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format import objects
@@ -17,18 +20,15 @@ from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import INDEX_SUFFIXES
 from index_format.marker import encode, entry_of, inserted
 from index_format.records import Record
-from replayer.read.archive import Archive
-from replayer.read.damage import LostRange, Verdict
-from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth
 from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, read_chain, verify_partition
 from replayer.verify.survey import read_identity
 from replayer.verify.verifying import VerifyWork, verify_archive
 from tests.index_format.builders import record
-from tests.replayer.conftest import Opened
 from tests.support import chain
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
+from tests.support.opened import Opened
 
 
 def verified(root: Path, depth: Depth = Depth.RECORDS) -> PartitionReport:
@@ -310,7 +310,7 @@ def test_a_catalog_that_cannot_be_read_any_more_is_reported(opened: Opened, writ
 def test_a_catalog_is_not_remembered_forever(
     opened: Opened, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replayer.read.partition.REMEMBERED_CATALOGS", 3)
+    monkeypatch.setattr("blockgz.archive.partition.REMEMBERED_CATALOGS", 3)
     writer.partition("orders", 0).pretend(range(1000))
 
     async def walked(archive: Archive) -> tuple[int, int]:

@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from blockgz.archive.damage import LostRange
+from blockgz.archive.positions import OffsetRange
 from index_format.marker import encode as encode_marker
 from index_format.objects import encode
 from index_format.records import canonical_bytes
 from replayer.cli import main
-from replayer.read.damage import LostRange
-from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.findings import PartitionReport
 from tests.support.archives import ArchiveWriter, PartitionWriter, records

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection
 from index_format import objects
 from index_format.chunk_index import Erased
 from index_format.marker import encode
 from index_format.records import Record, batch_from_records
 from replayer.cli.report import print_report
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.archive import Archive
-from replayer.read.damage import Verdict
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection
 from replayer.verify.above_marker import list_above
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.comparison import compare_source

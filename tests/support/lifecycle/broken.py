@@ -23,12 +23,12 @@ from archiver.maintain import maintained, sweep
 from archiver.maintain.rewrite import committing, intent, layout, pruning, replacing
 from archiver.maintain.rewrite.tree import Run as Neighbours
 from archiver.maintain.rewrite.tree import read_catalogs
+from blockgz.archive import partition
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKind, catalog_level
 from index_format.marker import MAX_RETIRED, CatalogReference, ChunkEntry, Maintenance, Marker, Rewriting
-from replayer.read import partition
 from tests.support.lifecycle import maintainers
 from tests.support.lifecycle.schedule import Violation, run
 from tests.support.lifecycle.world import GRACE

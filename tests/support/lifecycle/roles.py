@@ -11,14 +11,14 @@ from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from archiver.commit.recovery import claim_and_fold, close_folder, take_over
 from archiver.errors import FolderClosed, OwnedByAnother, SalvageRefused
+from blockgz.archive.archive import Archive
+from blockgz.archive.lookup import Found, Hole, InGap, Lost, Outcome, look_up_all
+from blockgz.archive.partition import ArchivedPartition
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Maintenance
-from replayer.read.archive import Archive
-from replayer.read.lookup import Found, Hole, InGap, Lost, Outcome, look_up_all
-from replayer.read.partition import ArchivedPartition
 from tests.support.chunks import POLICY, finished_chunk
 from tests.support.lifecycle.coroutines import AskingReader, as_process
 from tests.support.lifecycle.monitor import Harm, Json, body_of, parsed, records_of, sha256_of

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase import running
 from archiver.maintain.rewrite import committing
-from replayer.read import lookup
-from replayer.read.partition import ArchivedPartition
+from blockgz.archive import lookup
+from blockgz.archive.partition import ArchivedPartition
 from tests.support.lifecycle.broken import retired_not_spared
 from tests.support.operations.sequences import Disagreement, run, tools_at_hand
 

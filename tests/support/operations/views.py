@@ -2,11 +2,11 @@
 
 from contextlib import aclosing
 
+from blockgz.archive.lookup import Found, InGap, Outcome
+from blockgz.archive.paging import Missing, Page, page_before, page_from
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.selection import scan
 from index_format.records import Record, iter_records
-from replayer.read.lookup import Found, InGap, Outcome
-from replayer.read.paging import Missing, Page, page_before, page_from
-from replayer.read.partition import ArchivedPartition
-from replayer.read.selection import scan
 from tests.support.operations.model import Answer
 
 

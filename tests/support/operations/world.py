@@ -40,6 +40,14 @@ from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.rewrite import planning
 from archiver.maintain.rewrite.intent import Outcome, maintenance_of
 from archiver.maintain.rewrite.pruning import Keep
+from blockgz.archive import lookup
+from blockgz.archive.archive import Archive
+from blockgz.archive.cuts import find_cut
+from blockgz.archive.follow import last_records
+from blockgz.archive.group_tables import EndsAround
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import AtTime, BeforeTime, Earliest, OffsetRange
+from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError
 from blockgz.record_filter import KeyIn, RecordFilter
 from index_format import objects
@@ -49,14 +57,6 @@ from index_format.keys import FLOORS_FOLDER, PartitionKeys, archive_key
 from index_format.marker import MAX_RETIRED, decode_marker
 from index_format.records import Record, iter_records
 from replayer.coverage.partition_coverage import partition_coverage
-from replayer.read import lookup
-from replayer.read.archive import Archive
-from replayer.read.cuts import find_cut
-from replayer.read.follow import last_records
-from replayer.read.group_tables import EndsAround
-from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import AtTime, BeforeTime, Earliest, OffsetRange
-from replayer.read.selection import Selection
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition
 from tests.support.chunks import GROUP, POLICY, finished_chunk, identity_of

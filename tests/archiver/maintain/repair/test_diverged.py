@@ -29,15 +29,15 @@ from archiver.maintain.rewrite.committing import Change, commit
 from archiver.maintain.rewrite.intent import Outcome, begin
 from archiver.maintain.rewrite.pruning import Below
 from archiver.maintain.sweep import plan_sweep, sweep
+from blockgz.archive.archive import Archive
+from blockgz.archive.follow import Followed, Follower
+from blockgz.archive.lookup import Found, look_up_all
+from blockgz.archive.partition import ArchivedPartition, summarize
+from blockgz.archive.selection import scan
 from index_format import marker as markers
 from index_format.chunk_index import Gap
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Continues
-from replayer.read.archive import Archive
-from replayer.read.follow import Followed, Follower
-from replayer.read.lookup import Found, look_up_all
-from replayer.read.partition import ArchivedPartition, summarize
-from replayer.read.selection import scan
 from replayer.spark.source import following
 from replayer.spark.source.logs import parts_of
 from replayer.verify.chunk_checks import Depth

@@ -15,12 +15,12 @@ from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import plan_sweep, sweep
+from blockgz.archive.archive import Archive
+from blockgz.archive.selection import scan
 from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import exit_code
 from index_format.errors import KeyMissing
 from index_format.keys import ENCRYPTED_SUFFIX
-from replayer.read.archive import Archive
-from replayer.read.selection import scan
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition
 from tests.archiver.maintain.repair.test_diverged import Cluster, rewritten

@@ -12,12 +12,12 @@ from archiver.commit.recovery import take_over
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
+from blockgz.archive.archive import Archive
+from blockgz.archive.lookup import Found, look_up_all
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.keys import CATALOGS_FOLDER
 from index_format.marker import ChunkCatalog, Marker, decode_marker
 from index_format.objects import decode
-from replayer.read.archive import Archive
-from replayer.read.lookup import Found, look_up_all
 from tests.support.archives import ARCHIVE_ID, MemoryArchiveWriter, records
 from tests.support.chunks import POLICY, identity_of
 from tests.support.maintained import Maintainer

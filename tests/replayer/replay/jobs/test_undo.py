@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from blockgz.archive.positions import OffsetRange
 from blockgz.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.kafka.topic_facts import Watermarks
-from replayer.read.positions import OffsetRange
 from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneBegin, Segment
 from replayer.replay.jobs.summary import JobSigns, job_signs, job_state
 from replayer.replay.jobs.undo import (

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection, erased_ranges
 from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
-from replayer.read.archive import Archive
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection, erased_ranges
 from replayer.replay.jobs.folder import LaneBegin, Segment
 from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
 from replayer.replay.pipeline import Pipeline

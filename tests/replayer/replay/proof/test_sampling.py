@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection
 from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
-from replayer.read.archive import Archive
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.proof import sampling

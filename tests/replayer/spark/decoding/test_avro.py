@@ -14,9 +14,9 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
 from index_format.records import batch_from_records
-from replayer.read.rows import to_rows
 from replayer.spark.decoding import schema_registry as registry_module
 from replayer.spark.decoding.avro import AvroDecoder, arrow_type, avro_decoder, latest_avro, plain
 from replayer.spark.decoding.rows import RowDecoder, TextDecoder

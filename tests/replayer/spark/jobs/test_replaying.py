@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
+from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.positions import OffsetRange
+from blockgz.archive.selection import Selection
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import FormatError
-from replayer.place import ArchivePlace, opened
-from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection
 from replayer.replay.job import Job
 from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
 from replayer.replay.pipeline import Pipeline

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from blockgz.archive.damage import LostRange
+from blockgz.archive.place import ArchivePlace
 from blockgz.errors import ObjectMissing, UsageError
 from blockgz.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from blockgz.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
-from replayer.place import ArchivePlace
-from replayer.read.damage import LostRange
 from replayer.replay.job import Job
 from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.pipeline import KeepPartitions, Pipeline

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.place import ArchivePlace, opened
 from blockgz.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
 from replayer.cli import main
-from replayer.place import ArchivePlace, opened
-from replayer.read.archive import Archive
 from replayer.spark.jobs.verifying import (
     NOTHING_MORE,
     TASK_CHUNKS,

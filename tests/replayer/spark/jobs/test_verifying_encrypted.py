@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.archive.place import ArchivePlace
 from blockgz.store.address import LocalAddress
-from replayer.place import ArchivePlace
 from replayer.verify.chunk_checks import EVERY_CHUNK, Depth
 from tests.archiver.spark.test_sink import Sink, at
 from tests.replayer.spark.jobs.test_verifying import both

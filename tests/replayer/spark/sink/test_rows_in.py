@@ -5,10 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from blockgz.archive.rows import to_rows
 from blockgz.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
-from replayer.read.rows import to_rows
 from replayer.spark.sink.rows_in import Columns, Part, RowReader, check_columns
 
 SOURCE = {

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from blockgz.archive.rows import to_rows
 from blockgz.errors import NoSuchTopic, UsageError
 from index_format.records import Record, batch_from_records
 from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
-from replayer.read.rows import to_rows
 from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.spark import lanes
 from replayer.spark.sink import rows_out

@@ -11,10 +11,10 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from blockgz.archive.positions import Earliest
 from blockgz.errors import UsageError
 from blockgz.spark.errors import ReadFailed
 from index_format.records import Record
-from replayer.read.positions import Earliest
 from replayer.spark.source.options import parse_options
 from replayer.spark.source.source import batch_reader, schema_of
 from tests.support.archives import ArchiveWriter, records

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from blockgz.archive.archive import Archive
+from blockgz.archive.place import ArchivePlace
+from blockgz.archive.positions import Earliest, Latest
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import PassingReader
 from index_format.marker import Continues
-from replayer.place import ArchivePlace
-from replayer.read.archive import Archive
-from replayer.read.positions import Earliest, Latest
 from replayer.spark.source import following
 from replayer.spark.source.following import Offsets
 from replayer.spark.source.logs import LISTED_SECONDS, Listing

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest
 from blockgz.errors import UsageError
 from blockgz.store.address import Address, LocalAddress, S3Address
 from blockgz.store.s3_settings import S3Settings
 from index_format.keys import TopicFolder
-from replayer.read.positions import AtOffset, AtTime, Earliest, Latest
 from replayer.spark.source.options import Bound, SourceOptions, Subscription, parse_options, position_in
 
 LEAST = {"path": "./archive", "subscribe": "orders"}

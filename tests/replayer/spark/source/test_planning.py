@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from blockgz.archive.place import opened
+from blockgz.archive.positions import Earliest
+from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.spark.columns import KAFKA_COLUMNS
 from index_format.chunk_index import Gap
 from index_format.marker import Continues
 from index_format.records import batch_from_records
-from replayer.place import opened
-from replayer.read.positions import Earliest
-from replayer.read.rows import to_rows
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options

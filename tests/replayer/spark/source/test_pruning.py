@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from replayer.place import opened
-from replayer.read.positions import Earliest
+from blockgz.archive.place import opened
+from blockgz.archive.positions import Earliest
 from replayer.spark.source import planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import PartitionRange

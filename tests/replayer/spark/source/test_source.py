@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
+from blockgz.archive.positions import Earliest
 from blockgz.spark.errors import ReadFailed
-from replayer.read.positions import Earliest
 from replayer.spark.source.options import parse_options
 from replayer.spark.source.source import FilteredReader
 from tests.support.archives import ArchiveWriter, records

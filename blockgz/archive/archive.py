@@ -1,0 +1,380 @@
+"""Opening an archive and its topics: which there are, and the marker of each partition."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from blockgz.archive.damage import Damaged
+from blockgz.archive.partition import ArchivedPartition, ObjectCache
+from blockgz.encryption.keyring import Keyring
+from blockgz.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing, listed
+from blockgz.store.reader import ObjectReader
+from index_format import objects
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.identity import TopicConfig, TopicInfo
+from index_format.keys import (
+    ARCHIVE_OBJECT,
+    LAYOUTS,
+    MARKER_OBJECT,
+    TOPIC_CONFIG_OBJECT,
+    TOPIC_OBJECT,
+    PartitionKeys,
+    TopicFolder,
+    ancestor_marker_partition,
+    ancestor_marker_prefix,
+    archive_key,
+    parse_topic_folder,
+    partition_folders,
+    topic_folders,
+    topic_home,
+)
+from index_format.marker import decode_marker
+
+CONCURRENT_MARKERS = 32
+
+
+class DamagedPartition(NamedTuple):
+    """A partition that is there and cannot be opened."""
+
+    partition: int
+    error: BlockgzError
+
+
+class SurveyedTopic(NamedTuple):
+    """The partitions of a topic, in order of their numbers."""
+
+    partitions: tuple[ArchivedPartition, ...]
+    damaged: tuple[DamagedPartition, ...]
+
+
+class OtherArchive(Protocol):
+    """An archive of another kind that can be read as if it were a current one."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its reader should know, for people."""
+
+    def folders(self) -> tuple[TopicFolder, ...]:
+        """Its topics, in order."""
+
+    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, in order."""
+
+    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        """One of its partitions; None where it has no such."""
+
+
+class Archive:
+    """An archive at one address."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
+        find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
+        cache: ObjectCache | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
+        """`find_other` looks for an archive of another kind, once, where there is no current one."""
+        self.reader = reader
+        self.max_block_bytes = max_block_bytes
+        self.keyring = keyring
+        self._cache = cache
+        self._layouts = tuple(LAYOUTS)
+        self._find_other = find_other
+        self._finding = asyncio.Lock()
+        self.other: OtherArchive | None = None
+        """The archive of another kind that was found."""
+        self._pinned: dict[str, list[TopicFolder]] | None = None
+        """By topic its folders, where they were listed once for all."""
+
+    @property
+    def layout(self) -> str:
+        """The archive's layout, once something of it has been found; the default one before."""
+        return self._layouts[0]
+
+    async def pinned(self) -> "Archive":
+        """The same archive with the topics that it has now: for who goes through all of them. Raises NoArchiveThere."""
+        folders = await self.find()
+        same = copy(self)
+        same._pinned = {}
+        for folder in folders:
+            same._pinned.setdefault(folder.topic, []).append(folder)
+        return same
+
+    async def topics(self) -> tuple[str, ...]:
+        """The names of all archived topics, without older incarnations; raises NoArchiveThere."""
+        return tuple(sorted({folder.topic for folder in await self.find()}))
+
+    async def all_incarnations(self) -> tuple[str, ...]:
+        """Every incarnation of every topic, by a name that means it: `orders`, or `orders~1` where there are more."""
+        folders = await self.find()
+        several = {folder.topic for folder in folders if folder.incarnation > 1}
+        return tuple(f"{topic}~{incarnation}" if topic in several else topic for topic, incarnation in sorted(folders))
+
+    async def incarnations(self, topic: str) -> tuple[TopicFolder, ...]:
+        """The archived incarnations of a plain topic name, oldest first; raises NotInArchive or NoArchiveThere."""
+        if self._pinned is not None and topic in self._pinned:
+            return tuple(sorted(self._pinned[topic]))
+        folders = await self.find()
+        mine = sorted(folder for folder in folders if folder.topic == topic)
+        if not mine:
+            topics = sorted({folder.topic for folder in folders})
+            raise NotInArchive(
+                f"topic {topic} is not in the archive",
+                why=f"{self.reader.address} holds {listed(topics, 'no topics')}",
+                remedy=("choose one of these, or " if topics else "")
+                + f"archive the topic first: archiver run {topic} --once",
+            )
+        return tuple(mine)
+
+    async def partitions(self, topic: str) -> tuple[int, ...]:
+        """The numbers of the topic's archived partitions; raises NotInArchive or NoArchiveThere.
+
+        A plain name means the newest incarnation that has a partition.
+        """
+        numbers = [await self.partitions_in(folder) for folder in await self._folders_of(topic)]
+        return tuple(sorted({number for each in numbers for number in each}))
+
+    async def folder_of(self, topic: str) -> TopicFolder:
+        """The incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere.
+
+        Where some partitions went on in folders behind it, because their log was truncated, the first of these.
+        """
+        return (await self._folders_of(topic))[0]
+
+    async def whole_topic(self, folder: str) -> str:
+        """What means a topic that begins in that folder: its plain name, where it may go on in later folders.
+
+        Raises as `folder_of`.
+        """
+        first = parse_topic_folder(folder)
+        same = await self.pinned()
+        folders = await same._folders_of(first.topic)
+        if folders[0] != first:
+            return folder
+        # A newer topic of which nothing is archived yet is what the markers of this one may name as its successor.
+        is_newest = folders[-1] == (await same.incarnations(first.topic))[-1]
+        return first.topic if is_newest or len(folders) > 1 else folder
+
+    async def _folders_of(self, topic: str) -> Sequence[TopicFolder]:
+        folder = parse_topic_folder(topic)
+        incarnations = await self.incarnations(folder.topic)
+        if "~" not in topic:
+            for position in range(len(incarnations), 0, -1):
+                if await self.partitions_in(incarnations[position - 1]):
+                    return await self._same_topic(incarnations[:position])
+        if folder not in incarnations:
+            raise NotInArchive(f"{topic} is not in the archive", why=f"there is {listed(map(str, incarnations))}")
+        return [folder]
+
+    async def _same_topic(self, incarnations: Sequence[TopicFolder]) -> Sequence[TopicFolder]:
+        """The last of some incarnations and those right before it that hold the same topic, by its id."""
+        if len(incarnations) == 1 or self.other is not None:
+            return incarnations[-1:]
+        ids = await asyncio.gather(*(self._topic_info(folder) for folder in incarnations))
+        first = len(incarnations) - 1
+        while first and ids[first] is not None and ids[first - 1] == ids[first]:
+            first -= 1
+        return incarnations[first:]
+
+    async def _topic_info(self, folder: TopicFolder) -> tuple[str | None] | None:
+        """The id of a folder's topic; None where that is not to be had."""
+        key = topic_home(self.layout, folder) + TOPIC_OBJECT
+        try:
+            return (objects.decode(await self.reader.get(key, objects.MAX_OBJECT_BYTES), TopicInfo, key).topic_id,)
+        except Damaged:
+            return None
+
+    async def topic_config(self, topic: str) -> TopicConfig | None:
+        """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
+        key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
+        try:
+            body = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+        except ObjectMissing:
+            return None
+        return objects.decode(body, TopicConfig, key)
+
+    async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
+        """Where the objects of a partition are, whether or not it has a marker."""
+        return LAYOUTS[self.layout](await self.folder_of(topic), partition)
+
+    async def open_partition(self, topic: str, partition: int) -> ArchivedPartition:
+        """The partition of `orders`, the newest incarnation, or of the one that `orders~2` names. One request.
+
+        Raises NotInArchive or NoArchiveThere (found out by listing, then only), ObjectMissing where there is a
+        partition without its marker, AccessDenied, or a FormatError.
+        """
+        folder, pinned = parse_topic_folder(topic), "~" in topic
+        found = await self._read_marker(folder, partition)
+        if found is None and not pinned:
+            found = await self._read_marker(folder._replace(incarnation=2), partition)
+            if found is None:
+                newest = reversed(await self.incarnations(folder.topic))
+                unread = [each for each in newest if each.incarnation > 2 or self.other is not None]
+                for each in unread:
+                    found = found or await self._read_marker(each, partition)
+        while found is not None and not pinned and found.marker.successor is not None:
+            successor = _successor(found)
+            found = await self._read_marker(successor, partition)
+            if found is None:
+                raise NotInArchive(
+                    f"partition {partition} of {topic} is not in the archive",
+                    why=f"the topic was created again as {successor}, and this partition has not been archived since",
+                    remedy=f"name the previous incarnation, such as {folder.topic}~{successor.incarnation - 1}",
+                )
+        if found is None:
+            raise await self._no_partition(topic, partition)
+        return await self._with_older(found)
+
+    async def _with_older(self, newest: ArchivedPartition) -> ArchivedPartition:
+        """The partition with what folders before it hold, where its log was truncated."""
+        continues = newest.marker.continues
+        if not continues:
+            return newest
+        folder = _named_folder(newest, continues.folder)
+        older = await self._read_marker(folder, newest.partition)
+        if older is None:
+            raise ObjectMissing(LAYOUTS[self.layout](folder, newest.partition).marker)
+        return await (await self._with_older(older)).continued_by(newest, continues.offset)
+
+    async def _reopened(self, folder: TopicFolder, partition: int, reader: ObjectReader) -> ArchivedPartition:
+        """The partition that ends in a folder, as its marker is now; raises as `open_partition`."""
+        same = copy(self)
+        same.reader = reader
+        found = await same._read_marker(folder, partition)
+        if found is None:
+            raise ObjectMissing(LAYOUTS[self.layout](folder, partition).marker)
+        return await same._with_older(found)
+
+    async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
+        """The named partitions, or all that are archived, in order of their numbers; raises as `open_partition`."""
+        opened = await self.survey_topic(topic, partitions)
+        for damaged in opened.damaged:
+            raise damaged.error
+        return opened.partitions
+
+    async def survey_topic(self, topic: str, partitions: Sequence[int] | None = None) -> SurveyedTopic:
+        """The same, with those apart whose marker is damaged or missing."""
+        numbers = await self.partitions(topic) if partitions is None else sorted(set(partitions))
+        limit = asyncio.Semaphore(CONCURRENT_MARKERS)
+
+        async def opened(number: int) -> ArchivedPartition | DamagedPartition:
+            async with limit:
+                try:
+                    return await self.open_partition(topic, number)
+                except Damaged as error:
+                    return DamagedPartition(number, error)
+
+        found = await asyncio.gather(*(opened(number) for number in numbers))
+        return SurveyedTopic(
+            tuple(each for each in found if isinstance(each, ArchivedPartition)),
+            tuple(each for each in found if isinstance(each, DamagedPartition)),
+        )
+
+    async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        if self.other is not None:
+            return await self.other.open_partition(folder, partition)
+        denied: AccessDenied | None = None
+        for layout in self._layouts:
+            keys: PartitionKeys = LAYOUTS[layout](folder, partition)
+            try:
+                body = await self.reader.get(keys.marker, objects.MAX_OBJECT_BYTES)
+            except ObjectMissing:
+                continue
+            except AccessDenied as error:
+                denied = denied or error
+                continue
+            self._layouts = (layout,)
+            marker = decode_marker(body, keys.marker)
+            if (marker.topic, marker.partition) != (folder.topic, partition):
+                raise MalformedObject(
+                    f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
+                )
+            reopen = partial(self._reopened, folder, partition)
+            limit, cache, keyring = self.max_block_bytes, self._cache, self.keyring
+            return ArchivedPartition(self.reader, keys, marker, limit, cache, (), reopen, keyring)
+        if denied is not None:
+            raise denied
+        return None
+
+    async def find(self) -> tuple[TopicFolder, ...]:
+        """The folders of all topics, each incarnation, in order; settles what kind of archive it is.
+
+        Raises NoArchiveThere.
+        """
+        if self._pinned is not None:
+            return tuple(folder for folders in self._pinned.values() for folder in folders)
+        if self.other is not None:
+            return self.other.folders()
+        for layout in self._layouts:
+            home = archive_key(layout).removesuffix(ARCHIVE_OBJECT)
+            folders = tuple(topic_folders(await self.reader.folders(home)))
+            if folders or await self._has_archive_object(layout):
+                self._layouts = (layout,)
+                return folders
+        async with self._finding:
+            if self.other is None and self._find_other is not None:
+                self.other = await self._find_other(self.reader)
+        if self.other is not None:
+            return self.other.folders()
+        raise NoArchiveThere(
+            f"there is no archive at {self.reader.address}",
+            why="it holds neither _archive.json nor a topic",
+            remedy="check -a/--archive, or create one: archiver run TOPIC --once -a ADDRESS",
+        )
+
+    async def _has_archive_object(self, layout: str) -> bool:
+        try:
+            await self.reader.size(archive_key(layout))
+        except ObjectMissing:
+            return False
+        return True
+
+    async def partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+        """The numbers of the partitions that one folder holds, in order; one request."""
+        if self.other is not None:
+            return self.other.partitions(folder)
+        names = await self.reader.folders(topic_home(self.layout, folder))
+        numbers = {keys.partition for keys in partition_folders(self.layout, folder, names)}
+        if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):
+            numbers |= await self._seed_partitions(folder)
+        return tuple(sorted(numbers))
+
+    async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
+        """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""
+        keys = [key async for key in self.reader.list(ancestor_marker_prefix(folder.topic))]
+        numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
+        return {number for number in numbers if number is not None}
+
+    async def _no_partition(self, topic: str, partition: int) -> BlockgzError:
+        numbers = await self.partitions(topic)
+        if partition in numbers:
+            return ObjectMissing(f"{MARKER_OBJECT} of {topic}:{partition}")
+        return NotInArchive(
+            f"partition {partition} of {topic} is not in the archive",
+            why=f"there is {listed(map(str, numbers))}",
+            remedy="choose one of these",
+        )
+
+
+def _successor(partition: ArchivedPartition) -> TopicFolder:
+    return _named_folder(partition, partition.marker.successor or "", is_behind=True)
+
+
+def _named_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = False) -> TopicFolder:
+    """The folder of the same topic that a marker names; `is_behind`: its successor, else one that it continues."""
+    what = (
+        f"{partition.keys.marker} names a {'successor that is none' if is_behind else 'folder that it cannot continue'}"
+    )
+    try:
+        folder = parse_topic_folder(name)
+    except BadName as error:
+        raise MalformedObject(what, why=error.what) from error
+    here = partition.keys.folder
+    if folder.topic != here.topic or folder == here or (folder > here) != is_behind:
+        raise MalformedObject(what, why=f"it says {name[:80]!r}")
+    return folder

@@ -1,0 +1,132 @@
+"""Damage while reading: which offsets it costs, whether a reader stops there or skips them, and when it is none.
+
+What is missing, or not what led to it, need not be damaged: it may have been rewritten and deleted since the marker was
+read. The marker is read again then, and only if it leads to the same object, that is damaged.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, Protocol, Self, TypeVar
+
+from blockgz.errors import ObjectMissing
+from index_format.errors import BlockgzError, FormatError
+
+Damaged = (FormatError, ObjectMissing)
+"""The errors that mean damage; all others (denied, unavailable) end whatever is under way."""
+
+MOST_REWRITES = 5
+"""So often a marker is read again, and leads to something else that cannot be read either: then that is damaged."""
+
+
+class Verdict(StrEnum):
+    """What a verification, a proof, a restore or a drill found, worst first; docs/verify.md defines each."""
+
+    FAILURE = "FAILURE"
+    WARNING = "WARNING"
+    UNPROVED = "UNPROVED"
+    SAMPLED = "SAMPLED"
+    OK = "OK"
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of several verdicts; OK if there are none."""
+    return min(verdicts, key=list(Verdict).index, default=Verdict.OK)
+
+
+class Rereadable(Protocol):
+    """A partition as one version of its marker describes it."""
+
+    async def newer(self, offset: int | None = None) -> Self | None:
+        """See ArchivedPartition."""
+
+
+P = TypeVar("P", bound=Rereadable)
+R = TypeVar("R")
+
+
+async def across_rewrites(partition: P, work: Callable[[P], Awaitable[R]]) -> R:
+    """What `work` finds in a partition; where it meets damage, in what the marker leads to now, if that is another.
+
+    For what can be done again from the start; see `blockgz.archive.selection.scan` for records.
+    """
+    for _ in range(MOST_REWRITES):
+        try:
+            return await work(partition)
+        except Damaged:
+            newer = await partition.newer()
+            if newer is None:
+                raise
+            partition = newer
+    return await work(partition)
+
+
+class Unreadable(NamedTuple):
+    """A damaged block, chunk or catalog in its place among those that can be read."""
+
+    start: int
+    end: int
+    """Offsets [start, end): its first record's and the one after its last's."""
+    num_records: int
+    """How many records it had."""
+    key: str
+    """The damaged object."""
+    error: BlockgzError
+
+    @property
+    def reason(self) -> str:
+        return self.error.reason
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An object that is not what it must be, whether or not records are lost by it.
+
+    The chunks at offsets [start, end) have to be read to find it again; None if every verification finds it.
+    """
+
+    key: str
+    reason: str
+    start: int | None = field(default=None, compare=False)
+    end: int | None = field(default=None, compare=False)
+
+
+class LostRange(NamedTuple):
+    """Offsets [start, end) whose records cannot be read."""
+
+    start: int
+    end: int
+    reason: str
+
+
+class DamagePolicy(Protocol):
+    """What a scan does when it comes to something that it cannot read."""
+
+    def meet(self, unreadable: Unreadable) -> None:
+        """Called in offset order, between the records before and behind it; raises to end the scan there."""
+
+
+class StopAtDamage:
+    """Ends the scan with the error that says what is damaged."""
+
+    def meet(self, unreadable: Unreadable) -> None:
+        raise unreadable.error
+
+
+class SkipDamage:
+    """Skips what is damaged, and remembers it: one object for each scan."""
+
+    def __init__(self) -> None:
+        self.skipped: list[LostRange] = []
+        """In offset order and apart; damage of one object for one reason is one range."""
+
+    def meet(self, unreadable: Unreadable) -> None:
+        before = self.skipped[-1] if self.skipped else None
+        found = LostRange(unreadable.start, unreadable.end, unreadable.reason)
+        if before is not None and before.end == found.start and before.reason == found.reason:
+            self.skipped[-1] = before._replace(end=found.end)
+        else:
+            self.skipped.append(found)
+
+
+STOP = StopAtDamage()

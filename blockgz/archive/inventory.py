@@ -1,0 +1,126 @@
+"""What the archive should hold by its inventory, compared with what it holds."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Damage, Damaged
+from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.errors import NotInArchive, ObjectMissing
+from index_format import objects
+from index_format.identity import ArchiveInfo
+from index_format.inventory import Inventory, parse
+from index_format.keys import TopicFolder, archive_key, inventory_key, parse_topic_folder
+
+CONCURRENT_LISTINGS = 16
+
+Wanted = tuple[str, Sequence[int] | None]
+"""A topic (`orders`, or `orders~2` for one incarnation) and its partitions; None for all of them."""
+
+
+class MissingPartition(NamedTuple):
+    """A partition that was claimed once, and of which the archive holds nothing."""
+
+    topic: str
+    incarnation: int
+    partition: int
+
+    @property
+    def folder(self) -> TopicFolder:
+        return TopicFolder(self.topic, self.incarnation)
+
+    def __str__(self) -> str:
+        return f"{self.folder}:{self.partition}"
+
+    @property
+    def error(self) -> NotInArchive:
+        """For people who look at the archive."""
+        return NotInArchive(
+            f"{self} is missing",
+            why="the archive's inventory lists it, but all of it is gone",
+            remedy=f"restore its folder; if it is gone for good: archiver forget {self}",
+        )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the inventory says that the archive lacks, and what is known of the inventory itself."""
+
+    inventory: Inventory | None
+    """None where there is none to compare with."""
+    is_expected: bool = False
+    """Whether the archive is of a kind that has an inventory, or may have one."""
+    damage: Damage | None = None
+    """The inventory is damaged, or missing though the archive declares it."""
+    missing: tuple[MissingPartition, ...] = ()
+    held: Mapping[TopicFolder, Collection[int]] = field(default_factory=dict)
+    """The partitions that the archive holds, by folder, of those that were listed for this."""
+
+
+def missing_partitions(
+    inventory: Inventory, held: Mapping[TopicFolder, Collection[int]], wanted: Sequence[Wanted] = ()
+) -> tuple[MissingPartition, ...]:
+    """The claimed partitions that the archive does not hold, in order; everything is wanted where nothing is named.
+
+    `held` are the partitions that the archive holds, by incarnation. A plain topic means its newest incarnation and
+    those right before it that hold the same topic.
+    """
+    everything = [each.folder for each in inventory.incarnations]
+    asked: list[tuple[TopicFolder, Sequence[int] | None]] = [(each, None) for each in everything]
+    if wanted:
+        asked = [(each, numbers) for topic, numbers in wanted for each in _meant(inventory, held, topic)]
+    found = set[MissingPartition]()
+    for folder, numbers in asked:
+        claimed = inventory.of(folder)
+        for number in () if claimed is None else claimed.partitions:
+            if number not in held.get(folder, ()) and (numbers is None or number in numbers):
+                found.add(MissingPartition(*folder, number))
+    return tuple(sorted(found))
+
+
+def _meant(inventory: Inventory, held: Iterable[TopicFolder], topic: str) -> list[TopicFolder]:
+    folder = parse_topic_folder(topic)
+    if "~" in topic:
+        return [folder]
+    known = {each.folder for each in inventory.incarnations} | set(held)
+    meant = sorted((each for each in known if each.topic == folder.topic), reverse=True)
+    ids = [None if (claimed := inventory.of(each)) is None else claimed.topic_id for each in meant]
+    same = 1
+    while same < len(meant) and ids[0] is not None and ids[same] == ids[0]:
+        same += 1
+    return meant[:same]
+
+
+async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
+    """Reads the inventory, and lists the folders that it names; raises NoArchiveThere and the store's errors."""
+    await archive.find()
+    if archive.other is not None:
+        return Compared(None)
+    key = inventory_key(archive.layout)
+    try:
+        inventory = parse(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), key)
+    except ObjectMissing:
+        lost = Damage(key, "it is missing, so it is unknown what the archive held")
+        return Compared(None, True, lost if await _is_declared(archive) else None)
+    except Damaged as error:
+        return Compared(None, True, Damage(key, error.reason))
+    topics = {parse_topic_folder(topic).topic for topic, _ in wanted}
+    meant = [each for each in await archive.find() if not wanted or each.topic in topics]
+    listed = prefetched(streamed(meant), archive.partitions_in, cost=lambda _: 1, budget=CONCURRENT_LISTINGS)
+    held = dict(zip(meant, [numbers async for numbers in listed], strict=True))
+    return Compared(inventory, True, None, missing_partitions(inventory, held, wanted), held)
+
+
+async def archive_info(archive: Archive) -> ArchiveInfo | None:
+    """What the archive says of itself; None where that is missing or damaged, which `replayer verify` reports."""
+    key = archive_key(archive.layout)
+    try:
+        return objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), ArchiveInfo, key)
+    except Damaged:
+        return None
+
+
+async def _is_declared(archive: Archive) -> bool:
+    info = await archive_info(archive)
+    return info is not None and info.inventory is True

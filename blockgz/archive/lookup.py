@@ -1,0 +1,497 @@
+"""Records by offset or time, many at once, or for each the reason why there is none."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from blockgz.archive.archive import Archive
+from blockgz.archive.blocks import (
+    RANGE_BYTES,
+    READ_AHEAD,
+    RangeRead,
+    StoredBlock,
+    decoded_near,
+    fetch_range,
+    read_block,
+)
+from blockgz.archive.damage import MOST_REWRITES, Damaged, across_rewrites
+from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.positions import (
+    AtOffset,
+    AtTime,
+    BeforeEnd,
+    Latest,
+    Position,
+    block_at_time,
+    first_row_since,
+    parse_position,
+    resolve_position,
+)
+from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.errors import NotInArchive, UsageError
+from index_format.chunk_index import EMPTY, ERASED, Gap
+from index_format.errors import BlockgzError
+from index_format.keys import parse_topic_folder
+from index_format.marker import ChunkEntry
+from index_format.records import Record, batch_from_records, is_large, record_at
+from index_format.seek import block_at_or_after, gap_at, range_groups
+
+CONCURRENT_INDEXES = 16
+CONCURRENT_PARTITIONS = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The record, and the bytes of the whole chunk that it was cut out of."""
+
+    batch: pa.RecordBatch
+    """The record alone."""
+    chunk_bytes: int
+
+    @property
+    def record(self) -> Record:
+        return record_at(self.batch, 0)
+
+
+@dataclass(frozen=True)
+class BeforeFirst:
+    """The offset lies below all that was archived."""
+
+    first_offset: int
+
+    @property
+    def why(self) -> str:
+        return f"the archive begins at offset {self.first_offset}"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The offset lies below the floor."""
+
+    floor: int
+
+    @property
+    def why(self) -> str:
+        return f"it was pruned: the archive keeps nothing of this partition below offset {self.floor}"
+
+
+@dataclass(frozen=True)
+class Erased:
+    """The record was erased, with all that were at offsets [start, end)."""
+
+    start: int
+    end: int
+
+    @property
+    def why(self) -> str:
+        return f"it was erased from the archive, as offsets [{self.start}..{self.end}) were"
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """The offset is not archived yet."""
+
+    next_offset: int
+
+    @property
+    def why(self) -> str:
+        return f"it is not archived yet: the archive ends before offset {self.next_offset}"
+
+
+@dataclass(frozen=True)
+class InGap:
+    """The offset lies in a run that the archive lost or never saw."""
+
+    gap: Gap
+
+    @property
+    def why(self) -> str:
+        return f"it lies in the recorded gap [{self.gap.start}..{self.gap.end}): {self.gap.reason}"
+
+
+@dataclass(frozen=True)
+class Hole:
+    """The log holds no readable record here: compacted away, a transaction marker, or an aborted record."""
+
+    before: int | None
+    """The nearest record below; None where there is none."""
+    after: int | None
+    """The nearest record above; None where there is none yet."""
+
+    @property
+    def why(self) -> str:
+        before = "none lies before" if self.before is None else f"the one before is {self.before}"
+        after = "none follows yet" if self.after is None else f"the next is {self.after}"
+        return f"the log held no record there (compaction or a transaction): {before}, {after}"
+
+
+@dataclass(frozen=True)
+class AfterLast:
+    """No archived record is at or after the time, or the position, that was asked for."""
+
+    next_offset: int
+
+    @property
+    def why(self) -> str:
+        return f"no archived record is that late: the archive ends before offset {self.next_offset}"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The archive would have it, but what should tell is damaged or missing."""
+
+    error: BlockgzError
+
+
+Absent = BeforeFirst | Pruned | NotYet | InGap | Erased | Hole | AfterLast
+"""Why there is no record; `why` is the reason for people."""
+Outcome = Found | Absent | Lost
+Outcomes = dict[int, Outcome]
+"""By offset."""
+
+
+class _SoughtRange(NamedTuple):
+    """Blocks of a chunk to fetch at once, and for each of them by its number the offsets that it must tell about."""
+
+    read: RangeRead
+    offsets: Mapping[int, Sequence[int]]
+
+
+class _SoughtBlock(NamedTuple):
+    """A fetched block, and the offsets that it must tell about."""
+
+    block: StoredBlock
+    offsets: Sequence[int]
+
+
+async def look_up(partition: ArchivedPartition, offset: int) -> Found | Absent:
+    """What the archive knows of an offset: at most one index and one block, and one catalog per level.
+
+    A hole at the edge of a chunk may take a look at the chunk beside it. Raises a FormatError or ObjectMissing where
+    what should tell is damaged.
+    """
+    outcome = (await look_up_all(partition, [offset]))[offset]
+    if isinstance(outcome, Lost):
+        raise outcome.error
+    return outcome
+
+
+async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> Outcomes:
+    """The same for many offsets: each index is read once, each block once, adjacent blocks together, all concurrently.
+
+    All outcomes are held in memory. What is damaged costs only the offsets that it holds.
+    """
+    outcomes = await _all_outcomes(partition, offsets)
+    for _ in range(MOST_REWRITES):
+        lost = [offset for offset, outcome in outcomes.items() if isinstance(outcome, Lost)]
+        newer = await partition.newer(lost[0]) or await partition.newer() if lost else None
+        if newer is None:
+            break
+        partition = newer
+        outcomes |= await _all_outcomes(partition, lost)
+    return outcomes
+
+
+async def _all_outcomes(partition: ArchivedPartition, offsets: Iterable[int]) -> Outcomes:
+    """The same by one version of the marker."""
+    wanted = sorted(set(offsets))
+    outcomes: Outcomes = {}
+    by_chunk: dict[str, tuple[ChunkEntry, list[int]]] = {}
+    for offset, entry in zip(wanted, await asyncio.gather(*(_entry(partition, o) for o in wanted)), strict=True):
+        if isinstance(entry, ChunkEntry):
+            by_chunk.setdefault(entry.name, (entry, []))[1].append(offset)
+        else:
+            outcomes[offset] = entry
+    # What an earlier stage could decide passes through the later ones.
+    located = prefetched(
+        streamed(by_chunk.values()), partial(_located, partition), cost=lambda _: 1, budget=CONCURRENT_INDEXES
+    )
+    fetched = prefetched(
+        _one_by_one(located), partial(_fetched, partition), cost=_fetching_cost, budget=READ_AHEAD.fetched
+    )
+    decided = prefetched(
+        _one_by_one(fetched),
+        partial(_decided, partition.max_block_bytes),
+        cost=_decoding_cost,
+        budget=READ_AHEAD.decoded,
+    )
+    async for known in decided:
+        outcomes.update(known)
+    return outcomes
+
+
+class TimedOffset(NamedTuple):
+    """Where a partition is at a time: at the first record, in offset order, with this or a later timestamp."""
+
+    topic: str
+    partition: int
+    time: int
+    """The time that was asked for, ms since the epoch."""
+    offset: int
+    """Of the record; where none is as late, that at which the partition ends."""
+    timestamp: int | None
+    """The record's own, ms since the epoch; None where no record is as late or it has none."""
+    found: bool
+    """Whether a record is as late."""
+
+
+async def offset_at(partition: ArchivedPartition, at: AtTime) -> TimedOffset:
+    """Where a partition is at a time; raises a FormatError or ObjectMissing where what should tell is damaged."""
+    outcome = await look_up_position(partition, at)
+    if isinstance(outcome, Lost):
+        raise outcome.error
+    assert isinstance(outcome, Found | AfterLast)
+    record = outcome.record if isinstance(outcome, Found) else None
+    offset = record.offset if record else partition.next_offset
+    timestamp = record.timestamp if record and record.timestamp >= 0 else None
+    return TimedOffset(partition.topic, partition.partition, at.timestamp, offset, timestamp, record is not None)
+
+
+async def look_up_position(partition: ArchivedPartition, position: Position) -> Outcome:
+    """The first record at or after a position; for `latest` and `-N` the newest where none is as late.
+
+    The last offsets of a transactional topic hold no record, and `-1` would never find one.
+    """
+    if isinstance(position, AtTime):
+        try:
+            return await across_rewrites(partition, lambda newest: _first_since(newest, position.timestamp))
+        except Damaged as error:
+            return Lost(error)
+    offset = await resolve_position(position, partition)
+    while True:
+        outcome = (await look_up_all(partition, [offset]))[offset]
+        match outcome:
+            case InGap(gap):
+                offset = gap.end
+            case Erased(end=end) | Pruned(floor=end):
+                offset = end
+            case Hole(after=int(after)):
+                offset = after
+            case Hole() | NotYet() if isinstance(position, Latest | BeforeEnd):
+                return await _newest(partition)
+            case Hole() | NotYet():
+                return AfterLast(partition.next_offset)
+            case _:
+                return outcome
+
+
+async def _newest(partition: ArchivedPartition) -> Outcome:
+    try:
+        offset = await across_rewrites(partition, lambda newest: _last_before(newest, partition.next_offset))
+    except Damaged as error:
+        return Lost(error)
+    return AfterLast(partition.next_offset) if offset is None else (await look_up_all(partition, [offset]))[offset]
+
+
+async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | Absent:
+    place = await block_at_time(partition, timestamp)
+    if place is None:
+        return AfterLast(partition.next_offset)
+    chunk, number = place
+    batch = await read_block(partition, chunk, number)
+    return Found(_alone(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
+
+
+async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
+    """The chunk that must tell, or what marker and catalogs say without one."""
+    if partition.began_at <= offset < partition.floor:
+        return Pruned(partition.floor)
+    try:
+        gap = await partition.gap_at(offset)
+        if gap is not None:
+            return _in_gap(gap)
+        if partition.marker.next_offset is None or offset >= partition.marker.next_offset:
+            return NotYet(partition.next_offset)
+        if offset < partition.start_offset:
+            return BeforeFirst(partition.start_offset)
+        entry = await partition.chunk_at_or_after(offset)
+        return entry or Hole(await _last_before(partition, offset), None)
+    except Damaged as error:
+        return Lost(error)
+
+
+def _in_gap(gap: Gap) -> InGap | Erased:
+    return Erased(gap.start, gap.end) if gap.reason == ERASED else InGap(gap)
+
+
+async def _located(
+    partition: ArchivedPartition, wanted: tuple[ChunkEntry, Sequence[int]]
+) -> list[Outcomes | _SoughtRange]:
+    """What the index of a chunk tells about offsets, and the ranges of its blocks that must tell about the others."""
+    entry, offsets = wanted
+    try:
+        chunk = await partition.chunk(entry)
+    except Damaged as error:
+        return [dict.fromkeys(offsets, Lost(error))]
+    known: Outcomes = {}
+    by_block: dict[int, list[int]] = {}
+    for offset in offsets:
+        block = await _block(partition, chunk, offset)
+        if isinstance(block, int):
+            by_block.setdefault(block, []).append(offset)
+        else:
+            known[offset] = block
+    groups = range_groups(chunk.index.blocks, sorted(by_block), RANGE_BYTES)
+    return [known, *(_SoughtRange(RangeRead(chunk, group), {n: by_block[n] for n in group}) for group in groups)]
+
+
+async def _block(partition: ArchivedPartition, chunk: Chunk, offset: int) -> int | Outcome:
+    """The number of the block that must tell about an offset, or what the index says without it."""
+    blocks = chunk.index.blocks
+    gap = gap_at(chunk.index.gaps, offset)
+    if gap is not None and gap.reason != EMPTY:
+        return _in_gap(gap)
+    erased = next((each for each in chunk.index.erased or () if offset in each), None)
+    if erased is not None:
+        return Erased(erased.start, erased.end)
+    number = block_at_or_after(blocks, offset)
+    try:
+        if number is None:
+            following = await partition.chunk_at_or_after(chunk.entry.next_offset)
+            return Hole(chunk.entry.last_offset, following.first_offset if following else None)
+        if blocks[number].first_record_offset > offset:
+            before = blocks[number - 1].last_record_offset if number else await _last_before(partition, offset)
+            return Hole(before, blocks[number].first_record_offset)
+    except Damaged as error:
+        return Lost(error)
+    return number
+
+
+async def _fetched(partition: ArchivedPartition, sought: Outcomes | _SoughtRange) -> list[Outcomes | _SoughtBlock]:
+    if isinstance(sought, dict):
+        return [sought]
+    items: list[Outcomes | _SoughtBlock] = []
+    for block in await fetch_range(partition, sought.read):
+        if isinstance(block, StoredBlock):
+            items.append(_SoughtBlock(block, sought.offsets[block.number]))
+        else:
+            offsets = (offset for each in sought.offsets.values() for offset in each)
+            items.append({offset: Lost(block.error) for offset in offsets if block.start <= offset < block.end})
+    return items
+
+
+async def _decided(max_bytes: int, sought: Outcomes | _SoughtBlock) -> Outcomes:
+    if isinstance(sought, dict):
+        return sought
+    block, offsets = sought
+    try:
+        batch = await asyncio.to_thread(decoded_near, block, offsets, max_bytes)
+    except Damaged as error:
+        return dict.fromkeys(offsets, Lost(error))
+    return _in_batch(batch, offsets, block.chunk.index.data.bytes)
+
+
+def _fetching_cost(sought: Outcomes | _SoughtRange) -> int:
+    return sought.read.num_bytes if isinstance(sought, _SoughtRange) else 0
+
+
+def _decoding_cost(sought: Outcomes | _SoughtBlock) -> int:
+    return sought.block.entry.byte_length_uncompressed if isinstance(sought, _SoughtBlock) else 0
+
+
+def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -> Outcomes:
+    """What a block says about offsets between its first and last record, both included."""
+    present = batch.column("offset").to_numpy()
+    outcomes: Outcomes = {}
+    for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
+        if present[row] == offset:
+            outcomes[offset] = Found(_alone(batch, int(row)), chunk_bytes)
+        else:
+            outcomes[offset] = Hole(int(present[row - 1]), int(present[row]))
+    return outcomes
+
+
+def _alone(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
+    """One record, which keeps nothing of the others in memory."""
+    if batch.num_rows == 1:
+        return batch
+    if is_large(batch.slice(row, 1)):
+        return batch.take([row])
+    # Not by `take`, which loads all of Arrow's functions: a tenth of the start of a look-up.
+    return batch_from_records([record_at(batch, row)])
+
+
+async def _last_before(partition: ArchivedPartition, offset: int) -> int | None:
+    entry = await partition.chunk_before(offset)
+    while entry is not None and entry.last_offset >= offset:
+        entry = await partition.chunk_before(entry.start_offset)
+    return entry.last_offset if entry is not None else None
+
+
+async def _one_by_one(lists: AsyncIterator[Sequence[T]]) -> AsyncIterator[T]:
+    async for items in lists:
+        for item in items:
+            yield item
+
+
+class RecordQuery(NamedTuple):
+    """Where a record is sought; `text` is how it was written."""
+
+    topic: str
+    partition: int
+    position: Position
+    text: str
+
+
+def parse_query(text: str, now: int, zone: tzinfo | None = None) -> RecordQuery:
+    """The record that `orders:3:17` names, `now` in ms since the epoch; raises UsageError or BadName."""
+    match = re.fullmatch(r"([^:]+):([0-9]{1,10}):(.+)", text, re.ASCII)
+    if match is None:
+        raise UsageError(
+            f"{text[:300]!r} names no record", why="it is not TOPIC:PARTITION:OFFSET", remedy="write orders:3:17"
+        )
+    parse_topic_folder(match[1])
+    return RecordQuery(match[1], int(match[2]), parse_position(match[3], now, zone), text)
+
+
+def failure(query: RecordQuery, outcome: Absent | Lost | NotInArchive) -> BlockgzError:
+    """Why there is no record, as an error."""
+    if isinstance(outcome, NotInArchive):
+        return outcome
+    if isinstance(outcome, Lost):
+        return outcome.error
+    return NotInArchive(f"there is no record {query.text}", why=outcome.why, remedy="see `replayer describe TOPIC`")
+
+
+async def look_up_together(
+    archive: Archive, queries: Sequence[RecordQuery]
+) -> dict[RecordQuery, Outcome | NotInArchive]:
+    """The outcome of each query: one look at each marker, and what lies together is read together."""
+    limit = asyncio.Semaphore(CONCURRENT_PARTITIONS)
+
+    async def in_partition(topic: str, number: int, positions: Sequence[Position]) -> list[Outcome | NotInArchive]:
+        async with limit:
+            try:
+                partition = await archive.open_partition(topic, number)
+            except NotInArchive as error:
+                return [error] * len(positions)
+            except Damaged as error:
+                return [Lost(error)] * len(positions)
+            exact = await look_up_all(partition, [each.offset for each in positions if isinstance(each, AtOffset)])
+            return [
+                exact[position.offset]
+                if isinstance(position, AtOffset)
+                else await look_up_position(partition, position)
+                for position in positions
+            ]
+
+    groups: dict[tuple[str, int], list[RecordQuery]] = {}
+    for query in dict.fromkeys(queries):
+        groups.setdefault((query.topic, query.partition), []).append(query)
+    results = await asyncio.gather(
+        *(in_partition(*where, [query.position for query in group]) for where, group in groups.items())
+    )
+    return {
+        query: outcome
+        for group, outcomes in zip(groups.values(), results, strict=True)
+        for query, outcome in zip(group, outcomes, strict=True)
+    }

@@ -1,0 +1,286 @@
+"""Archives of kafka-connect-s3 and its forks, presented as current ones: listed once, chunks decoded when asked for.
+
+A chunk is read whole, decoded with the quirks of its writer, and encoded again in memory: look-ups, scans and
+verifications then work on it as on any other.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from blockgz.archive.damage import Damage
+from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.errors import ObjectMissing
+from blockgz.store.reader import ObjectReader, PassingReader
+from index_format import objects
+from index_format.ancestor.files import (
+    Fetch,
+    OldFile,
+    OldPartition,
+    Piece,
+    Unsure,
+    advance,
+    delimited_lines,
+    parts_of,
+    read_file,
+    records_of,
+)
+from index_format.ancestor.keys import FoundData, FoundPartition, Place
+from index_format.ancestor.payloads import OldFormat
+from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
+from index_format.errors import CorruptBlock
+from index_format.keys import SeedLayoutKeys, TopicFolder
+from index_format.marker import ChunkEntry, Marker
+from index_format.record_formats import record_format
+from index_format.records import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TIMESTAMP_TYPES
+
+REMEMBERED_BYTES = 256 * 1024 * 1024
+"""Encoded chunks that are kept; the newest one always is."""
+FILES_AT_ONCE = 16
+BLOCK_BYTES = 1024 * 1024
+UNKNOWN = "unknown"
+NO_SHA256 = "0" * 64
+DAMAGED = b"damaged"
+"""Stands where a block cannot be read: no gzip member, so that its readers name the offsets that are lost."""
+
+
+class OldArchive:
+    """What one listing of an old archive shows."""
+
+    def __init__(
+        self, reader: ObjectReader, found: dict[Place, FoundPartition], old_format: OldFormat, max_block_bytes: int
+    ) -> None:
+        self._reader = reader
+        self._found = found
+        self._format = old_format
+        self._max_block_bytes = max_block_bytes
+        self._opened: dict[Place, OldArchivePartition] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the partitions opened so far should know."""
+        odd = [note for partition in self._opened.values() for note in partition.notes]
+        return ("this is an old archive: its writer counted the offsets, and it has no timestamps", *odd)
+
+    def folders(self) -> tuple[TopicFolder, ...]:
+        return tuple(sorted({TopicFolder(place.topic) for place in self._found}))
+
+    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        return tuple(place.partition for place in self._found if TopicFolder(place.topic) == folder)
+
+    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        """See OtherArchive; reads all of its indexes, and the data that has none."""
+        place = Place(folder.topic, partition)
+        found = self._found.get(place)
+        if found is None or folder.incarnation != 1:
+            return None
+        if place not in self._opened:
+            self._opened[place] = await self._open(place, found)
+        return self._opened[place]
+
+    async def _open(self, place: Place, found: FoundPartition) -> "OldArchivePartition":
+        limit = asyncio.Semaphore(FILES_AT_ONCE)
+
+        async def opened(data: FoundData) -> OldFile:
+            async with limit:
+                size = await self._reader.size(data.key)
+                fetching = read_file(data, size, self._format, self._max_block_bytes)
+                step = advance(fetching, None)
+                while isinstance(step, Fetch):
+                    step = await asyncio.to_thread(advance, fetching, await _fetched(self._reader, step))
+                return step.result
+
+        files = await asyncio.gather(*(opened(data) for data in found.data))
+        marker = await _fetched(self._reader, Fetch(found.marker_key)) if found.marker_key else None
+        held = OldPartition.of(place, found, files, marker)
+        return OldArchivePartition(self._reader, held, self._format, self._max_block_bytes)
+
+
+class OldArchivePartition(ArchivedPartition):
+    """A partition of an old archive: its marker, entries and indexes are made up from what its objects hold."""
+
+    def __init__(self, reader: ObjectReader, held: OldPartition, old_format: OldFormat, max_block_bytes: int) -> None:
+        pieces = held.choice.pieces
+        entries = [_entry(piece) for piece in pieces]
+        keys = SeedLayoutKeys(TopicFolder(held.place.topic), held.place.partition)
+        marker = _marker(held.place, entries, held.choice.gaps)
+        super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes)
+        self._notes = held.notes
+        self._lines = self._delimited = 0
+        # No gap says what damage costs where its offsets cannot be told.
+        self.damage = [Damage(file.key, file.damage) for file in held.files if file.damage]
+        self._stored = reader
+        self._format = old_format
+        self._pieces = {entry.name: piece for entry, piece in zip(entries, pieces, strict=True)}
+        self._remembered: OrderedDict[str, tuple[ChunkIndex, bytes]] = OrderedDict()
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is odd about its files, and about the format for what was read so far."""
+        doubt = self._format.doubt(self._lines, self._delimited)
+        return self._notes if doubt is None else (*self._notes, f"{self.topic}:{self.partition}: {doubt}")
+
+    async def chunk(self, entry: ChunkEntry) -> Chunk:
+        """See ArchivedPartition; raises CorruptBlock where not one block can be read."""
+        index, _ = await self._encoded(entry.name)
+        counted = replace(
+            entry, first_offset=index.first_offset, last_offset=index.last_offset, num_records=index.num_records
+        )
+        return Chunk(counted, index, entry.name)
+
+    async def _encoded(self, name: str) -> tuple[ChunkIndex, bytes]:
+        """The index and data that stand for a piece."""
+        async with self._one_at_a_time:
+            if name not in self._remembered:
+                piece = self._pieces[name]
+                parts = parts_of(piece.file.key, piece.file.size)
+                stored = [await _fetched(self._stored, part) or b"" for part in parts]
+                self._remembered[name] = await asyncio.to_thread(self._encode, name, piece, stored)
+                while len(self._remembered) > 1 and self._remembered_bytes > REMEMBERED_BYTES:
+                    self._remembered.popitem(last=False)
+            self._remembered.move_to_end(name)
+            return self._remembered[name]
+
+    @property
+    def _remembered_bytes(self) -> int:
+        return sum(len(data) for _, data in self._remembered.values())
+
+    def _encode(self, name: str, piece: Piece, stored: Sequence[bytes]) -> tuple[ChunkIndex, bytes]:
+        blocks, gaps, data = list[BlockEntry](), list[Gap](), bytearray()
+        builder = BlockBuilder(record_format("json"), NO_TIMESTAMP_TYPE, BLOCK_BYTES)
+        compressor = IsalCompressor(0)
+
+        def write(raw_blocks: Iterable[RawBlock | None]) -> None:
+            for block in raw_blocks:
+                if block is not None:
+                    member = compressor.compress(block.raw)
+                    blocks.append(block.entry(len(data), len(member)))
+                    data.extend(member)
+
+        for part in records_of(piece, stored, self._format, self.max_block_bytes):
+            if not isinstance(part, Unsure):
+                self._lines += part.num_rows
+                self._delimited += delimited_lines(part, self._format)
+                write(builder.add(part))
+                continue
+            write([builder.finish()])
+            if part.is_damage:
+                blocks.append(_damaged_block(part.start, part.end, len(data)))
+                data.extend(DAMAGED)
+            else:
+                gaps.append(part.gap())
+        write([builder.finish()])
+        if not blocks:
+            raise CorruptBlock(
+                f"no record of {piece.file.key} can be told apart from the others",
+                why=f"its index gives other numbers of records than its blocks hold with --old-format "
+                f"{self._format.name}",
+                remedy="try another --old-format",
+            )
+        return self._index(name, blocks, gaps, bytes(data)), bytes(data)
+
+    def _index(self, name: str, blocks: Sequence[BlockEntry], gaps: Sequence[Gap], data: bytes) -> ChunkIndex:
+        piece = self._pieces[name]
+        return ChunkIndex(
+            archive_id=UNKNOWN,
+            topic=self.topic,
+            topic_id=None,
+            partition=self.partition,
+            epoch=0,
+            record_format="json",
+            codec="gzip",
+            isolation_level=UNKNOWN,
+            timestamp_type=TIMESTAMP_TYPES[NO_TIMESTAMP_TYPE],
+            start_offset=piece.start,
+            next_offset=piece.end,
+            first_offset=blocks[0].first_record_offset,
+            last_offset=blocks[-1].last_record_offset,
+            num_records=sum(block.num_records for block in blocks),
+            min_timestamp=NO_TIMESTAMP,
+            max_timestamp=NO_TIMESTAMP,
+            data=DataObject(name, len(data), hashlib.sha256(data).hexdigest()),
+            previous=None,
+            gaps=tuple(gaps),
+            blocks=tuple(blocks),
+        )
+
+
+class _Encoded(PassingReader):
+    """Serves the data of a partition's chunks as they were encoded; all else is the stored archive's."""
+
+    def __init__(self, reader: ObjectReader, encoded: Callable[[str], Awaitable[tuple[ChunkIndex, bytes]]]) -> None:
+        super().__init__(reader)
+        self._encoded = encoded
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        _, data = await self._encoded(key)
+        return data[start:end]
+
+    async def size(self, key: str) -> int:
+        _, data = await self._encoded(key)
+        return len(data)
+
+
+def _entry(piece: Piece) -> ChunkEntry:
+    """The entry of a piece, named by its data object, and by its start where that is not the file's."""
+    is_first = piece.start == piece.file.first_offset
+    return ChunkEntry(
+        name=piece.file.key if is_first else f"{piece.file.key}@{piece.start}",
+        start_offset=piece.start,
+        next_offset=piece.end,
+        first_offset=piece.start,
+        last_offset=piece.end - 1,
+        num_records=max(1, piece.num_records),
+        bytes=piece.file.size,
+        raw_bytes=0,
+        min_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        sha256=NO_SHA256,
+    )
+
+
+def _marker(place: Place, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) -> Marker:
+    """All entries in the tail, however many: it is never stored."""
+    return Marker(
+        archive_id=UNKNOWN,
+        topic=place.topic,
+        topic_id=None,
+        partition=place.partition,
+        group_id=UNKNOWN,
+        epoch=1,
+        writer="kafka-connect-s3 or a fork",
+        nonce=UNKNOWN,
+        start_offset=entries[0].start_offset if entries else None,
+        next_offset=entries[-1].next_offset if entries else None,
+        last_chunk_index=entries[-1].name if entries else None,
+        tail=tuple(entries),
+        gaps=tuple(gaps),
+    )
+
+
+def _damaged_block(start: int, end: int, position: int) -> BlockEntry:
+    return BlockEntry(
+        byte_length_uncompressed=1,
+        num_records=end - start,
+        byte_length=len(DAMAGED),
+        byte_offset=position,
+        first_record_offset=start,
+        last_record_offset=end - 1,
+        min_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        crc32=0,
+    )
+
+
+async def _fetched(reader: ObjectReader, fetch: Fetch) -> bytes | None:
+    if fetch.end is not None:
+        return await reader.get_range(fetch.key, fetch.start, fetch.end)
+    try:
+        return await reader.get(fetch.key, objects.MAX_OBJECT_BYTES)
+    except ObjectMissing:
+        return None

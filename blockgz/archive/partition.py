@@ -1,0 +1,509 @@
+"""One partition of an archive as its marker describes it; each catalog and index checked against what led to it."""
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+
+from blockgz.archive.damage import Damage, Damaged, Unreadable, across_rewrites
+from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.encryption.keyring import Keyring, required
+from blockgz.errors import NotInArchive
+from blockgz.store.reader import ObjectReader
+from index_format import objects
+from index_format.chunk_index import EMPTY, ChunkIndex, Erased, Gap
+from index_format.errors import MalformedObject
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
+from index_format.marker import (
+    Catalog,
+    CatalogReference,
+    ChunkCatalog,
+    ChunkEntry,
+    Marker,
+    ReferenceCatalog,
+    Span,
+    decode_catalog,
+    decode_index,
+)
+from index_format.seek import TimeBounded, gap_at, span_at_or_after
+
+CONCURRENT_CATALOGS = 16
+REMEMBERED_CATALOGS = 256
+"""Some 10 MB."""
+REMEMBERED_CHUNKS = 16
+END = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A committed chunk: its entry in the chain, its index, and the key of its data."""
+
+    entry: ChunkEntry
+    index: ChunkIndex
+    data_key: str
+    keyring: Keyring | None = None
+    """What opens its blocks where it is encrypted."""
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Those inside the chunk. Markers and catalogs tell what lies before it: that may have been filled since."""
+        return tuple(gap for gap in self.index.gaps if self.entry.start_offset <= gap.start < self.entry.next_offset)
+
+    @property
+    def erased(self) -> tuple[Erased, ...]:
+        """Of records that were erased out of it, up to where the next folder continues."""
+        end = self.entry.next_offset
+        return tuple(Erased(each.start, min(each.end, end)) for each in self.index.erased or () if each.start < end)
+
+
+class ObjectCache(Protocol):
+    """Keeps write-once objects at hand."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The object's bytes: those kept, which have that sha256, or what `fetch` gives."""
+
+
+class LeveledSpan(NamedTuple):
+    """A chunk entry (level 0) or a reference to a catalog of that level."""
+
+    span: Span
+    level: int
+
+
+class OlderFolder(NamedTuple):
+    """What a partition whose log was truncated holds in an older folder."""
+
+    keys: PartitionKeys
+    offset: int
+    """From here on, the next folder holds the records."""
+    start_offset: int
+    pruned_before: int
+    """At most `offset`."""
+    is_maintained: bool
+    spans: tuple[LeveledSpan, ...]
+    """All below `offset`."""
+    gaps: tuple[Gap, ...]
+    """Those that are not in the catalogs of `spans`."""
+    originals: Mapping[str, ChunkEntry]
+    """By name, entries that `spans` has cut: holes of the old log reached beyond `offset`."""
+
+
+class ArchivedPartition:
+    """One partition as one version of its marker describes it; later commits are not seen.
+
+    `topic` is the plain name, `keys.folder` the incarnation (`orders~2`).
+    """
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        keys: PartitionKeys,
+        marker: Marker,
+        max_block_bytes: int,
+        cache: ObjectCache | None = None,
+        older: Sequence[OlderFolder] = (),
+        reopen: Callable[[ObjectReader], Awaitable["ArchivedPartition"]] | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
+        """`older`: the folders that it continues, oldest first. `reopen` reads its marker again, as `newer` asks."""
+        self.reader = reader
+        self.keyring = keyring
+        self.keys = keys
+        self.marker = marker
+        self.max_block_bytes = max_block_bytes
+        self.damage: Sequence[Damage] = ()
+        """What was found damaged on opening it, and is in no chunk."""
+        self._cache = cache
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._older = older
+        self._reopen = reopen
+        self.floor = max(marker.pruned_before, *(folder.pruned_before for folder in older), 0)
+        """Below it nothing is archived any more; 0 where nothing was pruned."""
+        own = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
+        newest = tuple(LeveledSpan(span, own.get(span.name, 0)) for span in marker.spans)
+        self.spans = (*(span for folder in older for span in folder.spans), *newest)
+        """What the markers themselves list, in offset order."""
+        self._levels = {each.span.name: each.level for each in self.spans}
+        self._bare = [each.span for each in self.spans]
+        self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
+        self._chunks: OrderedDict[str, Chunk] = OrderedDict()
+
+    def __str__(self) -> str:
+        return f"{self.keys.folder}:{self.partition}"
+
+    @property
+    def topic(self) -> str:
+        return self.keys.folder.topic
+
+    @property
+    def partition(self) -> int:
+        return self.keys.partition
+
+    @property
+    def start_offset(self) -> int:
+        """The first position that is archived, the floor where it was pruned; 0 where nothing is archived yet."""
+        return max(self.began_at, self.floor)
+
+    @property
+    def began_at(self) -> int:
+        """The first position that ever was archived."""
+        starts = [folder.start_offset for folder in self._older if folder.start_offset < folder.offset]
+        return starts[0] if starts else self.own_start
+
+    @property
+    def own_start(self) -> int:
+        """The same of its newest folder alone."""
+        return self.marker.start_offset or 0
+
+    @property
+    def next_offset(self) -> int:
+        """The position after the last archived one; 0 where nothing is archived yet."""
+        return self.marker.next_offset or 0
+
+    @property
+    def is_maintained(self) -> bool:
+        """Whether its chunks may have been rewritten."""
+        return bool(self.marker.maintenance) or any(folder.is_maintained for folder in self._older)
+
+    @property
+    def folders(self) -> tuple[tuple[PartitionKeys, int], ...]:
+        """The folders that hold it, oldest first, each with the offset where its part begins."""
+        starts = [folder.start_offset for folder in self._older[:1]] + [folder.offset for folder in self._older]
+        return tuple(
+            zip([*(folder.keys for folder in self._older), self.keys], starts or [self.own_start], strict=True)
+        )
+
+    async def check_keys(self) -> None:
+        """Raises KeyMissing where its newest chunk is encrypted and the keys are not at hand: before a long work."""
+        if self.marker.tail_key:
+            keyring = required(self.keyring, str(self))
+            await asyncio.to_thread(keyring.unwrap, self.marker.tail_key, str(self))
+
+    def tail_secret(self) -> bytes | None:
+        """The key of the marker's `tail_hash`; None where it has none, or no keys are at hand.
+
+        It may ask a key service. Raises KeyMissing.
+        """
+        wrapped = self.marker.tail_key
+        return self.keyring.unwrap(wrapped, str(self)) if wrapped and self.keyring else None
+
+    @cached_property
+    def listed_gaps(self) -> tuple[Gap, ...]:
+        """The gaps that are known without reading a catalog, as far as they tell a reader something."""
+        return self.telling(self.marked_gaps)
+
+    @cached_property
+    def marked_gaps(self) -> tuple[Gap, ...]:
+        """All gaps that its markers list."""
+        return (*(gap for folder in self._older for gap in folder.gaps), *self.marker.gaps)
+
+    @property
+    def read_gaps(self) -> tuple[Gap, ...]:
+        """The gaps that are known from markers and the catalogs that are remembered, in no order."""
+        return self.telling((*self.marked_gaps, *(gap for each in self._catalogs.values() for gap in each.gaps)))
+
+    def telling(self, gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+        """Of gaps those that are no mere holes, and lie above the floor or reach beyond it."""
+        return tuple(gap for gap in gaps if gap.reason != EMPTY and gap.end > self.floor)
+
+    @property
+    def num_records(self) -> int:
+        return sum(each.span.num_records for each in self.spans)
+
+    @property
+    def num_chunks(self) -> int:
+        spans = [each.span for each in self.spans]
+        return sum(span.num_chunks if isinstance(span, CatalogReference) else 1 for span in spans)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data of all committed chunks, as stored."""
+        return sum(each.span.bytes for each in self.spans)
+
+    def keys_of(self, span: Span) -> PartitionKeys:
+        """The folder that holds a chunk or a catalog."""
+        return next((folder.keys for folder in self._older if span.start_offset < folder.offset), self.keys)
+
+    def index_key(self, entry: ChunkEntry) -> str:
+        """The key of a chunk's index."""
+        return self.keys_of(entry).chunks + entry.name
+
+    def as_stored(self, entry: ChunkEntry) -> ChunkEntry:
+        """The entry as it stands in its own folder's chain."""
+        return next((folder.originals[entry.name] for folder in self._older if entry.name in folder.originals), entry)
+
+    async def continued_by(self, newer: "ArchivedPartition", offset: int) -> "ArchivedPartition":
+        """Both as one partition: this one below `offset`, the newer one from there on; reads catalogs around it.
+
+        Raises MalformedObject where a chunk lies on both sides.
+        """
+        older = [await self._cut(folder.keys, folder, offset) for folder in self._older]
+        older.append(await self._cut(self.keys, None, offset))
+        limit, cache, reopen = self.max_block_bytes, self._cache, newer._reopen
+        return ArchivedPartition(self.reader, newer.keys, newer.marker, limit, cache, older, reopen, self.keyring)
+
+    async def newer(self, offset: int | None = None) -> "ArchivedPartition | None":
+        """The partition as its marker is now, where that leads to something else: at an offset, or in its catalogs.
+
+        For who finds damage: an object may have been rewritten, and deleted, since this marker was read. None where
+        the marker leads to the same, or cannot be read.
+        """
+        if self._reopen is None:
+            return None
+        try:
+            found = await self._reopen(self.reader)
+        except (*Damaged, NotInArchive):
+            return None
+        return None if found._led_to(offset) == self._led_to(offset) else found
+
+    def _led_to(self, offset: int | None) -> tuple[int, Sequence[tuple[str, str]]]:
+        if offset is None:
+            return self.floor, [(span.name, span.sha256) for span, level in self.spans if level]
+        span = span_at_or_after(self._bare, offset)
+        return max(0, self.floor - offset), [] if span is None else [(span.name, span.sha256)]
+
+    async def _cut(self, keys: PartitionKeys, folder: OlderFolder | None, offset: int) -> OlderFolder:
+        """One of its folders, cut at an offset."""
+        spans = [each for each in self.spans if self.keys_of(each.span) is keys]
+        gaps = list(folder.gaps if folder else self.marker.gaps)
+        originals = dict(folder.originals) if folder else {}
+        offset = min(offset, folder.offset) if folder else offset
+        kept: list[LeveledSpan] = []
+        while spans:
+            span, level = spans.pop(0)
+            if span.next_offset <= offset:
+                kept.append(LeveledSpan(span, level))
+            elif isinstance(span, CatalogReference) and span.start_offset < offset:
+                catalog = await self.catalog(span, level)
+                gaps += catalog.gaps
+                spans[:0] = below(catalog)
+            elif isinstance(span, ChunkEntry) and span.first_offset < offset:
+                if span.last_offset >= offset:
+                    raise MalformedObject(
+                        f"the chunk {span.name} of {self} lies on both sides of offset {offset}",
+                        why="the marker that continues it starts inside a chunk",
+                    )
+                originals[span.name] = self.as_stored(span)
+                kept.append(LeveledSpan(replace(span, next_offset=offset), 0))
+        inside = [replace(gap, end=min(gap.end, offset)) for gap in gaps if gap.start < offset]
+        start = folder.start_offset if folder else self.own_start
+        floor = min(folder.pruned_before if folder else self.marker.pruned_before, offset)
+        is_maintained = folder.is_maintained if folder else bool(self.marker.maintenance)
+        return OlderFolder(keys, offset, start, floor, is_maintained, tuple(kept), tuple(inside), originals)
+
+    async def entries(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry]:
+        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
+
+        A chunk or catalog that `wanted` refuses is left out, with all below it.
+        Raises a FormatError or ObjectMissing at the first catalog that cannot be read.
+        """
+        async for opened in self.walk(start, end, wanted):
+            if isinstance(opened, ChunkEntry):
+                yield opened
+            elif isinstance(opened, Unreadable):
+                raise opened.error
+
+    def walk(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
+        return self._walk(self.spans, max(start, self.floor), end, wanted)
+
+    async def gaps(self) -> tuple[Gap, ...]:
+        """All recorded gaps in offset order but mere holes; reads all catalogs, because old gaps fold into them."""
+        return await across_rewrites(self, ArchivedPartition._gaps)
+
+    async def _gaps(self) -> tuple[Gap, ...]:
+        found = set(self.marked_gaps)
+        async for opened in self.walk(0, END):
+            if isinstance(opened, Unreadable):
+                raise opened.error
+            if not isinstance(opened, ChunkEntry):
+                found.update(opened.gaps)
+        return tuple(sorted(self.telling(found), key=lambda gap: gap.start))
+
+    async def gap_at(self, offset: int) -> Gap | None:
+        """The gap that markers or catalogs list at an offset, if it is no mere hole; reads one catalog per level."""
+        gap = gap_at(self.listed_gaps, offset)
+        span: Span | None = None if gap is not None else span_at_or_after(self._bare, offset)
+        level = 0 if span is None else self._levels.get(span.name, 0)
+        while isinstance(span, CatalogReference) and span.start_offset <= offset:
+            catalog = await self.catalog(span, level)
+            gap = gap_at(self.telling(catalog.gaps), offset)
+            span = None if gap is not None else span_at_or_after(catalog.entries, offset)
+            level -= 1
+        return gap
+
+    async def chunk(self, entry: ChunkEntry) -> Chunk:
+        """The chunk of an entry with its index, checked against it; the newest few are remembered."""
+        remembered = self._chunks.get(entry.name)
+        if remembered is not None:
+            self._chunks.move_to_end(entry.name)
+            return remembered
+        keys, stored = self.keys_of(entry), self.as_stored(entry)
+        name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+        index = decode_index(await self._get(keys.chunks + name, entry.sha256), stored, self.topic, self.partition)
+        suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
+        data_name = keys.check_name(index.data.name, index.start_offset, suffix)
+        chunk = Chunk(entry, index, keys.chunks + data_name, self.keyring)
+        self._chunks[entry.name] = chunk
+        if len(self._chunks) > REMEMBERED_CHUNKS:
+            self._chunks.popitem(last=False)
+        return chunk
+
+    def forget(self) -> None:
+        """Drops the catalogs and indexes that are remembered: for whoever keeps many partitions."""
+        self._catalogs.clear()
+        self._chunks.clear()
+
+    async def chunk_at_or_after(self, offset: int) -> ChunkEntry | None:
+        """The first chunk that ends above `offset`."""
+        offset = max(offset, self.floor)
+
+        def candidates(spans: Sequence[Span]) -> Iterator[Span]:
+            first = bisect_right(spans, offset, key=lambda span: span.next_offset)
+            return (spans[number] for number in range(first, len(spans)))
+
+        return await self._descend(self._bare, candidates)
+
+    async def chunk_before(self, offset: int) -> ChunkEntry | None:
+        """The last chunk that starts below `offset`."""
+        floor = self.floor
+        return await self._descend(
+            self._bare, lambda spans: (s for s in reversed(spans) if s.start_offset < offset and s.next_offset > floor)
+        )
+
+    async def chunk_for_time(self, timestamp: int) -> ChunkEntry | None:
+        """The first chunk with a record at or after `timestamp` (ms)."""
+        floor = self.floor
+        return await self._descend(
+            self._bare, lambda spans: (s for s in spans if s.max_timestamp >= timestamp and s.next_offset > floor)
+        )
+
+    async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
+        """The catalog of a reference, checked against it; asked for at once, it is read once. Many are remembered."""
+        lock = self._locks.setdefault(reference.name, asyncio.Lock())
+        async with lock:
+            if reference.name not in self._catalogs:
+                self._catalogs[reference.name] = await self._read_catalog(reference, level)
+            catalog = self._catalogs[reference.name]
+            self._catalogs.move_to_end(reference.name)
+            if len(self._catalogs) > REMEMBERED_CATALOGS:
+                self._catalogs.popitem(last=False)
+            return catalog
+
+    async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
+        home = self.keys_of(reference).home
+        if not is_catalog_name(reference.name, level, reference.start_offset):
+            raise MalformedObject(
+                f"the name {reference.name[:120]!r} does not belong in {home}",
+                why="names in an archive are always derived",
+            )
+        return decode_catalog(await self._get(home + reference.name, reference.sha256), reference, level)
+
+    async def _get(self, key: str, sha256: str) -> bytes:
+        """A write-once object; its sha256 is for the caller to check."""
+
+        async def fetch() -> bytes:
+            return await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+
+        if self._cache is None:
+            return await fetch()
+        return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
+
+    async def _descend(
+        self,
+        spans: Sequence[Span],
+        candidates: Callable[[Sequence[Span]], Iterator[Span]],
+        level: int | None = None,
+    ) -> ChunkEntry | None:
+        """The first chunk among candidates, in their order; a catalog may have none, where only gaps are left in it.
+
+        `level` is that of the spans, None for those of the marker.
+        """
+        for span in candidates(spans):
+            if isinstance(span, ChunkEntry):
+                return span
+            assert isinstance(span, CatalogReference)
+            here = self._levels[span.name] if level is None else level
+            found = await self._descend((await self.catalog(span, here)).entries, candidates, here - 1)
+            if found is not None:
+                return found
+        return None
+
+    async def _walk(
+        self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
+        chosen = [each for each in inside if wanted is None or wanted(each.span)]
+        if not any(each.level for each in chosen):
+            for entry, _ in chosen:
+                assert isinstance(entry, ChunkEntry)
+                yield entry
+            return
+        opened = prefetched(streamed(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
+        async for each in opened:
+            yield each
+            if isinstance(each, ChunkCatalog | ReferenceCatalog):
+                async for lower in self._walk(below(each), start, end, wanted):
+                    yield lower
+
+    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog | Unreadable:
+        span, level = leveled
+        if isinstance(span, CatalogReference):
+            try:
+                return await self.catalog(span, level)
+            except Damaged as error:
+                key = self.keys_of(span).home + span.name
+                return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
+        assert isinstance(span, ChunkEntry)
+        return span
+
+
+def below(catalog: Catalog) -> list[LeveledSpan]:
+    """Return the entries of a catalog with their level."""
+    return [LeveledSpan(entry, catalog.level - 1) for entry in catalog.entries]
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """Sums over the committed chunks; bytes as stored.
+
+    Timestamps are in ms and those of the records that have one; None where nothing is archived yet, or without any.
+    """
+
+    partition: int
+    records: int
+    chunks: int
+    bytes: int
+    start_offset: int | None
+    next_offset: int | None
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+    pruned_before: int | None = None
+    """The floor, below which nothing is kept; None where nothing was pruned."""
+
+
+def summarize(partition: ArchivedPartition) -> PartitionSummary:
+    """The summary of a partition; no request."""
+    timed = [each.span for each in partition.spans if each.span.max_timestamp >= 0]
+    is_begun = partition.marker.next_offset is not None
+    return PartitionSummary(
+        partition=partition.partition,
+        records=partition.num_records,
+        chunks=partition.num_chunks,
+        bytes=partition.num_bytes,
+        start_offset=partition.start_offset if is_begun else None,
+        next_offset=partition.marker.next_offset,
+        min_timestamp_ms=min((max(span.min_timestamp, 0) for span in timed), default=None),
+        max_timestamp_ms=max((span.max_timestamp for span in timed), default=None),
+        pruned_before=partition.floor or None,
+    )

@@ -1,0 +1,48 @@
+"""Where an archive is, and how programs, tasks of Spark and callers of the library open it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from blockgz.archive.archive import Archive
+from blockgz.archive.old_archive_detection import old_archive_finder
+from blockgz.archive.partition import ObjectCache
+from blockgz.encryption.keyring import keyring_of
+from blockgz.store.address import Address, LocalAddress
+from blockgz.store.opening import open_reader
+from blockgz.store.reader import ObjectReader
+from blockgz.store.s3_settings import AT_AWS, S3Settings
+from index_format.ancestor.payloads import OldFormat
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class ArchivePlace:
+    """An archive's address and what its store needs; credentials come from the environment of each machine."""
+
+    address: Address
+    s3: S3Settings = AT_AWS
+    max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
+    old_format: OldFormat | None = None
+    """How to read an archive of kafka-connect-s3, where that is wanted."""
+    keys: str | None = None
+    """Where the keys of encrypted chunks are, which each machine looks up."""
+
+    def absolute(self) -> "ArchivePlace":
+        """The same, for processes that work in folders of their own."""
+        address = self.address
+        return replace(self, address=LocalAddress(str(address.root()))) if isinstance(address, LocalAddress) else self
+
+
+@asynccontextmanager
+async def opened(
+    place: ArchivePlace,
+    cache: ObjectCache | None = None,
+    around: Callable[[ObjectReader], ObjectReader] = lambda reader: reader,
+) -> AsyncIterator[Archive]:
+    """The archive of a place, which reads through `around`; its store is closed at the end."""
+    old, limit = place.old_format, place.max_block_bytes
+    finder = None if old is None else old_archive_finder(old, limit)
+    keyring = keyring_of(place.keys)
+    async with open_reader(place.address, place.s3) as reader:
+        yield Archive(around(reader), limit, finder, cache, keyring)

@@ -1,0 +1,318 @@
+"""Reading archives that are maintained: floors, erased records, and objects that go while they are read."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import pytest
+
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import SkipDamage
+from blockgz.archive.follow import Followed, Follower, last_records
+from blockgz.archive.listing import partition_document
+from blockgz.archive.lookup import (
+    Erased,
+    Found,
+    Hole,
+    Lost,
+    Pruned,
+    RecordQuery,
+    failure,
+    look_up_all,
+    look_up_position,
+    look_up_together,
+)
+from blockgz.archive.paging import Missing, page_from
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import AtOffset, AtTime, OffsetRange, seek_time
+from blockgz.archive.selection import Positions, Selection, erased_ranges, scan, select
+from blockgz.errors import NotInArchive, ObjectMissing
+from blockgz.record_filter import RecordFilter
+from index_format.records import iter_records
+from replayer.coverage.partition_coverage import partition_coverage
+from replayer.replay.plan import describe_source
+from replayer.replay.preflight import pruned_text
+from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records
+from tests.support.maintained import Maintainer
+from tests.support.memory_reader import MemoryReader
+
+
+@pytest.fixture
+def archive() -> MemoryArchiveWriter:
+    return MemoryArchiveWriter()
+
+
+@pytest.fixture
+def writer(archive: MemoryArchiveWriter) -> PartitionWriter:
+    """Six chunks of ten records in three catalogs, and one in the tail."""
+    writer = archive.partition("orders", 0)
+    maintainer = Maintainer(writer)
+    for start in range(0, 60, 20):
+        writer.commit(records(range(start, start + 10)))
+        writer.commit(records(range(start + 10, start + 20)))
+        maintainer.fold()
+    writer.commit(records(range(60, 70)))
+    return writer
+
+
+@pytest.fixture
+def maintainer(writer: PartitionWriter) -> Maintainer:
+    return Maintainer(writer)
+
+
+def reader_of(archive: MemoryArchiveWriter) -> Archive:
+    return Archive(MemoryReader(archive.objects))
+
+
+async def opened(archive: MemoryArchiveWriter) -> ArchivedPartition:
+    return await reader_of(archive).open_partition("orders", 0)
+
+
+async def offsets(partition: ArchivedPartition, start: int, end: int) -> list[int]:
+    async with aclosing(scan(partition, start, end)) as batches:
+        return [record.offset async for batch in batches for record in iter_records(batch)]
+
+
+def test_below_the_floor_is_pruned(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
+    assert maintainer.prune(1) == 20
+
+    async def use() -> None:
+        partition = await opened(archive)
+        outcomes = await look_up_all(partition, [19, 20])
+        assert outcomes[19] == Pruned(20)
+        assert isinstance(outcomes[20], Found)
+        assert (partition.start_offset, partition.began_at, partition.floor) == (20, 0, 20)
+        assert (await partition_document(partition))["pruned_before"] == 20
+        (selection,) = await select(reader_of(archive), "orders", None, Positions(AtOffset(5), AtOffset(25)))
+        assert selection.offsets == OffsetRange(20, 25)
+
+    asyncio.run(use())
+
+
+def test_no_record_for_a_reason_of_its_own_is_not_in_the_archive() -> None:
+    query = RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
+    for outcome, why in (
+        (Pruned(20), "it was pruned: the archive keeps nothing of this partition below offset 20"),
+        (Erased(5, 7), "it was erased from the archive, as offsets [5..7) were"),
+    ):
+        error = failure(query, outcome)
+        assert (error.exit_code, error.why) == (4, why)
+
+
+def test_erased_records_answer_so_and_neither_do_their_neighbours(
+    archive: MemoryArchiveWriter, maintainer: Maintainer
+) -> None:
+    maintainer.rewrite([2], [3, 4, 15, *range(20, 40)])
+
+    async def use() -> None:
+        partition = await opened(archive)
+        outcomes = await look_up_all(partition, range(70))
+        assert outcomes[3] == outcomes[4] == Erased(3, 5)
+        assert outcomes[15] == Erased(15, 16)
+        assert outcomes[20] == outcomes[39] == Erased(20, 40)
+        assert sum(isinstance(each, Found) for each in outcomes.values()) == 70 - 23
+        found = await look_up_position(partition, AtOffset(20))
+        assert isinstance(found, Found)
+        assert found.record.offset == 40
+        found = await look_up_position(partition, AtTime(1_760_000_000_000 + 3))
+        assert isinstance(found, Found)
+        assert found.record.offset == 5
+        assert await erased_ranges(partition, 4, 30) == [(4, 5), (15, 16), (20, 30)]
+        assert await offsets(partition, 0, 70) == [each for each in range(70) if each not in maintainer.erased]
+
+    asyncio.run(use())
+
+
+def test_an_empty_gap_reads_as_holes(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
+    maintainer.fold()
+    maintainer.writer.advance(75)
+    maintainer.writer.commit(records(range(75, 80)))
+
+    async def use() -> None:
+        partition = await opened(archive)
+        assert partition.marker.gaps[0].reason == "empty"
+        assert (await look_up_all(partition, [72]))[72] == Hole(69, 75)
+        assert await partition.gaps() == ()
+
+    asyncio.run(use())
+
+
+def test_a_page_tells_what_is_pruned_and_erased(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
+    maintainer.prune(1)
+    maintainer.rewrite([1], [21, *range(30, 40)])
+
+    async def use() -> None:
+        page = await page_from(await opened(archive), 0, 30)
+        missing = [(item.start, item.end, item.kind) for item in page.items if isinstance(item, Missing)]
+        assert missing == [(0, 20, "pruned"), (21, 22, "erased"), (30, 40, "erased")]
+        assert page.items[0].reason == "nothing below offset 20 is kept"  # type: ignore[union-attr]
+        assert (page.start, page.has_before) == (0, False)
+
+    asyncio.run(use())
+
+
+async def items(partition: ArchivedPartition) -> object:
+    return (await page_from(partition, 12, 9)).items
+
+
+async def covered(partition: ArchivedPartition) -> object:
+    coverage = await partition_coverage(partition)
+    return coverage.records, coverage.errors
+
+
+async def planned(partition: ArchivedPartition) -> object:
+    source = await describe_source(Selection(partition, OffsetRange(3, 70)))
+    return source.records, source.timestamps
+
+
+async def last_offsets(partition: ArchivedPartition) -> object:
+    found = await last_records(Selection(partition, OffsetRange(0, 60)), RecordFilter(), 35)
+    return [record.offset for batch in found for record in iter_records(batch)]
+
+
+USES: dict[str, Callable[[ArchivedPartition], Awaitable[object]]] = {
+    "scan": lambda partition: offsets(partition, 0, 70),
+    "time": lambda partition: seek_time(partition, 1_760_000_000_015),
+    "page": items,
+    "coverage": covered,
+    "plan": planned,
+    "last": last_offsets,
+    "gaps": lambda partition: partition.gaps(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_was_rewritten_since_is_read_through_the_marker_of_now(
+    archive: MemoryArchiveWriter, maintainer: Maintainer, use: str
+) -> None:
+    async def used() -> None:
+        stale = await opened(archive)
+        before = await USES[use](await opened(archive))
+        maintainer.rewrite([2])
+        assert await USES[use](stale) == before
+        outcome = (await look_up_all(stale, [5]))[5]
+        assert isinstance(outcome, Found)
+
+    asyncio.run(used())
+
+
+def test_a_scan_under_way_goes_on_at_the_same_offset(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
+    async def use() -> list[int]:
+        found = []
+        async with aclosing(scan(await opened(archive), 0, 70)) as batches:
+            async for batch in batches:
+                found += [record.offset for record in iter_records(batch)]
+                if found[-1] < 10:
+                    maintainer.rewrite([3])
+        return found
+
+    assert asyncio.run(use()) == list(range(70))
+
+
+def test_a_name_with_other_bytes_than_the_marker_knew_is_no_damage_either(
+    archive: MemoryArchiveWriter, maintainer: Maintainer
+) -> None:
+    async def use() -> None:
+        stale = await opened(archive)
+        name = maintainer.chunks[0].name
+        maintainer.rewrite([2])
+        archive.put(maintainer.keys.chunks + name, b"a dead writer's late upload")
+        assert await offsets(stale, 0, 70) == list(range(70))
+
+    asyncio.run(use())
+
+
+def test_what_the_marker_of_now_leads_to_as_well_is_damaged(
+    archive: MemoryArchiveWriter, maintainer: Maintainer
+) -> None:
+    lost = maintainer.keys.chunks + maintainer.chunks[2].name
+    archive.remove(lost)
+
+    async def use() -> None:
+        partition = await opened(archive)
+        with pytest.raises(ObjectMissing):
+            await offsets(partition, 0, 70)
+        assert isinstance((await look_up_all(partition, [25]))[25], Lost)
+        policy = SkipDamage()
+        async with aclosing(scan(partition, 0, 70, on_damage=policy)) as batches:
+            found = [record.offset async for batch in batches for record in iter_records(batch)]
+        assert found == [each for each in range(70) if not 20 <= each < 30]
+        assert [(each.start, each.end) for each in policy.skipped] == [(20, 30)]
+
+    asyncio.run(use())
+
+
+def test_records_that_were_pruned_while_they_were_read_are_named(
+    archive: MemoryArchiveWriter, maintainer: Maintainer
+) -> None:
+    async def use() -> None:
+        stale = await opened(archive)
+        maintainer.rewrite([1])
+        maintainer.prune(1)
+        with pytest.raises(NotInArchive, match=r"offsets \[5..20\) of orders:0 were pruned") as caught:
+            await offsets(stale, 5, 70)
+        assert caught.value.remedy == "begin at offset 20, or at earliest"
+        outcome = (await look_up_all(stale, [5]))[5]
+        assert outcome == Pruned(20)
+
+    asyncio.run(use())
+
+
+def test_a_command_tells_that_a_record_was_pruned(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
+    maintainer.prune(3)
+
+    async def use() -> None:
+        query = RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
+        assert (await look_up_together(reader_of(archive), [query]))[query] == Pruned(60)
+
+    asyncio.run(use())
+
+
+def test_a_plan_begins_at_the_floor_and_says_how_much_is_pruned(
+    archive: MemoryArchiveWriter, maintainer: Maintainer
+) -> None:
+    maintainer.prune(1)
+
+    async def use() -> None:
+        (selection,) = await select(reader_of(archive), "orders", None, Positions(AtOffset(5)))
+        source = await describe_source(selection)
+        assert (source.start, source.records, source.pruned) == (20, 50, OffsetRange(0, 20))
+        assert pruned_text(0, OffsetRange(0, 20)) == (
+            "partition 0 was pruned: up to 20 records, offsets [0..20), are gone"
+        )
+        (selection,) = await select(reader_of(archive), "orders", None, Positions(AtOffset(30)))
+        assert (await describe_source(selection)).pruned is None
+
+    asyncio.run(use())
+
+
+def test_a_partition_in_several_folders_has_the_highest_floor(archive: MemoryArchiveWriter) -> None:
+    """As after a log was truncated: each folder is pruned for itself."""
+    older = archive.partition("orders", 0)
+    maintainer = Maintainer(older)
+    for start in range(0, 40, 10):
+        older.commit(records(range(start, start + 10)))
+        maintainer.fold()
+    newer = older.truncated(30)
+    newer.commit(records(range(30, 50)))
+    assert maintainer.prune(2) == 20
+
+    async def use() -> None:
+        partition = await opened(archive)
+        assert (partition.floor, partition.start_offset, partition.is_maintained) == (20, 20, True)
+        assert (await look_up_all(partition, [19]))[19] == Pruned(20)
+
+    asyncio.run(use())
+
+
+def test_who_follows_is_told_what_was_pruned_unread(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
+    async def use() -> None:
+        told: list[str] = []
+        followed = [Followed(await opened(archive), 5)]
+        follower = Follower(reader_of(archive), "orders", followed, told.append, watch_for_partitions=False)
+        maintainer.prune(1)
+        (selection,) = await follower.poll()
+        assert selection.offsets == OffsetRange(20, 70)
+        assert told == ["partition orders:0 was pruned: offsets [5..20) are gone unread"]
+
+    asyncio.run(use())
