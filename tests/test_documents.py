@@ -28,7 +28,7 @@ def test_the_architecture_names_every_folder() -> None:
 
 def test_the_pictures_name_modules() -> None:
     pictures = (ROOT / "ARCHITECTURE.md").read_text().partition("## Two data flows")[2].partition("## Seams")[0]
-    modules = {path.stem for program in ("archiver", "replayer") for path in (ROOT / program).rglob("*.py")}
+    modules = {path.stem for name in ("archiver", "replayer", "blockgz") for path in (ROOT / name).rglob("*.py")}
     folders = {path.name for path in (ROOT / "replayer").rglob("*/")}
     steps = set(re.findall(r"(?<=-> )\w+|\w+(?= +->)", pictures)) - {"Kafka", "store", "buffer"}
     assert steps
