@@ -1,7 +1,7 @@
-"""`python -m benchmarks.house`: counts the product's modules and lines, before and after, side by side.
+"""`python -m benchmarks.house`: count the product's code, before and after, side by side.
 
-The product is every Python file of the packages that are installed. Before is a revision of Git, after is the working
-tree. A tree of sources is a mapping of paths, such as `archiver/cli/run.py`, to text.
+The product is every tracked Python file outside tests, system_test, benchmarks and docs. "Before" is a Git revision,
+"after" is the working tree. A tree of sources maps paths, such as `archiver/cli/run.py`, to text.
 """
 
 import argparse
@@ -9,25 +9,29 @@ import ast
 import io
 import subprocess
 import tarfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from benchmarks.running import programs_files
 from benchmarks.tables import Table, as_text
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("archiver", "blockgz", "blockgz_runtime", "index_format", "replayer")
-PROGRAMS = ("archiver", "replayer")
-BASE = "aa55ef0"
-"""The revision that is compared with where none is given."""
-SMALL = 50
-"""A module with fewer lines counts as small."""
-RUN = 6
-"""Lines that two files share in a row before they count as copied."""
+TESTS = ("tests", "system_test", "benchmarks")
+OUTSIDE = (*TESTS, "docs")
+SMALL = 60
+"""Lines that a small module has at most."""
+RECORDS = frozenset({"NamedTuple", "TypedDict", "dataclass", "Struct", "BaseModel"})
+DIRECTIVES = ("# noqa", "# type:", "# fmt:", "# pragma", "# ruff:", "# mypy:", "#!")
+NO_CODE = frozenset(
+    {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+)
 
 Sources = Mapping[str, str]
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = FunctionNode | ast.ClassDef
 
 
 class Function(NamedTuple):
@@ -39,115 +43,205 @@ class Function(NamedTuple):
     complexity: int
 
 
-class Twin(NamedTuple):
-    """A run of lines that stands in a file of each program."""
-
-    left: str
-    right: str
-    lines: int
-
-
 def main() -> None:
-    """Print the counts of both trees."""
+    """Print the counts of both trees, or the files that run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__)
-    parser.add_argument("--base", default="", help=f"the Git revision to compare with ({BASE})")
+    parser.add_argument("--base", default="", help="the Git revision to compare with")
     parser.add_argument("--verbose", action="store_true", help="name what was counted in the working tree")
+    parser.add_argument("--running", action="store_true", help="count the files that run in four commands instead")
     given = parser.parse_args()
-    base, now = given.base or BASE, worktree()
-    columns = {"now": counts(now)}
-    if (before := revision(base)) is not None:
-        columns = {base: counts(before), **columns}
-    elif given.base:
-        raise SystemExit(f"Git has no revision {base} here")
+    if given.running:
+        called = programs_files()
+        print(
+            as_text(Table("Files that run", ("", "now"), [(name, str(len(files))) for name, files in called.items()]))
+        )
+        if given.verbose:
+            print("\n".join(f"{name}: {file}" for name, files in called.items() for file in files))
+        return
+    columns = {given.base: counts(revision(given.base))} if given.base else {}
+    columns["now"] = counts(worktree())
     rows = [(what, *(column[what] for column in columns.values())) for what in columns["now"]]
     print(as_text(Table("The product, counted", ("", *columns), rows)))
     if given.verbose:
-        print("\n" + "\n".join(details(now)))
+        print("\n" + "\n".join(details(product(worktree()))))
 
 
 def worktree() -> Sources:
-    """The product's sources as they stand in the working tree, without files that Git would ignore."""
-    return {
-        path.relative_to(ROOT).as_posix(): path.read_text()
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-    }
+    """Return the Python files of the working tree that Git does not ignore."""
+    git = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py")
+    listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return {name: (ROOT / name).read_text() for name in sorted(set(listed)) if (ROOT / name).is_file()}
 
 
-def revision(name: str) -> Sources | None:
-    """The product's sources in a revision; None where Git does not have it. Checks nothing out."""
-    run = subprocess.run(["git", "archive", f"{name}^{{commit}}"], cwd=ROOT, capture_output=True, check=False)
+def revision(name: str) -> Sources:
+    """Return the Python files of a Git revision without checking it out."""
+    git = ("git", "archive", f"{name}^{{commit}}")
+    run = subprocess.run(git, cwd=ROOT, capture_output=True, check=False)
     if run.returncode:
-        return None
+        raise SystemExit(f"Git has no revision {name} here")
     sources = {}
     with tarfile.open(fileobj=io.BytesIO(run.stdout)) as archive:
         for member in archive:
-            path = PurePosixPath(member.name)
-            if member.isfile() and path.suffix == ".py" and path.parts[0] in PACKAGES:
+            if member.isfile() and member.name.endswith(".py"):
                 file = archive.extractfile(member)
                 assert file is not None
                 sources[member.name] = file.read().decode()
     return dict(sorted(sources.items()))
 
 
+def product(sources: Sources) -> Sources:
+    """Return the files outside tests, benchmarks and docs."""
+    return {path: text for path, text in sources.items() if PurePosixPath(path).parts[0] not in OUTSIDE}
+
+
 def counts(sources: Sources) -> dict[str, str]:
-    """Each figure, ready to print, by its name."""
-    total = sum(map(_line_count, sources.values()))
-    folder, files = Counter(folders(sources)).most_common(1)[0]
-    found = list(functions(sources))
+    """Return each figure, ready to print, by its name."""
+    house = product(sources)
+    trees = {path: ast.parse(text, path) for path, text in house.items()}
+    lines = sum(map(_line_count, house.values()))
+    documented = Counter(is_documented for _, is_documented in public_names(trees))
+    found = list(functions(house))
     longest = max(found, key=lambda function: function.lines)
     hardest = max(found, key=lambda function: function.complexity)
-    copied = twins(sources)
+    file = max(house, key=lambda path: _line_count(house[path]))
+    tests = (text for path, text in sources.items() if PurePosixPath(path).parts[0] in TESTS)
     return {
-        "modules": f"{len(sources):,}",
-        "lines": f"{total:,}",
-        "lines that import": f"{sum(map(import_lines, sources.values())) / total:.1%}",
-        "largest folder": f"{folder}: {files}",
-        **{f"files at the top of {name}": str(len(loose_files(sources, name))) for name in PROGRAMS},
-        f"modules under {SMALL} lines": str(len(small_modules(sources))),
-        "longest function": f"{_short(longest.name)}: {longest.lines}",
-        "highest complexity": f"{_short(hardest.name)}: {hardest.complexity}",
-        "import circles": str(len(circles(import_graph(sources)))),
-        f"runs of {RUN} lines in both programs": str(len(copied)),
-        "lines in such runs": str(sum(twin.lines for twin in copied)),
+        "lines": f"{lines:,}",
+        "lines of code": f"{sum(map(code_lines, house.values())):,}",
+        "statements": f"{sum(map(statements, trees.values())):,}",
+        "modules": f"{len(house):,}",
+        f"modules of at most {SMALL} lines": str(sum(_line_count(text) <= SMALL for text in house.values())),
+        "record types": str(len(records(trees))),
+        "public class names with several meanings": str(len(shared_names(trees, private=False))),
+        "class names with several meanings": str(len(shared_names(trees))),
+        "lines that import": f"{sum(map(import_lines, trees.values())) / lines:.1%}",
+        "lines that comment": f"{sum(map(comment_lines, house.values())) / lines:.2%}",
+        "public names with a docstring": f"{documented[True] / max(documented.total(), 1):.1%}",
+        "longest function": f"{PurePosixPath(longest.name).name}: {longest.lines}",
+        "highest complexity": f"{PurePosixPath(hardest.name).name}: {hardest.complexity}",
+        "longest file": f"{file}: {_line_count(house[file])}",
+        "lines of tests and benchmarks": f"{sum(map(_line_count, tests)):,}",
     }
 
 
-def details(sources: Sources) -> Iterator[str]:
-    """What the figures count: long and complex functions, circles, copied runs."""
-    for function in functions(sources):
+def details(house: Sources) -> Iterator[str]:
+    """Yield long and complex functions, small modules, record types and class names with several meanings."""
+    trees = {path: ast.parse(text, path) for path, text in house.items()}
+    for function in functions(house):
         if function.lines > 50 or function.complexity > 10:
             yield f"{function.name}: {function.lines} lines, complexity {function.complexity}"
-    for circle in circles(import_graph(sources)):
-        yield "circle: " + ", ".join(circle)
-    for twin in twins(sources):
-        yield f"{twin.lines} lines: {twin.left} and {twin.right}"
+    for path, text in house.items():
+        if _line_count(text) <= SMALL:
+            yield f"small: {path}: {_line_count(text)}"
+    yield from (f"record: {place}" for place in records(trees))
+    yield from (f"{name}: {', '.join(places)}" for name, places in shared_names(trees).items())
+    yield from (f"no docstring: {name}" for name, is_documented in public_names(trees) if not is_documented)
 
 
-def folders(sources: Iterable[str]) -> Iterator[str]:
-    """The folder of every module but `__init__`."""
-    return (str(path.parent) for path in map(PurePosixPath, sources) if path.name != "__init__.py")
+def code_lines(text: str) -> int:
+    """Return the number of lines that are not blank, a comment or a docstring."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {line for token in tokens if token.type not in NO_CODE for line in range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if _is_docstring(node):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
 
 
-def loose_files(sources: Iterable[str], program: str) -> list[str]:
-    """The modules that stand at the top of a program, beside `__init__` and `__main__`."""
-    dunder = {"__init__.py", "__main__.py"}
-    return [path for path in sources if PurePosixPath(path).parts[:-1] == (program,) and Path(path).name not in dunder]
+def comment_lines(text: str) -> int:
+    """Return the number of lines that only comment, without directives for tools."""
+    lines = map(str.strip, text.splitlines())
+    return sum(line.startswith("#") and not line.startswith(DIRECTIVES) for line in lines)
 
 
-def small_modules(sources: Sources) -> list[str]:
-    """The modules of fewer than 50 lines, `__init__` and `__main__` left out."""
-    return [path for path, text in sources.items() if _line_count(text) < SMALL and not Path(path).name.startswith("_")]
+def statements(tree: ast.Module) -> int:
+    """Return the number of statements, without docstrings."""
+    return sum(isinstance(node, ast.stmt) and not _is_docstring(node) for node in ast.walk(tree))
 
 
-def import_lines(text: str) -> int:
-    """The lines of import statements, wherever they stand."""
-    nodes = ast.walk(ast.parse(text))
-    return sum(_height(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+def _is_docstring(node: ast.AST) -> bool:
+    """Return whether a statement is a string and nothing else: docstrings of attributes count as well."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def records(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Return the place of each class that leads, through bases or decorators, to one of RECORDS."""
+    classes = list(_classes(trees))
+    own = {path: _own_names(tree, {PurePosixPath(other).parts[0] for other in trees}) for path, tree in trees.items()}
+    found = set[tuple[str, str]]()
+    while True:
+        names = {name for _, name in found}
+        more = {
+            (path, node.name)
+            for path, node in classes
+            for base in map(_last_name, (*node.bases, *node.decorator_list))
+            if base in RECORDS or (path, base) in found or (base in own[path] and base in names)
+        }
+        if more == found:
+            return [f"{path}: {node.name}" for path, node in classes if (path, node.name) in found]
+        found = more
+
+
+def _own_names(tree: ast.Module, packages: set[str]) -> set[str]:
+    """Return the names that a module imports from the product."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {
+        alias.asname or alias.name
+        for node in imports
+        if (node.module or "").partition(".")[0] in packages
+        for alias in node.names
+    }
+
+
+def shared_names(trees: Mapping[str, ast.Module], *, private: bool = True) -> dict[str, list[str]]:
+    """Return the files of each name that several classes have; a leading underscore makes no other name."""
+    places = defaultdict[str, list[str]](list)
+    for path, node in _classes(trees):
+        if private or not node.name.startswith("_"):
+            places[node.name.lstrip("_")].append(path)
+    return {name: paths for name, paths in sorted(places.items()) if len(paths) > 1}
+
+
+def _classes(trees: Mapping[str, ast.Module]) -> Iterator[tuple[str, ast.ClassDef]]:
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield path, node
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return `Struct` for `msgspec.Struct`, `dataclass` for `dataclass(frozen=True)`, `Page` for `Page[T]`."""
+    while isinstance(node, ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def public_names(trees: Mapping[str, ast.Module]) -> Iterator[tuple[str, bool]]:
+    """Yield each public class, function and method, and whether it has a docstring."""
+    for path, tree in trees.items():
+        for name, node in _definitions(tree, ""):
+            if not any(part.startswith("_") for part in name.split(".")):
+                yield f"{path}: {name}", ast.get_docstring(node) is not None
+
+
+def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Definition]]:
+    """Yield the classes and functions of a module or a class, but no function within a function."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            yield prefix + child.name, child
+        if isinstance(child, ast.ClassDef):
+            yield from _definitions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.If | ast.Try):
+            yield from _definitions(child, prefix)
+
+
+def import_lines(tree: ast.Module) -> int:
+    """Return the number of lines of import statements, late imports included."""
+    return sum(_height(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def functions(sources: Sources) -> Iterator[Function]:
-    """Every function and method, nested ones too."""
+    """Yield every function and method, nested ones too."""
     for path, text in sources.items():
         for name, node in _functions_in(ast.parse(text), ""):
             yield Function(f"{path}: {name}", _height(node), 1 + _decisions(node.body))
@@ -165,7 +259,7 @@ def _functions_in(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNod
 
 
 def _decisions(statements: Iterable[ast.AST]) -> int:
-    """Branches, loops, handlers, cases and nested functions, as ruff's C901 counts them."""
+    """Count branches, loops, handlers, cases and nested functions as ruff's C901 does."""
     return sum(_own_decisions(statement) + _decisions(_inner(statement)) for statement in statements)
 
 
@@ -190,108 +284,12 @@ def _is_default(case: ast.match_case) -> bool:
     return case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
 
 
-def import_graph(sources: Sources) -> dict[str, set[str]]:
-    """The modules of the product that each one imports at once or later; imports for the type checker are left out."""
-    names = {_dotted(path) for path in sources}
-    return {_dotted(path): set(_imported(ast.parse(text), names)) - {_dotted(path)} for path, text in sources.items()}
-
-
-def _imported(tree: ast.Module, names: set[str]) -> Iterator[str]:
-    for node in _at_run_time(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield from {inner if inner in names else node.module} & names
-
-
-def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
-            yield child
-            yield from _at_run_time(child)
-
-
-def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The groups of modules that reach each other by imports: strongly connected components of more than one."""
-    reached = {module: _reachable(graph, module) for module in graph}
-    groups = {frozenset(other for other in reached[module] if module in reached[other]) for module in graph}
-    return sorted(sorted(group) for group in groups if group)
-
-
-def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    found: set[str] = set()
-    waiting = [start]
-    while waiting:
-        new = graph[waiting.pop()] - found
-        found |= new
-        waiting.extend(new)
-    return found
-
-
-def twins(sources: Sources) -> list[Twin]:
-    """The longest runs of at least six equal lines that a file of each program shares.
-
-    Indentation, blank lines, comments and imports do not count. A run of the second program is counted once, with the
-    longest run of the first that it equals.
-    """
-    left, right = ({path: _normal(text) for path, text in sources.items() if _in(path, name)} for name in PROGRAMS)
-    places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
-    for path, lines in left.items():
-        for at in range(len(lines) - RUN + 1):
-            places.setdefault(tuple(lines[at : at + RUN]), []).append((path, at))
-    found = []
-    for path, lines in right.items():
-        at = 0
-        while at + RUN <= len(lines):
-            starts = places.get(tuple(lines[at : at + RUN]), [])
-            runs = [Twin(other, path, _shared(left[other][begin:], lines[at:])) for other, begin in starts]
-            if runs:
-                found.append(max(runs, key=lambda twin: twin.lines))
-                at += found[-1].lines
-            else:
-                at += 1
-    return found
-
-
-def _normal(text: str) -> list[str]:
-    imports = {
-        number
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return [line for number, line in lines if line and not line.startswith("#") and number not in imports]
-
-
-def _shared(left: Sequence[str], right: Sequence[str]) -> int:
-    for count, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return count
-    return min(len(left), len(right))
-
-
-def _in(path: str, package: str) -> bool:
-    return PurePosixPath(path).parts[0] == package
-
-
-def _dotted(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
 def _height(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def _line_count(text: str) -> int:
     return len(text.splitlines())
-
-
-def _short(name: str) -> str:
-    """A function without the path of its file."""
-    return PurePosixPath(name).name
 
 
 if __name__ == "__main__":

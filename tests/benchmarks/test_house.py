@@ -1,14 +1,28 @@
 """What `make house` counts."""
 
+import ast
 import subprocess
 from textwrap import dedent
 
 import pytest
 
 from benchmarks import house
-from benchmarks.house import Function, Twin, circles, counts, functions, import_graph, import_lines, twins
+from benchmarks.house import (
+    Function,
+    code_lines,
+    comment_lines,
+    counts,
+    functions,
+    import_lines,
+    public_names,
+    records,
+    shared_names,
+    statements,
+)
 
-SHARED = [f"value_{number} = {number}" for number in range(6)]
+
+def trees(sources: dict[str, str]) -> dict[str, ast.Module]:
+    return {path: ast.parse(text) for path, text in sources.items()}
 
 
 def source(text: str) -> dict[str, str]:
@@ -44,57 +58,82 @@ def test_complexity_counts_what_the_linter_counts(body: str, expected: int):
     assert complexity(body) == expected
 
 
-def test_import_lines():
-    assert import_lines("import a\nfrom b import (\n    c,\n)\n\ndef f():\n    import d\n") == 5
-
-
-def test_circles_go_through_late_imports_and_packages_but_not_through_types():
-    graph = import_graph(
-        {
-            "archiver/__init__.py": "",
-            "archiver/a.py": "from archiver import b\n",
-            "archiver/b.py": "def late():\n    import archiver.c\n",
-            "archiver/c.py": "from archiver.a import name\nimport os\n",
-            "archiver/d.py": "if TYPE_CHECKING:\n    from archiver.e import E\n",
-            "archiver/e.py": "from archiver.d import D\n",
-        }
+def test_records_lead_to_a_record_through_bases_and_decorators():
+    found = records(
+        trees(
+            {
+                "archiver/a.py": "class A(NamedTuple): ...\n@dataclasses.dataclass(frozen=True)\nclass B: ...\n"
+                "class C(D): ...",
+                "archiver/d.py": "class D(msgspec.Struct, frozen=True): ...\nclass E(click.Option): ...",
+                "archiver/e.py": "from archiver.d import D\nclass F(D): ...\nclass G(F): ...\n"
+                "class Option(TypedDict): ...",
+            }
+        )
     )
-    assert graph["archiver.c"] == {"archiver.a"}
-    assert circles(graph) == [["archiver.a", "archiver.b", "archiver.c"]]
+    names = [place.partition(": ")[2] for place in found]
+    assert names == ["A", "B", "D", "F", "G", "Option"]
 
 
-def test_twins_ignore_indentation_blank_lines_comments_and_imports():
-    left = "\n".join(["import os", *SHARED, "left = 1"])
-    right = "\n".join(["class C:", "    import sys", *("    # why\n\n    " + line for line in SHARED), "    right = 1"])
-    found = twins({"archiver/a.py": left, "replayer/r.py": right, "archiver/copy.py": left})
-    assert found == [Twin("archiver/a.py", "replayer/r.py", 6)]
-    assert not twins({"archiver/a.py": left, "replayer/r.py": "\n".join(SHARED[1:])})
-    assert not twins({"archiver/a.py": left, "archiver/copy.py": left})
+def test_an_underscore_makes_no_other_name():
+    house = trees({"archiver/a.py": "class A: ...\nclass B: ...", "archiver/b.py": "class _A: ...\nclass C: ..."})
+    assert shared_names(house) == {"A": ["archiver/a.py", "archiver/b.py"]}
+    assert not shared_names(house, private=False)
+
+
+def test_public_names():
+    text = """
+class C:
+    def m(self):
+        "Return nothing."
+        def inner(): ...
+    def _p(self): ...
+class _P:
+    def q(): ...
+"""
+    assert list(public_names(trees({"a.py": text}))) == [("a.py: C", False), ("a.py: C.m", True)]
+
+
+def test_lines_and_statements():
+    text = '''"""Doc
+more."""
+
+# why
+import a
+# noqa: E501
+def f():
+    "Doc."
+    def g():
+        import d
+    x = """a
+b"""  # end
+'''
+    assert code_lines(text) == 6
+    assert comment_lines(text) == 1
+    assert statements(ast.parse(text)) == 5
+    assert import_lines(ast.parse("import a\nfrom b import (\n    c,\n)\n\ndef f():\n    import d\n")) == 5
 
 
 def test_counts():
-    tree = {
-        "archiver/__init__.py": "",
-        "archiver/__main__.py": "import archiver.cli.a\n",
-        "archiver/errors.py": "\n" * 50,
-        "archiver/cli/a.py": "def f(): ...\n",
-        "archiver/cli/b.py": "def g():\n    if a: ...\n",
-        "archiver/cli/c.py": "",
-    }
-    found = counts(tree)
-    assert found["modules"] == "6"
-    assert found["lines"] == "54"
-    assert found["largest folder"] == "archiver/cli: 3"
-    assert (found["files at the top of archiver"], found["files at the top of replayer"]) == ("1", "0")
-    assert found["modules under 50 lines"] == "3"
+    found = counts(
+        {
+            "archiver/__init__.py": "",
+            "archiver/errors.py": "\n" * 61,
+            "archiver/cli/b.py": "def g():\n    if a: ...\n",
+            "setup.py": "import a\n",
+            "tests/test_a.py": "a = 1\n",
+            "docs/example.py": "a = 1\n",
+        }
+    )
+    assert (found["modules"], found["lines"], found["lines of code"]) == ("4", "64", "3")
+    assert (found["modules of at most 60 lines"], found["lines of tests and benchmarks"]) == ("3", "1")
     assert (found["longest function"], found["highest complexity"]) == ("b.py: g: 2", "b.py: g: 2")
+    assert found["longest file"] == "archiver/errors.py: 61"
 
 
 def test_a_revision_is_read_without_a_checkout():
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=house.ROOT, capture_output=True, check=False)
     if commit.returncode:
         pytest.skip("not a clone")
-    sources = house.revision("HEAD")
-    assert sources is not None
-    assert "archiver/__main__.py" in sources
-    assert house.revision("no-such-revision") is None
+    assert "archiver/__main__.py" in house.revision("HEAD")
+    with pytest.raises(SystemExit, match="no-such-revision"):
+        house.revision("no-such-revision")
