@@ -14,7 +14,12 @@ from pathlib import Path
 import grimp
 import pytest
 
-from benchmarks.house import functions, product, worktree
+from benchmarks.house import functions, product, public_names, shared_names, worktree
+from system_test.mutants.faults import MUTANTS
+from tests.support.broken_protocols import BROKEN as BROKEN_PROTOCOLS
+from tests.support.lifecycle.broken import BROKEN as BROKEN_LIFECYCLE
+from tests.support.operations.broken import BROKEN as BROKEN_OPERATIONS
+from tests.support.service_simulation.planted import PLANTED
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("archiver", "blockgz", "index_format", "replayer")
@@ -32,6 +37,77 @@ NOT_MODULES = {
     "replayer.nothing",
 }
 """Strings that look like the name of a module and are not: files, a logger, modules of invented trees."""
+SHARED_CLASS_NAMES = {
+    "Archive",
+    "Asked",
+    "Attempt",
+    "BatchWriter",
+    "Chain",
+    "Change",
+    "Choice",
+    "Conflict",
+    "Content",
+    "Damage",
+    "Difference",
+    "Driver",
+    "Encoded",
+    "Encoding",
+    "Erased",
+    "Fenced",
+    "Fetching",
+    "Followed",
+    "Found",
+    "GroupOffsets",
+    "Head",
+    "Job",
+    "Kept",
+    "KnownTopic",
+    "Lane",
+    "LaneStore",
+    "LaneTask",
+    "LogEnds",
+    "Maintenance",
+    "Mark",
+    "NoLog",
+    "Opened",
+    "Outcome",
+    "Pace",
+    "Pairs",
+    "Part",
+    "PartitionPlan",
+    "PartitionReport",
+    "Piece",
+    "Place",
+    "Positions",
+    "Progress",
+    "Pruned",
+    "Range",
+    "Read",
+    "Reading",
+    "Replays",
+    "Rewritten",
+    "Role",
+    "Run",
+    "Server",
+    "SinkOptions",
+    "Source",
+    "SourcePartition",
+    "StreamWriter",
+    "Survey",
+    "Tail",
+    "Tally",
+    "Task",
+    "Tasks",
+    "TopicConfig",
+    "Turn",
+    "Unreadable",
+    "Verdict",
+    "Wanted",
+    "Watermarks",
+    "Writer",
+}
+"""Names that several classes have, with or without a leading underscore: the list may only get shorter."""
+MAKERS = {"exec", "compile", "make_dataclass", "defstruct", "create_model", "new_class"}
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
 
 
@@ -137,6 +213,53 @@ def test_functions_are_short() -> None:
 
 def test_files_are_short() -> None:
     assert [path for path, text in product(worktree()).items() if text.count("\n") > 800] == []
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {path: ast.parse(text, path) for path, text in product(worktree()).items()}
+
+
+def test_no_code_is_made_from_text_at_run_time() -> None:
+    made = [f"{path}:{node.lineno}" for path, tree in trees().items() for node in ast.walk(tree) if _makes_code(node)]
+    assert made == []
+
+
+def _makes_code(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="type"), args=[_, _, _]):
+            return True
+        case ast.Call(func=ast.Name(id=name)):
+            return name in MAKERS
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)):
+            return name in MAKERS and module != "re"
+        case _:
+            return False
+
+
+def test_public_names_have_a_docstring() -> None:
+    named = list(public_names(trees()))
+    missing = [name for name, is_documented in named if not is_documented]
+    assert len(missing) <= 0.18 * len(named), missing
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found = shared_names(trees())
+    assert not {name: paths for name, paths in found.items() if name not in SHARED_CLASS_NAMES}, "rename one of them"
+    assert not SHARED_CLASS_NAMES - found.keys(), "delete these from SHARED_CLASS_NAMES"
+
+
+def test_no_planted_bug_is_dropped() -> None:
+    """Compare the bugs that tests plant with their list: if code moves, the bug planted in it moves along."""
+    bugs = {
+        "mutants": [mutant.name for mutant in MUTANTS],
+        "protocols": BROKEN_PROTOCOLS,
+        "lifecycle": BROKEN_LIFECYCLE,
+        "service": PLANTED,
+        "operations": BROKEN_OPERATIONS,
+    }
+    found = sorted(f"{kind}: {name}" for kind, names in bugs.items() for name in names)
+    assert found == (ROOT / "tests/golden/planted_bugs.txt").read_text().splitlines()
 
 
 def test_modules_that_strings_name_exist() -> None:
