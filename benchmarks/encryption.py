@@ -22,8 +22,7 @@ from archiver.commit.commit import PartitionIdentity, commit_chunk
 from archiver.commit.driver import Driver, NoLog
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
-from archiver.ingest.roll_policy import RollLimits
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits
 from benchmarks.data import START_MS, STEP_MS, generated
 from benchmarks.measure import machine
 from benchmarks.tables import Table, as_markdown

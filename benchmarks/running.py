@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from archiver.demo.clusters import PARTITIONS, mock_cluster, produce
-from archiver.demo.records import MEAN_SPACING_MS, demo_records
+from archiver.demo import MEAN_SPACING_MS, PARTITIONS, demo_records, mock_cluster, produce
 
 ROOT = Path(__file__).parent.parent
 RECORDS = 2000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
-from archiver.demo.records import DemoRecord, demo_records
+from archiver.demo import DemoRecord, demo_records
 from index_format.chunk_index import Gap
 from index_format.records import Headers, Record
 from system_test.support.pages import Watched, chromium, chromium_program, serving

@@ -12,13 +12,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as Place
 
-from blockgz.kafka.batch_producer import BatchProducer, ConfluentProducer, KernelProducer
-from blockgz.kafka.kernel_choice import KERNEL
+from blockgz.kafka.batch_producer import BatchProducer, ConfluentProducer, KernelProducer, sizes_above
+from blockgz.kafka.fetching import KERNEL
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
-from replayer.kafka.record_size import sizes_above
 from replayer.replay.sinks.delivery_reports import read_back
 from replayer.replay.sinks.producer import TopicProducer, producer_settings
 from system_test.support.kafka_broker import KafkaBroker

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from archiver.demo.clusters import produce
-from archiver.demo.records import MEAN_SPACING_MS, demo_records
+from archiver.demo import MEAN_SPACING_MS, demo_records, produce
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import VersityGateway
 from system_test.support.topics import create_topic

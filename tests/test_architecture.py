@@ -132,11 +132,10 @@ def importers(*libraries: str) -> set[Path]:
 
 
 KAFKA = (
-    "archiver/demo/clusters.py",
-    "archiver/doctor",
+    "archiver/demo.py",
+    "archiver/doctor.py",
     "archiver/ingest/dead_letters.py",
     "archiver/ingest/kafka_cluster.py",
-    "archiver/ingest/kafka_log.py",
     "archiver/ingest/kafka_settings.py",
     "archiver/ingest/kafka_source.py",
     "blockgz/kafka",

@@ -19,8 +19,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from archiver.demo.clusters import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
-from archiver.demo.records import MEAN_SPACING_MS, DemoRecord, demo_records
+from archiver.demo import (
+    MEAN_SPACING_MS,
+    PARTITIONS,
+    DemoCluster,
+    DemoRecord,
+    demo_records,
+    mock_cluster,
+    own_topics,
+    produce,
+)
 from blockgz.kafka.secrets import is_secret
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing

@@ -6,8 +6,7 @@ import click
 import orjson
 
 from archiver.cli.config_options import config_options_for_any_topic
-from archiver.doctor import examine
-from archiver.doctor.findings import Finding, Verdict, worst
+from archiver.doctor import Finding, Verdict, examine, worst
 from blockgz.config.resolution import Resolved
 from blockgz.errors import FAILED, AccessDenied
 from blockgz.program.main import closing

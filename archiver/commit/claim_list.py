@@ -9,7 +9,7 @@ from archiver.commit.archive import listed_inventory
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.inventory import change_inventory
 from archiver.commit.operations import ListClaimed, Operation
-from archiver.failures import Next, Situation, what_next
+from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
 from blockgz.store.writer import ToolStore
 from index_format.errors import BlockgzError

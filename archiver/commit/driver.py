@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from archiver.commit import operations as op
 from archiver.commit.lost_markers import refuse_lost_marker
-from archiver.failures import Next, Situation, what_next
+from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
 from blockgz.store.writer import Store
 from index_format.errors import BlockgzError

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, retrying
-from archiver.errors import Fenced
-from archiver.failures import passing
+from archiver.errors import Fenced, passing
 from blockgz.errors import StoreError, StoreUnfit
 from blockgz.store.writer import Body, ContentTag, ObjectHead, StoredObject, in_parts
 from index_format import marker as markers

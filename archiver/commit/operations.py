@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from archiver.failures import passing
+from archiver.errors import passing
 from blockgz.store.writer import Body, ContentTag
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
@@ -171,7 +171,7 @@ Operation = (
 
 
 def retrying(operation: Operation) -> Protocol[Any]:
-    """Retries what may pass (see archiver.failures) until store or broker answers; only for operations that read."""
+    """Retries what may pass (see archiver.errors) until store or broker answers; only for operations that read."""
     attempt = 0
     while True:
         try:

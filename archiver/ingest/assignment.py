@@ -1,4 +1,4 @@
-"""How a process gets its partitions, and how they leave it: by a consumer group, or `--once` all there are."""
+"""How a process gets its partitions and gives them up: by a consumer group, or all of them with `--once`."""
 
 import math
 import zlib
@@ -7,20 +7,103 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from archiver.commit.operations import LogBounds
-from archiver.errors import MemberRefused
-from archiver.failures import Next, Situation, what_next
+from archiver.errors import GroupOfAnother, MemberRefused, Next, Situation, what_next
 from archiver.ingest.backpressure import Fetching
-from archiver.ingest.group_offsets import GroupOffsets
-from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_log import BoundsOrFailure
+from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.ingest.ownership import Ownership
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
-from archiver.ingest.unowned import UnownedWatch
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
+from blockgz.regular_question import RegularQuestion
 from index_format.errors import BlockgzError
+
+OWNERS_SECONDS = 30.0
+
+AskOwners = Callable[[Sequence[str]], Mapping[Partition, str]]
+"""What the group's committed offsets of these topics say in their metadata, where they say anything."""
+
+
+class GroupOffsets:
+    """Refuses a group in which another archive commits; all methods belong to the consumer thread.
+
+    Two archives of one group would share the partitions of a topic, and neither would hold all of it.
+    """
+
+    def __init__(self, group_id: str, archive_id: str, ask: AskOwners, executor: Executor) -> None:
+        """`ask` raises a BlockgzError where nobody answers; `executor` runs it while the process archives."""
+        self._group_id = group_id
+        self._archive_id = archive_id
+        self._ask = ask
+        self._question = RegularQuestion[Mapping[Partition, str]](executor, OWNERS_SECONDS)
+
+    def check(self, topics: Sequence[str]) -> None:
+        """Ask and wait for the answer; raises GroupOfAnother. Without an answer `check_again` asks soon."""
+        self._take(lambda: self._ask(topics))
+
+    def check_again(self, topics: Sequence[str], now: float) -> None:
+        """Ask now and then, and wait for nothing; raises GroupOfAnother once the answer is there."""
+        answer = self._question.answer(now, lambda: self._ask(topics))
+        if answer is not None:
+            self._take(answer.result)
+
+    def _take(self, owners: Callable[[], Mapping[Partition, str]]) -> None:
+        try:
+            refuse_other_archive(self._group_id, self._archive_id, owners())
+        except GroupOfAnother:
+            raise
+        except BlockgzError as error:
+            log.warning(LogEvent.GROUP_UNKNOWN, group=self._group_id, cause=error.what, why=error.why)
+
+
+def refuse_other_archive(group_id: str, archive_id: str | None, owners: Mapping[Partition, str]) -> None:
+    """Raises GroupOfAnother where an offset was committed by another archive; `owners` holds archive ids.
+
+    `archive_id` is None before the archive is made.
+    """
+    for partition, owner in sorted(owners.items()):
+        if owner != archive_id:
+            raise GroupOfAnother(
+                f"another archive uses consumer group {group_id!r}",
+                why=f"the group's offset of {name_of(partition)} was committed by archive {owner}, this one is "
+                f"{archive_id or 'new'}: in one group, each would get only some of the partitions",
+                remedy="give this archive its own --group-id, with --takeover the first time if it holds these topics "
+                "already; or stop the other archive's processes and start with --takeover",
+            )
+
+
+LOOKS = 4
+"""So often the group is looked at before a partition counts as one that is forgotten."""
+
+AskUnowned = Callable[[Sequence[str]], set[Partition]]
+"""The partitions of these topics that no member of the group has now, while it does not rebalance."""
+
+
+class UnownedWatch:
+    """Looks for them now and then, in a thread."""
+
+    def __init__(self, ask: AskUnowned, executor: Executor, patience_seconds: float) -> None:
+        """`patience_seconds`: so long a rebalance may take. `ask` raises a BlockgzError where nobody answers."""
+        self._ask = ask
+        self._question = RegularQuestion[set[Partition]](executor, patience_seconds / LOOKS)
+        self._patience_seconds = patience_seconds
+        self._since: dict[Partition, float] = {}
+
+    def look(self, topics: Sequence[str], now: float) -> set[Partition]:
+        """Those that nobody has had for longer than a rebalance takes; each is returned once in that time."""
+        answer = self._question.answer(now, lambda: self._ask(topics))
+        if answer is None:
+            return set()
+        try:
+            unowned = answer.result()
+        except BlockgzError:  # the watch on topics logs that the cluster does not answer
+            return set()
+        self._since = {partition: self._since.get(partition, now) for partition in unowned}
+        forgotten = {partition for partition, since in self._since.items() if now - since >= self._patience_seconds}
+        self._since |= dict.fromkeys(forgotten, now)
+        return forgotten
+
 
 GROUP_COMMIT_SECONDS = 5.0
 REJOIN_SECONDS = 1.0

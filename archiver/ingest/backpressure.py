@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import RollReason, blocks_to_end, chunks_to_end
 from archiver.ingest.kafka_source import EndReached, Event, Fetched, GroupListener, KafkaSource, Partition
 from archiver.ingest.partition_state import ArchivingState, EndBlock, Flush
-from archiver.ingest.roll_policy import RollReason, blocks_to_end, chunks_to_end
 from archiver.logs import LogEvent, log
 
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from blockgz.config.model import RunConfig
 from blockgz.errors import UnresolvedReference, UsageError
-from blockgz.kafka.loading_code import without_code
+from blockgz.kafka.secrets import without_code
 from blockgz.kafka.settings import LacksKerberos, client_settings, make_client
 from blockgz.references import resolve_references
 

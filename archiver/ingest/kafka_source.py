@@ -13,8 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from archiver.errors import MemberRefused, UnreadableRecord
 from blockgz.errors import AccessDenied, PartitionUnavailable
 from blockgz.kafka.connection import kafka_failure, report
-from blockgz.kafka.fetching import ConfluentClient, FetchClient, Rising, Told
-from blockgz.kafka.kernel_client import KernelClient, kernel_takes
+from blockgz.kafka.fetching import ConfluentClient, FetchClient, KernelClient, Rising, Told, kernel_takes
 from blockgz.kafka.settings import make_client
 from index_format.errors import BlockgzError
 from index_format.records import Record

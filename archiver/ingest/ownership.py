@@ -1,6 +1,6 @@
-"""The partitions that are this process's: claiming, feeding, restarting and giving them up.
+"""The partitions of this process: claimed, fed, restarted and given up.
 
-All methods belong to the consumer thread. Claims run in threads of their own; see commit.recovery.
+All methods of Ownership belong to the consumer thread. Claims run in threads of their own; see commit.recovery.
 """
 
 import threading
@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from archiver.commit.claim_list import ClaimList
 from archiver.commit.commit import PartitionIdentity
@@ -17,16 +17,14 @@ from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import CompareAndSwap, LogBounds, Operation
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
-from archiver.errors import AssignmentLost, Fenced, TopicChanged, TopicGone
-from archiver.failures import Next, Situation, what_next
+from archiver.errors import AssignmentLost, Fenced, Next, Situation, TopicChanged, TopicGone, what_next
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkSettings
-from archiver.ingest.claim_queue import ClaimQueue
+from archiver.ingest.chunk_builder import ChunkSettings, RollReason
 from archiver.ingest.dead_letters import DeadLetterTopic
+from archiver.ingest.kafka_cluster import AskBounds
 from archiver.ingest.kafka_source import Event, Partition, PartitionFailed, name_of
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
-from archiver.ingest.roll_policy import RollReason
 from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
@@ -35,6 +33,69 @@ from blockgz.store.retry import backoff_seconds
 from blockgz.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
+
+C = TypeVar("C")
+
+
+class _Claim(NamedTuple):
+    partition: Partition
+    carry_out: Callable[[Partition, LogBounds], Any]
+    result: Future[Any]
+
+
+class ClaimQueue(Generic[C]):
+    """Has claims carried out, each with the bounds of its log. Where nobody tells them, the claim fails.
+
+    A partition without a leader so takes no thread from the others. `submit` and `ask` belong to one thread.
+    """
+
+    def __init__(self, ask: AskBounds, executor: Executor) -> None:
+        self._ask = ask
+        self._executor = executor
+        self._new: list[_Claim] = []
+
+    def submit(self, partition: Partition, claim: Callable[[Partition, LogBounds], C]) -> Future[C]:
+        """What `claim` returns or raises, in time; it is carried out in another thread."""
+        result: Future[C] = Future()
+        self._new.append(_Claim(partition, claim, result))
+        return result
+
+    def ask(self) -> None:
+        """Ask for the logs of all partitions that were submitted since the last call."""
+        if self._new:
+            self._executor.submit(self._begin, self._new)
+            self._new = []
+
+    def _begin(self, claims: list[_Claim]) -> None:
+        left = list(claims)
+        try:
+            answers = self._ask([claim.partition for claim in claims])
+            while left:
+                answer = answers[left[-1].partition]
+                if isinstance(answer, LogBounds):
+                    self._executor.submit(_carry_out, left[-1], answer)
+                else:
+                    left[-1].result.set_exception(answer)
+                left.pop()
+        except Exception as error:  # nobody asks for the result of this call, but for each claim's
+            for claim in left:
+                claim.result.set_exception(_internal(error))
+
+
+def _carry_out(claim: _Claim, bounds: LogBounds) -> None:
+    try:
+        claim.result.set_result(claim.carry_out(claim.partition, bounds))
+    except BlockgzError as error:
+        claim.result.set_exception(error)
+    except Exception as error:
+        claim.result.set_exception(_internal(error))
+
+
+def _internal(error: Exception) -> BlockgzError:
+    failure = BlockgzError("internal error", why=repr(error))
+    failure.__cause__ = error
+    return failure
+
 
 HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
@@ -214,7 +275,7 @@ class Ownership:
 
     @property
     def situation(self) -> Situation:
-        """In which failures meet this process; see archiver.failures."""
+        """In which failures meet this process; see archiver.errors."""
         if self._context.config.once:
             return Situation.BOUNDED
         return Situation.SERVING if self._has_claimed else Situation.STARTING

@@ -18,12 +18,10 @@ from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chun
 from archiver.commit.driver import Driver, Wait
 from archiver.commit.objects import Held, RestingMarker
 from archiver.commit.recovery import Claimed, reclaim
-from archiver.errors import Diverged, Fenced, TopicChanged, UnencodableRecord
-from archiver.failures import Next, what_next
+from archiver.errors import Diverged, Fenced, Next, TopicChanged, UnencodableRecord, what_next
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below, rows_that_fit
 from archiver.ingest.dead_letters import NOT_TAKEN, DeadLetter, DeadLetters
-from archiver.ingest.identity import Verdict, verdict
 from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, Unreadable
 from archiver.ingest.partition_state import (
     ArchivingState,
@@ -43,7 +41,7 @@ from archiver.ingest.partition_state import (
     flushed,
     wanted,
 )
-from archiver.ingest.roll_policy import rows_that_fit
+from archiver.ingest.topics import Verdict, verdict
 from archiver.logs import LogEvent, log
 from blockgz.errors import BufferFull, PartitionUnavailable, SyncFailed
 from blockgz.store.retry import backoff_seconds

@@ -13,9 +13,8 @@ import pyarrow as pa
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.objects import RestingMarker
 from archiver.errors import Diverged
-from archiver.ingest.chunk_builder import ChunkBuilder
+from archiver.ingest.chunk_builder import ChunkBuilder, OpenChunkFacts, RollLimits, RollReason, roll_reason
 from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, Unreadable, name_of
-from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason
 from blockgz.errors import BufferFull
 from index_format import marker as markers
 from index_format.chunk_index import Gap

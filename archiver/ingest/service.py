@@ -17,38 +17,33 @@ from typing import Any
 from archiver.commit.archive import open_archive
 from archiver.commit.claim_list import ClaimList
 from archiver.commit.operations import LogBounds
-from archiver.errors import MemberRefused
-from archiver.failures import Next, Situation, what_next
-from archiver.groups.keeping import GroupKeeper, KeepingContext
-from archiver.groups.tables import GroupTables
-from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
+from archiver.errors import MemberRefused, Next, Situation, what_next
+from archiver.groups import GroupKeeper, GroupTables, KeepingContext
+from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember, GroupOffsets, UnownedWatch
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.dead_letters import DeadLetterTopic
-from archiver.ingest.group_offsets import GroupOffsets
-from archiver.ingest.identity import IdWatch, TopicIds
-from archiver.ingest.kafka_cluster import KafkaCluster, Watermarks
-from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
+from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster, PartitionLog, RecordReader, Watermarks
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings, rebalance_seconds
 from archiver.ingest.kafka_source import POLL_SECONDS, EndReached, Fetched, KafkaSource, Partition
-from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport, PartitionState
+from archiver.ingest.ownership import ArchivingContext, ClaimQueue, Ownership, PartitionReport, PartitionState
 from archiver.ingest.topics import (
+    IdWatch,
     MissingTopics,
     TopicConfigs,
     TopicConfigSchedule,
     TopicDirectory,
+    TopicIds,
     TopicWatch,
     no_such_topic,
     selected_topics,
 )
-from archiver.ingest.unowned import UnownedWatch
 from archiver.logs import LogEvent, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import AccessDenied
-from blockgz.kafka.cluster_groups import ClusterGroups
+from blockgz.kafka.groups import ClusterGroups
 from blockgz.process import give_back
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.probe import probe

@@ -15,8 +15,7 @@ from archiver.commit.objects import Held
 from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
-from archiver.ingest.roll_policy import RollLimits, roll_reason
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits, roll_reason
 from archiver.old_archives.old_archive import OldReader
 from blockgz.errors import UsageError
 from blockgz.store.probe import probe

@@ -15,8 +15,7 @@ from archiver.commit.objects import Held
 from archiver.commit.recovery import read_own
 from archiver.errors import Diverged, UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
-from archiver.ingest.roll_policy import blocks_to_end, roll_reason, rows_that_fit
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, blocks_to_end, roll_reason, rows_that_fit
 from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SortedRun, SourcePartition, sorted_runs

@@ -15,8 +15,7 @@ from blockgz.config.kinds import FIELDS, wanted
 from blockgz.config.model import KAFKA_RESERVED, RunConfig
 from blockgz.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz.errors import UnresolvedReference, UsageError, joined
-from blockgz.kafka.loading_code import refuse_code
-from blockgz.kafka.secrets import is_secret
+from blockgz.kafka.secrets import is_secret, refuse_code
 from blockgz.references import check_references, has_reference, naming, resolve_references
 from blockgz.store.s3_settings import REFERENCES
 from index_format.errors import MASK, BlockgzError, masked_urls

@@ -1,15 +1,56 @@
-"""Settings that nobody may see."""
+"""Settings of librdkafka that nobody may see, and those that load native code or run commands.
+
+Only a command line may have the latter: files and environments are often written by others than those who run the
+program, and a file that is only checked must not run anything either.
+"""
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import SecretStr
-
+from blockgz.errors import UsageError
 from blockgz.references import naming, references_in, resolve_references
 from index_format.errors import MASK, BlockgzError, masked_urls
+
+LOADS_CODE = {
+    "plugin.library.paths": "it loads libraries",
+    "ssl.engine.id": "it loads a library",
+    "ssl.engine.location": "it loads a library",
+    "ssl.providers": "it loads libraries",
+    "sasl.kerberos.kinit.cmd": "it is run by a shell",
+}
+IN_A_COMMAND = ("sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.kerberos.service.name")
+"""These stand in the command that is run for Kerberos."""
+_HARMLESS = re.compile(r"[\w@.:/-]*", re.ASCII)
+
+
+def refuse_code(name: str, value: object, shown: str) -> None:
+    """Raises UsageError for a setting that would run something; `shown` is how the user knows it."""
+    why = LOADS_CODE.get(name)
+    if why is None and name in IN_A_COMMAND and not _HARMLESS.fullmatch(str(value)):
+        why = "it is part of a shell command, and contains characters with a special meaning there"
+    if why is not None:
+        raise UsageError(
+            f"{shown} may not be set there",
+            why=f"{why}; files, the environment and Spark options are not trusted with that",
+            remedy=f"remove it, or use -X {name}=... on the command line",
+        )
+
+
+def without_code(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings to check a client by, which loads nothing and asks no endpoint for tokens."""
+    kept = {name: value for name, value in settings.items() if name not in LOADS_CODE}
+    if kept.get("sasl.oauthbearer.method") == "oidc":
+        kept |= {"sasl.oauthbearer.method": "default", "oauth_cb": _no_token}
+    return kept
+
+
+def _no_token(_: str) -> tuple[str, float]:
+    return "unused", time.time() + 3600
+
 
 _SECRET_NAME = re.compile(r"password|secret|passphrase|token$|\.key\.pem$|jaas|oauthbearer\.config$|^ssl\.key$", re.I)
 
@@ -53,7 +94,8 @@ def look_up_secrets(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
     values: dict[str, str] = {}
     hidden: set[str] = set()
     for name, value in settings.items():
-        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        # A pydantic.SecretStr, by its method: commands that only refuse settings do not load pydantic.
+        text = value.get_secret_value() if hasattr(value, "get_secret_value") else value
         if isinstance(text, str) and (text is not value or is_secret(name, text)):
             with naming(f"-X {name}", remedy=f"correct {name}"):
                 values[name] = resolve_references(text, environ)

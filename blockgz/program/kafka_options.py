@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from blockgz.errors import UsageError
-from blockgz.kafka.loading_code import refuse_code
+from blockgz.kafka.secrets import refuse_code
 from blockgz.program.config_file import kafka_defaults
 from blockgz.program.options import Option, OptionSet
 from blockgz.unencrypted import unencrypted_brokers

@@ -11,7 +11,7 @@ from index_format.kernel_choice import Kernel
 def kernels() -> dict[str, Kernel]:
     """The C extensions, by what they do."""
     # Asked of the one for Kafka only here: it loads Kafka's client.
-    from blockgz.kafka.kernel_choice import KERNEL as KAFKA  # noqa: PLC0415
+    from blockgz.kafka.fetching import KERNEL as KAFKA  # noqa: PLC0415
     from index_format.kernel_choice import KERNEL as RECORDS  # noqa: PLC0415
 
     return {"records": RECORDS, "Kafka": KAFKA}

@@ -24,17 +24,19 @@ from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import format_option, jobs_option, json_option, rename_rule
 from replayer.cli.options.restore_options import time_of
 from replayer.cli.replay_output import duration_text
+from replayer.groups import GroupMap
 from replayer.groups.applying import GroupChanges, Rollback
-from replayer.groups.planning import GroupPlan, group_plan_document, plan_groups_of_job
-from replayer.groups.positions import (
+from replayer.groups.planning import (
     MAX_FILE_BYTES,
+    GroupPlan,
     archived_groups,
+    group_plan_document,
     meant_groups,
+    plan_groups_of_job,
     positions_in_csv,
     positions_of,
     vanished_text,
 )
-from replayer.groups.renaming import GroupMap
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import KafkaGroups
 from replayer.replay.recorded_job import kept_job

@@ -17,8 +17,7 @@ from blockgz.program.tables import print_table
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.errors import ReplayRefused
-from replayer.topics.alike import FoundTopics, carry_out, compare_all, find_topics
-from replayer.topics.comparison import TopicComparison, TopicPlan, plan_topic
+from replayer.topics import FoundTopics, TopicComparison, TopicPlan, carry_out, compare_all, find_topics, plan_topic
 
 DIFFERENT = PARTLY_FAILED
 COMMANDS = {

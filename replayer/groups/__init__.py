@@ -1,1 +1,49 @@
-"""Positions of consumer groups, translated from an archived topic to a copy that a replay job made."""
+"""Consumer groups of an archived topic in a copy of it; here their new names, by regular expressions."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GroupMap:
+    """New names of groups: the first pattern that matches a whole name replaces it, as `re.sub` does."""
+
+    rules: tuple[tuple[re.Pattern[str], str], ...] = ()
+
+    def __call__(self, group: str) -> str:
+        for pattern, name in self.rules:
+            if pattern.fullmatch(group):
+                return pattern.sub(name, group, count=1)
+        return group
+
+
+def compiled_rule(pattern: str, name: str) -> tuple[re.Pattern[str], str]:
+    """A rule of a GroupMap; raises ValueError where the expression or the new name is not valid."""
+    try:
+        compiled = re.compile(pattern)
+        compiled.sub(name, "")
+        re.compile(pattern + "|").sub(name, "")
+    except (re.error, IndexError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    return compiled, name
+
+
+def rules_of(rename: GroupMap) -> tuple[tuple[str, str], ...]:
+    """New names as a document has them."""
+    return tuple((pattern.pattern, name) for pattern, name in rename.rules)
+
+
+def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
+    """The reverse; raises ValueError as `compiled_rule` does."""
+    return GroupMap(tuple(compiled_rule(*rule) for rule in rules))
+
+
+def twins(renamed: Iterable[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """The first two of these sources that get one name, and that name; each comes with its new name."""
+    sources: dict[str, str] = {}
+    for source, name in renamed:
+        other = sources.setdefault(name, source)
+        if other != source:
+            return other, source, name
+    return None

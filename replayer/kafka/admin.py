@@ -1,4 +1,4 @@
-"""What the replayer asks of the cluster: which topics there are, their configurations and watermarks."""
+"""The cluster of a replay: its topics, their configurations, watermarks and ACLs, read and changed."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -16,27 +16,33 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
-from blockgz.errors import AccessDenied, BrokerUnreachable, NoSuchTopic, PartitionUnavailable
+from blockgz.errors import AccessDenied, BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
 from blockgz.kafka.admin import (
     LEADERLESS,
+    NO_AUTHORIZER,
     OF_THE_TOPIC,
     TopicIdAnswers,
     answered,
     ask_configs,
+    creatable,
+    create_acls,
     has_controller,
     log_bounds,
+    topic_acls,
     topic_id,
     topic_ids,
 )
-from blockgz.kafka.cluster_groups import listed_groups
 from blockgz.kafka.connection import (
     BROKER_DEADLINE_SECONDS,
     ConnectionErrors,
     cluster_metadata,
     kafka_failure,
 )
+from blockgz.kafka.groups import listed_groups
 from blockgz.kafka.settings import client_settings, make_client
-from replayer.errors import ReplayRefused
+from index_format.acls import Acl, AclsOfTopics
+from index_format.errors import BlockgzError
+from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID
 from replayer.kafka.topic_facts import (
     ConfigChange,
@@ -47,6 +53,49 @@ from replayer.kafka.topic_facts import (
     Watermarks,
     parse_config,
 )
+
+SECONDS = 30.0
+"""So long a cluster is waited for, however many ACLs it has."""
+CANNOT_BE_CREATED = "ACLs cannot be created, which needs Alter on the cluster"
+
+
+class KafkaAcls:
+    """The ACLs of one cluster; calls block, and raise ReplayRefused, AccessDenied or BrokerUnreachable."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """Raises UsageError."""
+        self._settings = client_settings(properties, CLIENT_ID)
+        self._admin: AdminClient = make_client(AdminClient, self._settings)
+
+    def of_topics(self, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
+        """The ACLs that concern each of the topics, whether or not it exists; one request for all."""
+        try:
+            found = AclsOfTopics(topic_acls(self._admin, self._settings, SECONDS))
+        except KafkaException as error:
+            raise _acl_failure(error.args[0], "ACLs cannot be read, which needs Describe on the cluster") from error
+        return {topic: found.concerning(topic) for topic in topics}
+
+    def create(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
+        """Creates ACLs, unless they exist; those that are left out, because this client does not know their words."""
+        known = creatable(acls)
+        try:
+            failed = create_acls(self._admin, known, SECONDS)
+        except KafkaException as error:
+            raise _acl_failure(error.args[0], CANNOT_BE_CREATED) from error
+        for reason in failed.values():
+            raise _acl_failure(reason, CANNOT_BE_CREATED)
+        return tuple(each for each in acls if each not in known)
+
+
+def _acl_failure(reason: KafkaError, what: str) -> BlockgzError:
+    known = kafka_failure(reason, what)
+    if isinstance(known, AccessDenied | BrokerUnreachable):
+        return known
+    remedy = "check the ACLs: Describe and Alter on the cluster"
+    if reason.code() == NO_AUTHORIZER:
+        remedy = "set authorizer.class.name of its brokers, or leave out --acls"
+    return ReplayRefused(what, why=reason.str(), remedy=remedy)
+
 
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
@@ -286,3 +335,57 @@ def _wanted(topic: NewTopic) -> Any:
 
 def _cannot_be_created(topic: NewTopic) -> str:
     return f"topic {topic.name!r} cannot be created"
+
+
+MISSING_SECONDS = 1.0
+TIMES_MISSING = 3
+"""So often a broker must say that there is no such topic."""
+
+
+class TopicPin:
+    """Asks the cluster; any thread may do so."""
+
+    def __init__(self, admin: KafkaAdmin, topic: str, topic_id: str | None) -> None:
+        """`topic_id` is that of the topic at the beginning, None where the cluster tells none."""
+        self._admin = admin
+        self._topic = topic
+        self._topic_id = topic_id
+
+    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
+        """Where these partitions end now, as the cluster tells it: at `ends` at least, or TargetChanged is raised.
+
+        Raises BrokerUnreachable, PartitionUnavailable or AccessDenied where it cannot be asked.
+        """
+        if self._topic_id is not None:
+            self._refuse_another(ends)
+        bounds = self._admin.watermarks(self._topic, ends, "read_uncommitted", patience=0.0)
+        found = {lane: each.end for lane, each in bounds.items()}
+        for lane, least in sorted(ends.items()):
+            if found[lane] < least:
+                raise TargetChanged(
+                    f"{self._topic}:{lane} lacks records that this job wrote to it",
+                    why=f"it ends at offset {found[lane]}, but the job's records reach to {least}",
+                    remedy="start another job with --job NAME and a new topic; this one cannot be completed",
+                )
+        return found
+
+    def _refuse_another(self, ends: Mapping[int, int]) -> None:
+        """Raises TargetChanged where the topic is gone, or was made again; a broker may not know of a new topic yet."""
+        for again in range(TIMES_MISSING):
+            answers = self._admin.topic_ids([self._topic])
+            if self._topic not in answers.missing:
+                break
+            if again:
+                time.sleep(MISSING_SECONDS)
+        found = answers.ids.get(self._topic)
+        gone = self._topic in answers.missing
+        if not gone and found in (None, self._topic_id):
+            return
+        written = [f"partition {lane} up to offset {end}" for lane, end in sorted(ends.items()) if end]
+        now = "the topic no longer exists" if gone else f"the topic with that name now has id {found}"
+        raise TargetChanged(
+            f"topic {self._topic} was deleted while the job wrote to it" + ("" if gone else ", and created again"),
+            why=f"its id was {self._topic_id}, {now}; what the job wrote is gone with it"
+            + (f": {listed(written)}" if written else ""),
+            remedy="start another job with --job NAME; records that this one has sent since may be in the new topic",
+        )

@@ -8,9 +8,8 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.cluster_groups import ClusterGroups, listed_groups
-from blockgz.kafka.committed import CommittedOffset, GroupOffsets
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
+from blockgz.kafka.groups import ClusterGroups, CommittedOffset, GroupOffsets, listed_groups
 from blockgz.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 

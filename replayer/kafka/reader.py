@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
-from blockgz.kafka.messages import Refused, batch_of, readable_runs
+from blockgz.kafka.fetching import Refused, batch_of, readable_runs
 from blockgz.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 

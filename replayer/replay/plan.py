@@ -26,11 +26,11 @@ from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.archive.positions import Budget, OffsetRange
 from blockgz.archive.prefetch import prefetched, streamed
 from blockgz.archive.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
+from blockgz.kafka.batch_producer import sizes_above
 from blockgz.record_filter import RecordFilter
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
-from replayer.kafka.record_size import sizes_above
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
 from replayer.replay.pipeline import KeepPartitions, Router
 

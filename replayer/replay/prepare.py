@@ -22,9 +22,8 @@ from blockgz.store.writer import Store
 from index_format.keys import parse_topic_folder
 from index_format.records import Record, iter_records
 from replayer.errors import ReplayRefused, TargetChanged
-from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.admin import KafkaAdmin, TopicPin
 from replayer.kafka.topic_facts import NewTopic, TopicFacts, parse_config
-from replayer.kafka.topic_pin import TopicPin
 from replayer.replay.asked import asked_of
 from replayer.replay.job import (
     Job,

@@ -24,7 +24,7 @@ from replayer.replay.stages import (
     TransformStage,
 )
 from replayer.replay.target_topic import HELD, RetentionHold, plan_hold, retention_file, still_means, while_held
-from replayer.topics.archived_topic import MIN_INSYNC, creation_note, new_topic, partition_count
+from replayer.topics import MIN_INSYNC, creation_note, new_topic, partition_count
 
 
 @dataclass(frozen=True)

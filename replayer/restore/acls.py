@@ -8,7 +8,7 @@ from index_format.acls import Acl
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import RestorePlan
 from replayer.restore.folder import AclsDone, RestoreFolder
-from replayer.topics.acls import acl_text, literal_acls
+from replayer.topics import acl_text, literal_acls
 
 
 class AclCreation(Protocol):

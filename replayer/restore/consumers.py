@@ -11,10 +11,16 @@ from blockgz.errors import NotInArchive, listed
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
+from replayer.groups import map_of
 from replayer.groups.applying import GroupChanges, Groups, refuse_active
-from replayer.groups.planning import GroupPlan, plan_groups_of_job
-from replayer.groups.positions import archived_groups, chosen_groups, positions_of, vanished_text
-from replayer.groups.renaming import map_of
+from replayer.groups.planning import (
+    GroupPlan,
+    archived_groups,
+    chosen_groups,
+    plan_groups_of_job,
+    positions_of,
+    vanished_text,
+)
 from replayer.kafka.groups import GroupOffset
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock

@@ -10,7 +10,7 @@ from blockgz.archive.positions import Rule
 from blockgz.errors import UsageError
 from index_format.acls import Acl
 from index_format.keys import check_topic, parse_topic_folder
-from replayer.groups.renaming import map_of, twins
+from replayer.groups import map_of, twins
 from replayer.replay.proof.sampling import Sample
 
 Number = int

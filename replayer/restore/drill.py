@@ -13,7 +13,7 @@ from blockgz.archive.damage import Verdict, worst
 from blockgz.archive.positions import Rule
 from blockgz.errors import NotInArchive
 from index_format.errors import BlockgzError
-from replayer.groups.renaming import GroupMap
+from replayer.groups import GroupMap
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.stages import wall_clock

@@ -14,12 +14,12 @@ from blockgz.archive.positions import BeforeTime
 from blockgz.archive.selection import Positions, resolved
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
-from replayer.groups.positions import chosen_groups, positions_of, vanished_text
-from replayer.groups.renaming import GroupMap
+from replayer.groups import GroupMap
+from replayer.groups.planning import chosen_groups, positions_of, vanished_text
 from replayer.kafka.groups import GroupOffset
 from replayer.restore.choosing import ChosenIncarnation, same_topic
 from replayer.restore.document import RestoreGroups, TopicLeftOut, TopicToRestore
-from replayer.topics.archived_topic import left_behind, new_topic
+from replayer.topics import left_behind, new_topic
 
 
 class LookedAt(NamedTuple):

@@ -14,8 +14,8 @@ from blockgz.archive.selection import cuts_of
 from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
-from replayer.groups.positions import idle_globs
-from replayer.groups.renaming import map_of, rules_of
+from replayer.groups import map_of, rules_of
+from replayer.groups.planning import idle_globs
 from replayer.kafka.admin import KafkaAdmin
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.plan import SourcePartition

@@ -11,7 +11,7 @@ from blockgz.archive.request import STOPS, SelectionRequest
 from blockgz.archive.selection import Positions, positions_before
 from blockgz.archive.topics import TopicPartitions
 from blockgz.store.writer import Store
-from replayer.groups.renaming import GroupMap
+from replayer.groups import GroupMap
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.pace import Slowest

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from blockgz.units import time_text
 from replayer.kafka.topic_facts import ConfigChange, parse_config
 from replayer.replay.target_topic import LIMIT
-from replayer.topics.archived_topic import MIN_INSYNC
+from replayer.topics import MIN_INSYNC
 
 KEEPING_ALL: Mapping[str, str] = {
     "cleanup.policy": "delete",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from replayer.groups.renaming import map_of
+from replayer.groups import map_of
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.planning import TRUNCATED, surveyed_topics
 from replayer.restore.request import RestoreRequest, Surroundings

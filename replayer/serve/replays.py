@@ -25,7 +25,7 @@ import msgspec
 from blockgz.atomic_file import make_private_folder
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import CORE_DUMP, FAILED, NotInArchive, StoreBusy, UsageError, end_text
-from blockgz.kafka.loading_code import LOADS_CODE
+from blockgz.kafka.secrets import LOADS_CODE
 from blockgz.store.opening import open_store
 from blockgz.store.writer import ToolStore
 from index_format.errors import BlockgzError, FormatError

@@ -13,7 +13,7 @@ DIVERGED, OF_DIVERGED = (
     "tests/archiver/maintain/repair/test_diverged.py",
 )
 RECOVERY, OF_RECOVERY = "archiver/commit/recovery.py", "tests/archiver/commit/test_recovery.py"
-TRANSLATION, OF_TRANSLATION = "replayer/groups/translation.py", "tests/replayer/groups/test_translation.py"
+TRANSLATION, OF_TRANSLATION = "replayer/groups/planning.py", "tests/replayer/groups/test_translation.py"
 OF_LETTERS = f"{TESTS}/test_dead_letters.py"
 OF_ARCHIVER, OF_IDENTITY = f"{TESTS}/test_partition_archiver.py", f"{TESTS}/test_partition_archiver_identity.py"
 
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     Mutant(
         "no such topic, or no answer, counts as another topic",
-        "archiver/ingest/identity.py",
+        "archiver/ingest/topics.py",
         "    return Verdict.UNKNOWN if told is None else Verdict.DIFFERENT\n",
         "    return Verdict.DIFFERENT\n",
         (f"{OF_IDENTITY}::test_records_are_committed_unless_the_topic_is_known_to_be_another",),
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is fetched while the topic's id is asked for counts as confirmed",
-        "archiver/ingest/identity.py",
+        "archiver/ingest/topics.py",
         "            partition.told(ids.get(topic), position)\n",
         "            partition.told(ids.get(topic), partition.state.fetched)\n",
         (f"{TESTS}/test_identity.py",),
@@ -144,14 +144,14 @@ MUTANTS = (
     ),
     Mutant(
         "a refusal of the store stops a running service's partition",
-        "archiver/failures.py",
+        "archiver/errors.py",
         "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
         "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.STOP},\n",
         (f"{OF_OWNERSHIP}::TestRefusals",),
     ),
     Mutant(
         "a chunk does not end however many gaps it has",
-        "archiver/ingest/roll_policy.py",
+        "archiver/ingest/chunk_builder.py",
         "        RollReason.GAPS: chunk.num_gaps >= MAX_GAPS,\n",
         "",
         (f"{OF_ARCHIVER}::test_chunks_with_many_skipped_records_end_and_fold",),
@@ -193,7 +193,7 @@ MUTANTS = (
     ),
     Mutant(
         "two archives share a group",
-        "archiver/ingest/group_offsets.py",
+        "archiver/ingest/assignment.py",
         "        if owner != archive_id:\n",
         "        if archive_id is None:\n",
         (f"{TESTS}/test_group_offsets.py",),
@@ -228,7 +228,7 @@ MUTANTS = (
     ),
     Mutant(
         "a refusal stops a partition of a running service for good",
-        "archiver/failures.py",
+        "archiver/errors.py",
         "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
         "    AccessDenied: _ATTENDED,\n",
         (f"{OF_OWNERSHIP}::TestRefusals::test_a_running_service_waits_shows_it_and_loses_nothing",),
@@ -284,7 +284,7 @@ MUTANTS = (
     ),
     Mutant(
         "a look at nothing makes the cluster count as one that answers",
-        "archiver/ingest/identity.py",
+        "archiver/ingest/topics.py",
         "        if not topics:\n            return NOTHING_TOLD\n",
         "        if not topics:\n            self._silent_until = None\n            return NOTHING_TOLD\n",
         (f"{TESTS}/test_identity.py::test_a_look_at_nothing_does_not_make_the_cluster_answer",),

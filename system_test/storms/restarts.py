@@ -21,15 +21,14 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from archiver.doctor.cluster_checks import KafkaAccess
+from archiver.doctor import KafkaAccess
 from archiver.ingest.kafka_cluster import KafkaCluster
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.cluster_groups import ClusterGroups
+from blockgz.kafka.groups import ClusterGroups
 from blockgz.kafka.settings import client_settings, make_client
 from index_format.acls import Acl
 from index_format.errors import BlockgzError
-from replayer.kafka.acls import KafkaAcls
-from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka.admin import KafkaAcls, KafkaAdmin, TopicChanges
 from replayer.kafka.groups import GroupOffset, KafkaGroups
 from replayer.kafka.topic_facts import ConfigChange, NewTopic
 from system_test.support.kafka_broker import KafkaBroker

@@ -5,16 +5,20 @@ from pathlib import Path
 import pytest
 
 from archiver.errors import (
+    TABLE,
     AssignmentLost,
     Diverged,
     Fenced,
     GapRefused,
+    Next,
     OwnedByAnother,
+    Situation,
     TopicChanged,
     TopicGone,
     UnreadableRecord,
+    passing,
+    what_next,
 )
-from archiver.failures import TABLE, Next, Situation, passing, what_next
 from blockgz.errors import (
     AccessDenied,
     BrokerUnreachable,

@@ -38,7 +38,7 @@ def test_why_it_cannot_be_imported_is_kept() -> None:
 
 @pytest.mark.skipif(not KERNEL, reason=KERNEL.why_not)
 @pytest.mark.parametrize(("value", "is_used"), [("1", False), ("yes", False), ("0", True), ("", True)])
-@pytest.mark.parametrize("module", ["index_format.kernel_choice", "blockgz.kafka.kernel_choice"])
+@pytest.mark.parametrize("module", ["index_format.kernel_choice", "blockgz.kafka.fetching"])
 def test_the_user_can_leave_it_out(module: str, value: str, is_used: bool) -> None:
     program = f"from {module} import KERNEL; print(bool(KERNEL), KERNEL.why_not)"
     run = subprocess.run(

@@ -6,9 +6,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from archiver.ingest import kafka_source
-from blockgz.kafka.fetching import ConfluentClient, FetchClient
-from blockgz.kafka.kernel_choice import KERNEL
-from blockgz.kafka.kernel_client import KernelClient
+from blockgz.kafka.fetching import KERNEL, ConfluentClient, FetchClient, KernelClient
 from blockgz.kafka.settings import make_client
 
 needs_kernel = pytest.mark.skipif(not KERNEL, reason=f"there is no kernel: {KERNEL.why_not}")

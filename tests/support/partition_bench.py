@@ -9,15 +9,13 @@ from typing import Any
 
 from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
-from archiver.errors import UnreadableRecord
-from archiver.failures import Situation
+from archiver.errors import Situation, UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkSettings
+from archiver.ingest.chunk_builder import ChunkSettings, RollLimits, RollReason
 from archiver.ingest.dead_letters import DeadLetters
 from archiver.ingest.kafka_source import Fetched, Unreadable
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import Flush
-from archiver.ingest.roll_policy import RollLimits, RollReason
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import Body
 from index_format.blocks import IsalCompressor

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from archiver.failures import Next, Situation, what_next
-from archiver.groups.keeping import seconds_to_round
+from archiver.errors import Next, Situation, what_next
+from archiver.groups import seconds_to_round
 from archiver.ingest.buffer import BufferFolder
 from archiver.logs import LogEvent, log
 from archiver.maintain.compact.planning import PartitionPlan, key_missing, partition_plan

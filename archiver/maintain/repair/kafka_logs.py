@@ -5,8 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_log import PartitionLog, RecordReader
+from archiver.ingest.kafka_cluster import KafkaCluster, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.repair.diverged import Source
 from blockgz.errors import UsageError

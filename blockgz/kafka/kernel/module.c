@@ -1,7 +1,7 @@
 /* blockgz.kafka._kernel: its functions, each of which has a substitute in Python. */
 #include "kernel.h"
 
-/* Raised with every change of what a function takes or gives; blockgz/kafka/kernel_choice.py says the one it
+/* Raised with every change of what a function takes or gives; blockgz/kafka/fetching.py says the one it
    knows. */
 #define INTERFACE 1
 

@@ -8,7 +8,7 @@ import click
 from blockgz.errors import UsageError
 from blockgz.program.options import Option, OptionSet, Parsed, choice_option
 from blockgz.units import MILLISECONDS, timestamp_text
-from replayer.groups.renaming import compiled_rule
+from replayer.groups import compiled_rule
 
 FORMS = ("table", "json", "jsonl", "csv")
 

@@ -19,7 +19,7 @@ from blockgz.topic_patterns import matcher
 from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
-from replayer.groups.renaming import GroupMap, rules_of
+from replayer.groups import GroupMap, rules_of
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof.sampling import Sample
 from replayer.replay.stages import wall_clock

@@ -24,7 +24,7 @@ from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.restore_options import RestoreOptions, Running
 from replayer.cli.restore.output import print_outcome, print_restored
 from replayer.errors import ReplayRefused
-from replayer.kafka.acls import KafkaAcls
+from replayer.kafka.admin import KafkaAcls
 from replayer.kafka.groups import KafkaGroups
 from replayer.replay.jobs.log import this_process
 from replayer.replay.stages import wall_clock

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import AccessDenied, listed
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
-from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka.admin import KafkaAdmin, TopicChanges, TopicPin
 from replayer.kafka.groups import KafkaGroups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.kafka.topic_pin import TopicPin
 from replayer.replay.job import Job
 from replayer.replay.jobs.folder import JobFolder, JobRequest, JobUndone, Segment, runs_in
 from replayer.replay.jobs.log import this_process

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from blockgz.errors import NoSuchTopic, UsageError
-from blockgz.kafka.loading_code import refuse_code
+from blockgz.kafka.secrets import refuse_code
 from blockgz.kafka.settings import RESERVED
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin

@@ -9,8 +9,7 @@ from unittest.mock import ANY, patch
 import pytest
 
 from archiver.commit.archive import find_incarnation, open_archive
-from archiver.errors import Diverged
-from archiver.failures import Next, Situation, what_next
+from archiver.errors import Diverged, Next, Situation, what_next
 from blockgz.config.model import RunConfig
 from blockgz.errors import StoreBusy, UsageError
 from index_format import objects

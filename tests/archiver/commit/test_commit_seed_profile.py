@@ -15,8 +15,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import Held
 from archiver.commit.recovery import take_over
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
-from archiver.ingest.roll_policy import RollLimits
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits
 from blockgz.errors import AccessDenied, StoreError, StoreUnavailable
 from blockgz.store.local import LocalStore
 from blockgz.store.writer import StoredObject

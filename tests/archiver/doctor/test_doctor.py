@@ -7,9 +7,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from archiver.doctor.findings import Finding, Verdict, failed, worst
-from archiver.doctor.judging import (
+from archiver.doctor import (
     FILES,
+    Finding,
+    Verdict,
+    failed,
     judge_clock,
     judge_dead_letters,
     judge_group_owners,
@@ -23,6 +25,7 @@ from archiver.doctor.judging import (
     judge_topic_ids,
     judge_topic_permissions,
     judge_topics,
+    worst,
 )
 from archiver.ingest.kafka_cluster import TopicDescription
 from blockgz.errors import AccessDenied
@@ -177,7 +180,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mock does not answer half of the questions; nobody waits for it."""
     for module in ("blockgz.kafka.admin", "archiver.ingest.kafka_cluster"):
         monkeypatch.setattr(f"{module}.FACTS_DEADLINE_SECONDS", 0.1)
-    monkeypatch.setattr("archiver.doctor.cluster_checks.DEADLINE_SECONDS", 0.3)
+    monkeypatch.setattr("archiver.doctor.DEADLINE_SECONDS", 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +249,7 @@ def test_a_fault_of_ours_in_one_check_stops_no_other(
     def broken(*_: object) -> None:
         raise RuntimeError("broken\ncheck")
 
-    monkeypatch.setattr("archiver.doctor.machine_checks.shutil.disk_usage", broken)
+    monkeypatch.setattr("archiver.doctor.shutil.disk_usage", broken)
     result = run("orders", "-b", cluster.bootstrap_servers, "-a", tmp_path, "--json")
     (finding,) = [each for each in orjson.loads(result.stdout)["findings"] if each["check"] == "buffer"]
     assert finding["verdict"] == "warn"

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.doctor.findings import Finding, Verdict, carefully
-from archiver.doctor.machine_checks import check_keys
+from archiver.doctor import Finding, Verdict, carefully, check_keys
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import load_keyring
 from tests.support.encryption import key_line, key_of

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-from archiver.groups.keeping import GroupKeeper, KeepingContext, seconds_to_round
-from archiver.groups.tables import GroupTables
+from archiver.groups import GroupKeeper, GroupTables, KeepingContext, seconds_to_round
 from blockgz.errors import AccessDenied, BrokerUnreachable, StoreError
-from blockgz.kafka.cluster_groups import Asked, GroupAnswer
+from blockgz.kafka.groups import Asked, GroupAnswer
 from blockgz.store.local import LocalStore
 from index_format import groups
 from index_format.errors import BlockgzError
@@ -146,7 +145,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             assert isinstance(why, str)
             causes.append(cause)
 
-    monkeypatch.setattr("archiver.groups.keeping.log", Log())
+    monkeypatch.setattr("archiver.groups.log", Log())
     return causes
 
 
@@ -334,7 +333,7 @@ def test_partitions_that_an_answer_lacks_are_asked_about_all_the_same(kept: Kept
 
 
 def test_once_asks_a_group_that_seems_gone_twice(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archiver.groups.keeping.AGAIN_SECONDS", 0)
+    monkeypatch.setattr("archiver.groups.AGAIN_SECONDS", 0)
     kept.cluster.offsets = {"billing": 1, "search": 1}
     kept.round()
     kept.keeper, kept.cluster.offsets = kept.made(), {"search": 1}

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-from archiver.groups.tables import LONGEST_MS, GroupTables
-from blockgz.kafka.cluster_groups import GroupAnswer
+from archiver.groups import LONGEST_MS, GroupTables
+from blockgz.kafka.groups import GroupAnswer
 from blockgz.store.local import LocalStore
 from index_format import groups
 from index_format.groups import ConsumerGroups, GroupPosition, LogEnd, LogEnds

@@ -10,10 +10,8 @@ import pytest
 
 from archiver.commit.operations import LogBounds
 from archiver.errors import GroupOfAnother
-from archiver.ingest.assignment import ASK_AGAIN_SECONDS, ASKS_FOR_ENDS, WHOLE, Drain, GroupMember
-from archiver.ingest.group_offsets import GroupOffsets
-from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_log import BoundsOrFailure
+from archiver.ingest.assignment import ASK_AGAIN_SECONDS, ASKS_FOR_ENDS, WHOLE, Drain, GroupMember, GroupOffsets
+from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster
 from archiver.ingest.kafka_source import Partition
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, PartitionUnavailable

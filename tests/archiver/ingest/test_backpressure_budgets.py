@@ -8,9 +8,9 @@ from threading import Event
 import pytest
 
 from archiver.ingest.backpressure import LARGEST_PART, LEAST_SHARE_BYTES, Budgets, MemoryPlan, Turns
+from archiver.ingest.chunk_builder import BUFFER_SHARE_OF_OPEN_CHUNKS
 from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
-from archiver.ingest.roll_policy import BUFFER_SHARE_OF_OPEN_CHUNKS
 from index_format.records import batch_from_records
 from tests.archiver.ingest.test_partition_archiver import Bench, until
 from tests.index_format.builders import record

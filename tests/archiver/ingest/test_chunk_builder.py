@@ -16,8 +16,7 @@ import pytest
 from archiver.commit.commit import FinishedChunk
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile, BufferFolder
-from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder, ChunkSettings
-from archiver.ingest.roll_policy import RollLimits
+from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder, ChunkSettings, RollLimits
 from blockgz.errors import BufferFull
 from index_format.blocks import IsalCompressor
 from index_format.chunk_index import Gap

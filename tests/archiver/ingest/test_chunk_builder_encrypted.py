@@ -9,8 +9,7 @@ import pytest
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.sealing import Sealing
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, Encoding, part_below
-from archiver.ingest.roll_policy import RollLimits
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, Encoding, RollLimits, part_below
 from blockgz.errors import BufferFull
 from index_format.blocks import IsalCompressor, decode_block
 from index_format.chunk_index import Encryption

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest.claim_queue import ClaimQueue
-from archiver.ingest.kafka_log import BoundsOrFailure
+from archiver.ingest.kafka_cluster import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
+from archiver.ingest.ownership import ClaimQueue
 from blockgz.errors import PartitionUnavailable
 from index_format.errors import BlockgzError
 

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from archiver.errors import GroupOfAnother
-from archiver.ingest.group_offsets import ASK_SECONDS, GroupOffsets
+from archiver.ingest.assignment import OWNERS_SECONDS, GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_source import KafkaSource, Partition
 from blockgz.errors import BrokerUnreachable, exit_code
@@ -47,20 +47,20 @@ def test_with_commits_and_without_waiting() -> None:
     asked, later = Asked({ORDERS: "mine"}, BrokerUnreachable("no answer"), {ORDERS: "theirs"}), Later()
     offsets = GroupOffsets("group", "mine", asked, later)
     offsets.check_again(["orders"], 1000)
-    offsets.check_again(["orders"], 1000 + ASK_SECONDS)
+    offsets.check_again(["orders"], 1000 + OWNERS_SECONDS)
     assert not asked.topics, "one question at a time, and nobody waits for it"
     later.carry_out()
     offsets.check_again(["orders"], 1001)
-    offsets.check_again(["orders"], 1000 + ASK_SECONDS)
+    offsets.check_again(["orders"], 1000 + OWNERS_SECONDS)
     assert not later.submitted, "not with every commit"
-    offsets.check_again(["orders", "payments"], 1001 + ASK_SECONDS)
+    offsets.check_again(["orders", "payments"], 1001 + OWNERS_SECONDS)
     later.carry_out()
-    offsets.check_again(["orders"], 1001 + ASK_SECONDS)
-    offsets.check_again(["orders"], 1001 + 2 * ASK_SECONDS)
+    offsets.check_again(["orders"], 1001 + OWNERS_SECONDS)
+    offsets.check_again(["orders"], 1001 + 2 * OWNERS_SECONDS)
     later.carry_out()
     assert asked.topics == [["orders"], ["orders", "payments"], ["orders"]]
     with pytest.raises(GroupOfAnother):
-        offsets.check_again(["orders"], 1002 + 2 * ASK_SECONDS)
+        offsets.check_again(["orders"], 1002 + 2 * OWNERS_SECONDS)
 
 
 def test_what_a_cluster_tells() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from archiver.ingest.identity import SILENT_SECONDS, IdWatch, TopicIds, Verdict, verdict
+from archiver.ingest.topics import SILENT_SECONDS, IdWatch, TopicIds, Verdict, verdict
 from blockgz.kafka.admin import TopicIdAnswers
 
 DEADLINE_SECONDS = 30

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest import kafka_cluster, kafka_log
-from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
+from archiver.ingest import kafka_cluster
+from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Partition
 from blockgz.config.model import RunConfig
@@ -139,7 +138,7 @@ def test_bounds_that_are_too_old_are_asked_again() -> None:
 def test_lines_of_an_idle_client_do_not_pile_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kafka_log, "SERVE_SECONDS", 0.05)
+    monkeypatch.setattr(kafka_cluster, "SERVE_SECONDS", 0.05)
     logger = logging.getLogger(LOGGER)
     monkeypatch.setattr(logger, "propagate", True)
     config = RunConfig(archive="./archive", bootstrap_servers="127.0.0.1:1", topics=("orders",))

@@ -18,11 +18,17 @@ from archiver.commit.claim_list import ClaimList
 from archiver.commit.operations import LogBounds
 from archiver.errors import Diverged, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.claim_queue import ClaimQueue
+from archiver.ingest.chunk_builder import RollReason
 from archiver.ingest.kafka_source import Fetched, Partition
-from archiver.ingest.ownership import MOST_BETWEEN_LOOKS, ArchivingContext, Ownership, PartitionState, RunningTime
+from archiver.ingest.ownership import (
+    MOST_BETWEEN_LOOKS,
+    ArchivingContext,
+    ClaimQueue,
+    Ownership,
+    PartitionState,
+    RunningTime,
+)
 from archiver.ingest.partition_state import Flush
-from archiver.ingest.roll_policy import RollReason
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable
 from blockgz.store.retry import StoreBackoff

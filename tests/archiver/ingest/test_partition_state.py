@@ -7,6 +7,7 @@ import pytest
 
 from archiver.commit.objects import Held, RestingMarker
 from archiver.errors import Diverged
+from archiver.ingest.chunk_builder import RollLimits, RollReason
 from archiver.ingest.kafka_source import Fetched
 from archiver.ingest.partition_state import (
     ArchivingState,
@@ -20,7 +21,6 @@ from archiver.ingest.partition_state import (
     flushed,
     wanted,
 )
-from archiver.ingest.roll_policy import RollLimits, RollReason
 from index_format.errors import BlockgzError
 from index_format.marker import Marker
 from index_format.records import batch_from_records

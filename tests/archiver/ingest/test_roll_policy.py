@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archiver.ingest.roll_policy import (
+from archiver.ingest.chunk_builder import (
     MAX_BLOCKS,
     MAX_GAPS,
     OpenChunkFacts,

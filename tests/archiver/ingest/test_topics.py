@@ -4,8 +4,7 @@ import pytest
 
 from archiver.commit.archive import find_incarnation
 from archiver.errors import TopicGone
-from archiver.ingest.identity import TopicIds
-from archiver.ingest.topics import UNKNOWN_FRESH_SECONDS, TopicDirectory
+from archiver.ingest.topics import UNKNOWN_FRESH_SECONDS, TopicDirectory, TopicIds
 from blockgz.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.admin import TopicIdAnswers
 from index_format.identity import ArchiveInfo

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from archiver.ingest.assignment import LOOKS, UnownedWatch
 from archiver.ingest.kafka_cluster import assigned_partitions
 from archiver.ingest.kafka_settings import rebalance_seconds
 from archiver.ingest.kafka_source import Partition
-from archiver.ingest.unowned import LOOKS, UnownedWatch
 from blockgz.config.model import RunConfig
 from blockgz.errors import BrokerUnreachable
 from tests.support.executors import Later

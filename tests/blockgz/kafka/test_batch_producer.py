@@ -20,7 +20,7 @@ from blockgz.kafka.batch_producer import (
     KernelProducer,
     batch_producer,
 )
-from blockgz.kafka.kernel_choice import KERNEL
+from blockgz.kafka.fetching import KERNEL
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader

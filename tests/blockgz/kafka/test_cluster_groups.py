@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from blockgz.errors import BrokerUnreachable
-from blockgz.kafka.cluster_groups import Asked, ClusterGroups
+from blockgz.kafka.groups import Asked, ClusterGroups
 from index_format.errors import BlockgzError
 from index_format.groups import GroupPosition
 from tests.support.mock_cluster import MockCluster

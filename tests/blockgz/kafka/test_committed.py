@@ -2,7 +2,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from blockgz.errors import UsageError
-from blockgz.kafka.committed import CommittedOffset, GroupOffsets
+from blockgz.kafka.groups import CommittedOffset, GroupOffsets
 from blockgz.kafka.settings import client_settings, make_client
 from tests.support.mock_cluster import MockCluster
 

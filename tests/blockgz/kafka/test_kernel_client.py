@@ -16,9 +16,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from blockgz.errors import UsageError
-from blockgz.kafka.fetching import Rising, Run
-from blockgz.kafka.kernel_choice import KERNEL
-from blockgz.kafka.kernel_client import KernelClient, kernel_takes
+from blockgz.kafka.fetching import KERNEL, KernelClient, Rising, Run, kernel_takes
 from blockgz.kafka.settings import make_client
 from index_format.records import Record, batch_from_records
 from tests.support.fetch_clients import needs_kernel

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 
 from archiver.cli import main as archiver
 from blockgz.errors import UsageError
-from blockgz.kafka.loading_code import IN_A_COMMAND, LOADS_CODE, refuse_code, without_code
+from blockgz.kafka.secrets import IN_A_COMMAND, LOADS_CODE, refuse_code, without_code
 from blockgz.program.kafka_options import property_table
 from replayer.cli import main as replayer
 

@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from archiver.cli import main as archiver
-from archiver.demo.clusters import mock_cluster
+from archiver.demo import mock_cluster
 from blockgz.program import completion
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records

@@ -9,8 +9,7 @@ from blockgz.errors import UsageError
 from blockgz.store.local import LocalStore
 from replayer.errors import ReplayRefused
 from replayer.groups.applying import GroupChanges, NotReadBack
-from replayer.groups.planning import GroupPlan, PlannedGroup
-from replayer.groups.translation import LaneTranslation
+from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
 from replayer.kafka.groups import GroupOffset
 from tests.replayer.groups.fake_groups import FakeGroups
 

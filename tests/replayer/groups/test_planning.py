@@ -10,8 +10,8 @@ import pytest
 from blockgz.errors import UsageError
 from blockgz.record_filter import RecordFilter
 from replayer.errors import ReplayRefused
+from replayer.groups import GroupMap
 from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
-from replayer.groups.renaming import GroupMap
 from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.replay.jobs.folder import JobRequest

@@ -11,7 +11,7 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
 from index_format.keys import TopicFolder, dated_key, groups_home
-from replayer.groups.positions import archived_groups, meant_groups, positions_in_csv, positions_of
+from replayer.groups.planning import archived_groups, meant_groups, positions_in_csv, positions_of
 from replayer.kafka.groups import GroupOffset
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
 

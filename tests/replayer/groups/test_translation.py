@@ -19,7 +19,7 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.errors import ReplayRefused
-from replayer.groups.translation import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate
+from replayer.groups.planning import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate
 from replayer.replay.jobs.folder import LaneBegin, Segment
 from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
 from replayer.replay.ledger import SourceProgress

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 
 from blockgz.errors import BrokerUnreachable
-from blockgz.kafka.cluster_groups import ClusterGroups
+from blockgz.kafka.groups import ClusterGroups
 from replayer.kafka.groups import GroupMembers, GroupsInTopic, KafkaGroups
 from tests.support.mock_cluster import MockCluster
 

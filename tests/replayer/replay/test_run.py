@@ -11,7 +11,7 @@ import pytest
 from blockgz.archive.archive import Archive
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection
-from blockgz.kafka.kernel_choice import KERNEL
+from blockgz.kafka.fetching import KERNEL
 from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader

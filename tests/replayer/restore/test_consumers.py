@@ -12,8 +12,7 @@ from blockgz.archive.archive import Archive
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.errors import ReplayRefused
-from replayer.groups.planning import GroupPlan, PlannedGroup
-from replayer.groups.translation import LaneTranslation
+from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
 from replayer.kafka.groups import GroupOffset
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
 from replayer.restore.document import RestoreGroups, RestorePlan

@@ -18,7 +18,7 @@ from index_format.groups import encode as encode_groups
 from index_format.identity import TopicConfig
 from index_format.inventory import Incarnation, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
-from replayer.groups.renaming import GroupMap, compiled_rule
+from replayer.groups import GroupMap, compiled_rule
 from replayer.restore.document import RestoreGroups, RestorePlan
 from replayer.restore.planning import found_topics
 from replayer.restore.request import RestoreRequest, Surroundings

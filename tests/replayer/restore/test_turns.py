@@ -1,7 +1,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from replayer.groups.renaming import GroupMap, map_of, rules_of
+from replayer.groups import GroupMap, map_of, rules_of
 from replayer.restore.document import Followed, RestorePlan, TopicLeftOut, TopicToRestore
 from replayer.restore.planning import TRUNCATED
 from replayer.restore.turns import AHEAD_MS, gone, request_of, turns

@@ -1,5 +1,5 @@
 from index_format.acls import Acl
-from replayer.topics.acls import AclComparison, acl_text, compare_acls, literal_acls
+from replayer.topics import AclComparison, acl_text, compare_acls, literal_acls
 
 
 def acl(name: str, principal: str = "User:a", pattern: str = "LITERAL", permission: str = "ALLOW") -> Acl:

@@ -10,7 +10,7 @@ from blockgz.archive.place import ArchivePlace, opened
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import parse_address
 from index_format.identity import TopicConfig as ArchivedTopic
-from replayer.topics.alike import FoundTopic, FoundTopics, compare_all, find_topics
+from replayer.topics import FoundTopic, FoundTopics, compare_all, find_topics
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 from tests.support.mock_cluster import MockCluster
 

@@ -4,7 +4,7 @@ import pytest
 
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.kafka.topic_facts import parse_config
-from replayer.topics.archived_topic import (
+from replayer.topics import (
     MIN_INSYNC,
     carried_over,
     creation_note,

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from index_format.acls import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.kafka.topic_facts import ConfigChange, TopicSettings
-from replayer.topics.acls import AclComparison
-from replayer.topics.comparison import Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic
+from replayer.topics import AclComparison, Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic
 
 ARCHIVED = ArchivedTopic(
     topic="orders",

@@ -8,8 +8,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_cluster import TopicDescription
-from archiver.ingest.kafka_log import BoundsOrFailure
+from archiver.ingest.kafka_cluster import BoundsOrFailure, TopicDescription
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.admin import TopicIdAnswers
 from tests.support.service_simulation.group import Group, Member

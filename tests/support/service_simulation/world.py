@@ -261,8 +261,8 @@ SPECIAL: list[tuple[str, str, Any]] = [
     ("archiver.ingest.kafka_source", "make_client", make_client),
     ("archiver.ingest.kafka_source", "kernel_takes", lambda _: False),
     ("archiver.ingest.kafka_source", "SECONDS_A_PARTITION", 0.01),
-    ("archiver.ingest.kafka_log", "make_client", make_client),
-    ("archiver.ingest.kafka_log", "POLL_SECONDS", RECORD_SECONDS),
+    ("archiver.ingest.kafka_cluster", "make_client", make_client),
+    ("archiver.ingest.kafka_cluster", "POLL_SECONDS", RECORD_SECONDS),
     ("archiver.ingest.service", "consumer_settings", lambda config, **_: {"isolation.level": config.isolation_level}),
 ]
 

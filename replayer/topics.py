@@ -1,21 +1,137 @@
-"""An archived topic compared with the live one, what makes them alike, and what is not done yet of that. Pure."""
+"""Topics as the archive describes them and as a cluster has them: compared, and made alike."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from index_format.acls import Acl
+import msgspec
+from msgspec import UNSET
+
+from blockgz.archive.archive import Archive
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.topic_patterns import is_pattern, matching
+from index_format.acls import LITERAL, Acl
 from index_format.identity import TopicConfig as ArchivedTopic
+from index_format.keys import parse_topic_folder
+from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAcls, KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings
-from replayer.topics.acls import AclComparison, acl_text
-from replayer.topics.archived_topic import (
-    DECISIVE,
-    MIN_INSYNC,
-    carried_over,
-    creation_note,
-    left_behind,
-    new_topic,
+
+
+class AclComparison(NamedTuple):
+    """The ACLs of a topic by which the archived and the live one differ, as ACLs on its name alone.
+
+    `known` says whether the archive knows them.
+    """
+
+    known: bool = True
+    missing: tuple[Acl, ...] = ()
+    """The live topic lacks them."""
+    extra: tuple[Acl, ...] = ()
+    """Only the live topic has them."""
+
+
+def literal_acls(acls: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
+    """ACLs on the name of a topic alone that grant and deny there what the given ones do; in order, each once."""
+    return tuple(sorted({msgspec.structs.replace(each, pattern=LITERAL, name=topic) for each in acls}))
+
+
+def compare_acls(topic: str, archived: Iterable[Acl] | None, live: Iterable[Acl]) -> AclComparison:
+    """What they grant and deny is compared, by whatever pattern; `archived` is None where that is not known."""
+    if archived is None:
+        return AclComparison(known=False)
+    then, now = literal_acls(archived, topic), literal_acls(live, topic)
+    return AclComparison(
+        missing=tuple(each for each in then if each not in now), extra=tuple(each for each in now if each not in then)
+    )
+
+
+def acl_text(acl: Acl) -> str:
+    """What it grants or denies, for people: `ALLOW READ for User:billing from *`."""
+    return f"{acl.permission} {acl.operation} for {_shown(acl.principal)} from {_shown(acl.host)}"
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else repr(text)
+
+
+DECISIVE: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+"""Settings that decide which records a topic keeps, and as what; with Kafka's defaults, for an archive without any.
+
+A new topic gets them even where the source had them from its cluster: the target's cluster may have others.
+"""
+OF_THE_BROKERS = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "message.downconversion.enable",
+        "message.format.version",
+        "message.timestamp.difference.max.ms",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "unclean.leader.election.enable",
+    }
 )
+"""Settings that belong to the source's brokers, their storage or their version of Kafka, not to the records."""
+OF_A_VENDOR = "confluent."
+"""What settings begin with that no other vendor's brokers know."""
+MIN_INSYNC = "min.insync.replicas"
+"""Fits a replication factor: what is made like a topic keeps it, the target of a replay does not."""
+
+
+def carried_over(config: Mapping[str, str] | None) -> dict[str, str]:
+    """Of what was set for a topic itself, what does not belong to its brokers."""
+    return {name: value for name, value in sorted((config or {}).items()) if not _is_of_the_brokers(name)}
+
+
+def left_behind(config: Mapping[str, str] | None) -> dict[str, str]:
+    """Of what was set for a topic itself, what belongs to its brokers."""
+    return {name: value for name, value in sorted((config or {}).items()) if _is_of_the_brokers(name)}
+
+
+def new_topic(
+    name: str,
+    partitions: int,
+    archived: ArchivedTopic | None,
+    chosen: Mapping[str, str],
+    without: Collection[str] = (),
+    replication_factor: int | None = None,
+) -> NewTopic:
+    """A topic like the archived one, apart from what was chosen, and `without` some settings.
+
+    None where the archive does not tell what it was like.
+    """
+    defaults = (archived.defaults if archived else None) or {}
+    decisive = {key: defaults.get(key, value) for key, value in DECISIVE.items()}
+    own = carried_over(archived.config if archived else None)
+    taken = {key: value for key, value in {**decisive, **own}.items() if key not in without}
+    return NewTopic(name, partitions, dict(sorted({**taken, **chosen}.items())), replication_factor)
+
+
+def partition_count(archived: ArchivedTopic | None, numbers: Collection[int]) -> int:
+    """How many partitions a topic had, `numbers` of which are archived."""
+    return max([archived.partitions if archived else 0, *(number + 1 for number in numbers)])
+
+
+def creation_note(topic: NewTopic) -> str:
+    """What a plan says of a topic that is made."""
+    settings = ", ".join(f"{name}={value}" for name, value in topic.config.items())
+    factor = "" if topic.replication_factor is None else f", replication factor {topic.replication_factor}"
+    return f"topic {topic.name} is created with {topic.partitions} partitions{factor} and {settings}"
+
+
+def _is_of_the_brokers(name: str) -> bool:
+    return name in OF_THE_BROKERS or name.startswith(OF_A_VENDOR)
+
 
 LISTS = frozenset({"cleanup.policy"})
 """Settings that are lists, whose order says nothing."""
@@ -241,3 +357,115 @@ def _outstanding(plan: TopicPlan, now: LiveTopic | None) -> Iterator[str]:
     for setting in plan.change.removed:
         if setting in now.settings.own:
             yield f"{setting} is still {now.settings.own[setting]}"
+
+
+class FoundTopic(NamedTuple):
+    """A topic as the archive describes it: `name` is that of the live one, without an incarnation."""
+
+    name: str
+    config: ArchivedTopic
+    partitions: int
+
+
+class FoundTopics(NamedTuple):
+    """What the archive holds of topics, and why it holds nothing of others."""
+
+    topics: Sequence[FoundTopic]
+    unknown: Sequence[NotInArchive]
+
+
+async def find_topics(archive: Archive, wanted: Collection[str]) -> FoundTopics:
+    """The topics that names, globs and `~regex`es mean, each once.
+
+    Raises UsageError for two incarnations of one topic, NotInArchive for a name or pattern that means none.
+    """
+    pinned = await archive.pinned()
+    names = list[str]()
+    for each in wanted:
+        names += matching(each, await pinned.topics()) if is_pattern(each) else [each]
+    found, unknown = dict[str, FoundTopic](), list[NotInArchive]()
+    for name in dict.fromkeys(names):
+        config, live = await pinned.topic_config(name), parse_topic_folder(name).topic
+        if config is None:
+            unknown.append(
+                NotInArchive(
+                    f"the archive does not say what topic {name} was like",
+                    why="its partition count and configuration were never stored, as by archivers of other programs",
+                    remedy="let archiver run see the topic once, or leave it out",
+                )
+            )
+            continue
+        if live in found:
+            raise UsageError(
+                f"topic {live} is named twice", why="two incarnations of it are given", remedy="choose one of them"
+            )
+        found[live] = FoundTopic(live, config, partition_count(config, await pinned.partitions(name)))
+    return FoundTopics(list(found.values()), unknown)
+
+
+def compare_all(
+    topics: Sequence[FoundTopic],
+    properties: Mapping[str, str],
+    ignored: Collection[str] = (),
+    *,
+    with_acls: bool = False,
+) -> list[TopicComparison]:
+    """The topics as the cluster has them; raises AccessDenied or BrokerUnreachable.
+
+    `with_acls`: their ACLs as well; raises ReplayRefused where the cluster has no authorizer.
+    """
+    live = live_topics([each.name for each in topics], properties)
+    found = [compare_topics(each.name, each.config, each.partitions, live[each.name], ignored) for each in topics]
+    if not with_acls:
+        return found
+    acls = KafkaAcls(properties).of_topics(live.keys())
+    return [replace(each, acls=compare_acls(each.name, _acls_of(each.archived), acls[each.name])) for each in found]
+
+
+def _acls_of(archived: ArchivedTopic) -> Sequence[Acl] | None:
+    return None if archived.acls is UNSET else archived.acls
+
+
+def live_topics(names: Collection[str], properties: Mapping[str, str]) -> dict[str, LiveTopic | None]:
+    """Topics as the cluster has them now; raises AccessDenied or BrokerUnreachable."""
+    admin, changes = KafkaAdmin(properties), TopicChanges(properties)
+    found = dict[str, LiveTopic | None]()
+    for name in names:
+        facts = admin.topic(name)
+        if facts is None:
+            found[name] = None
+        else:
+            replicas = admin.replication_factor(name)
+            found[name] = LiveTopic(facts.num_partitions, replicas, changes.settings(name))
+    return found
+
+
+def carry_out(plan: TopicPlan, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Makes the topic as planned, and reads it back; what it still lacks after some time.
+
+    Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
+    """
+    name, changes = plan.compared.name, TopicChanges(properties)
+    if plan.creates is not None:
+        changes.create(plan.creates)
+    if plan.adds_to is not None:
+        changes.add_partitions(name, plan.adds_to)
+    if plan.change:
+        changes.alter(name, plan.change)
+    acls = KafkaAcls(properties) if plan.acls else None
+    if acls:
+        acls.create(plan.acls)
+    deadline = time.monotonic() + CHANGE_SECONDS
+    # A broker may hear of a change later than the one that made it.
+    while lacks := _lacks(plan, properties, acls):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(ASK_AGAIN_SECONDS)
+    return lacks
+
+
+def _lacks(plan: TopicPlan, properties: Mapping[str, str], acls: KafkaAcls | None) -> tuple[str, ...]:
+    """What of the plan the topic does not have now."""
+    name = plan.compared.name
+    there = acls.of_topics([name])[name] if acls else ()
+    return plan.outstanding(live_topics([name], properties)[name], literal_acls(there, name))

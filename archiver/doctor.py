@@ -1,0 +1,635 @@
+"""Checks of a configuration before it runs: broker, store and machine, each finding with its remedy.
+
+Pure functions judge what the checks find. A check that cannot be made is a warning with its reason; nothing is changed
+but scratch objects, which are removed.
+"""
+
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition, libversion
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from archiver.commit.archive import GROUP_PREFIX
+from archiver.errors import GroupOfAnother
+from archiver.ingest.assignment import refuse_other_archive
+from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
+from archiver.ingest.kafka_settings import cluster_settings
+from archiver.ingest.kafka_source import Partition
+from blockgz.config.model import RunConfig
+from blockgz.encryption.keyring import keyring_of
+from blockgz.errors import AccessDenied, StoreUnfit, listed
+from blockgz.kafka.admin import answered
+from blockgz.kafka.admin_apart import AdminApart
+from blockgz.kafka.connection import DENIED
+from blockgz.kafka.settings import make_client
+from blockgz.program.version import kernel_words, kernels
+from blockgz.store.address import LocalAddress, parse_address
+from blockgz.store.customer_key import check_fingerprint, fingerprint_of
+from blockgz.store.opening import default_buffer_root, open_store
+from blockgz.store.probe import probe
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection
+from blockgz.units import format_duration, format_size
+from index_format import objects
+from index_format.errors import BlockgzError, masked_urls
+from index_format.identity import ArchiveInfo
+from index_format.keys import LAYOUTS, archive_key
+
+SHOWN = 20
+
+
+class Verdict(StrEnum):
+    """How serious a finding is, from harmless to serious."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report, and of its JSON; `remedy` is empty where nothing is to be done."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+    remedy: str = ""
+    denied: bool = False
+    """Whether credentials or permissions are what is wrong."""
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """The most serious verdict."""
+    order = list(Verdict)
+    return max((finding.verdict for finding in findings), key=order.index, default=Verdict.OK)
+
+
+def failed(check: str, error: BlockgzError) -> Finding:
+    """A check that met one of our errors."""
+    detail = f"{error.what}: {error.why}" if error.why else error.what
+    return Finding(check, Verdict.FAIL, one_line(detail), one_line(error.remedy), isinstance(error, AccessDenied))
+
+
+def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """What a check finds; one that fails is a finding itself."""
+    try:
+        yield from check()
+    except BlockgzError as error:
+        yield failed(name, error)
+    except Exception as error:  # whatever it is, the other checks are worth making
+        yield Finding(name, Verdict.WARN, f"could not be checked: {type(error).__name__}: {one_line(str(error))}")
+
+
+def one_line(text: str) -> str:
+    """Text of a library with its line breaks folded, and without the passwords of URLs."""
+    return masked_urls(" ".join(text.split()))
+
+
+NEEDED_OF_TOPICS = frozenset({"DESCRIBE", "READ"})
+
+NEEDED_OF_GROUP = frozenset({"READ"})
+
+NEEDED_OF_DEAD_LETTERS = frozenset({"DESCRIBE", "WRITE"})
+
+CLOCK_WARNING_SECONDS = 60.0
+
+CLOCK_REFUSED_SECONDS = 900.0
+"""S3 refuses requests whose date is off by more."""
+
+SHORT_RETENTION = 12
+"""A topic that keeps its records for less than so many chunk intervals leaves little time to mend anything."""
+
+FILES = 256
+"""Open files of a process, but for connections: libraries, locks, parts on their way, some spare."""
+
+FILES_A_BROKER = 8
+
+
+def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding:
+    """Whether a topic that is deleted and created again will be recognised."""
+    if is_denied:
+        return Finding("broker api", Verdict.WARN, "the user may not describe topics", "grant Describe on the topics")
+    if topic_id is not None:
+        return Finding("broker api", Verdict.OK, "reports topic ids, so a topic that is created again is recognised")
+    return Finding(
+        "broker api",
+        Verdict.WARN,
+        "does not report topic ids, so a topic that is created again looks like a truncated log",
+        "use Kafka 2.8 or newer",
+    )
+
+
+def judge_protocols(protocols: frozenset[str] | None) -> Finding:
+    """Whether the group protocol `consumer` is offered."""
+    if protocols is None:
+        return Finding("group protocol", Verdict.WARN, "the broker does not say which it offers", "Kafka 4 offers it")
+    if "consumer" in protocols:
+        return Finding("group protocol", Verdict.OK, f"offers {', '.join(sorted(protocols))}")
+    offered = ", ".join(sorted(protocols))
+    return Finding("group protocol", Verdict.FAIL, f"offers {offered} only", "set --group-protocol classic")
+
+
+def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Iterator[Finding]:
+    """Whether all selected topics may be described and read; None where the broker does not tell."""
+    silent = [topic for topic, operations in allowed.items() if operations is None]
+    lacking = {
+        topic: NEEDED_OF_TOPICS - operations
+        for topic, operations in allowed.items()
+        if operations is not None and not operations >= NEEDED_OF_TOPICS
+    }
+    for topic, missing in list(lacking.items())[:SHOWN]:
+        what = " and ".join(sorted(missing))
+        remedy = f"grant {what} on topic {topic} to this user"
+        yield Finding("topic ACL", Verdict.FAIL, f"{what} is not allowed on {topic}", remedy, denied=True)
+    if silent:
+        yield Finding("topic ACL", Verdict.WARN, f"the broker does not say what is allowed on {listed(silent)}")
+    elif not lacking and allowed:
+        yield Finding("topic ACL", Verdict.OK, f"DESCRIBE and READ are allowed on {len(allowed)} topics")
+
+
+def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Finding:
+    """Whether the consumer group may be joined."""
+    if allowed is None:
+        detail = (
+            f"the broker does not say what is allowed on group {group_id}: the group may not exist before the first run"
+        )
+        return Finding("group ACL", Verdict.WARN, detail)
+    if allowed >= NEEDED_OF_GROUP:
+        return Finding("group ACL", Verdict.OK, f"READ is allowed on group {group_id}")
+    remedy = f"grant READ on group {group_id} to this user, or choose another --group-id"
+    return Finding("group ACL", Verdict.FAIL, f"READ is not allowed on group {group_id}", remedy, denied=True)
+
+
+def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | None) -> Finding:
+    """Whether records that cannot be archived can be sent on to their topic."""
+    check = "dead letters"
+    if not is_there:
+        return Finding(check, Verdict.FAIL, f"there is no topic {topic}", "create it, or correct --dlq-topic")
+    if allowed is None:
+        return Finding(check, Verdict.WARN, f"the broker does not say what is allowed on {topic}")
+    if allowed >= NEEDED_OF_DEAD_LETTERS:
+        return Finding(check, Verdict.OK, f"WRITE is allowed on {topic}")
+    remedy = f"grant DESCRIBE and WRITE on topic {topic} to this user"
+    return Finding(check, Verdict.FAIL, f"WRITE is not allowed on {topic}", remedy, denied=True)
+
+
+NEW_GROUP = Finding(
+    "group ACL",
+    Verdict.WARN,
+    f"could not be checked: the first run names the group {GROUP_PREFIX} and part of the archive's id",
+    f"if the cluster uses ACLs, grant READ on groups with the prefix {GROUP_PREFIX}, or set --group-id",
+)
+
+
+def judge_group_owners(
+    group_id: str, archive: ArchiveInfo | None, owners: Mapping[Partition, str], *, takeover: bool
+) -> Finding:
+    """Whether another archive commits offsets of the group; `owners` holds archive ids."""
+    try:
+        refuse_other_archive(group_id, archive.archive_id if archive else None, owners)
+    except GroupOfAnother as error:
+        if takeover:
+            return Finding("group", Verdict.WARN, f"{error.what}; --takeover trusts that it no longer does")
+        return failed("group", error)
+    return Finding("group", Verdict.OK, f"no other archive uses group {group_id}")
+
+
+def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: float) -> Iterator[Finding]:
+    """Whether records live long enough to be archived, and what their timestamps are; `chunk_interval` in seconds."""
+    types: Counter[str] = Counter()
+    fine = silent = 0
+    for topic, description in described.items():
+        if description.config is None or description.defaults is None:
+            silent += 1
+            continue
+        settings = {**description.defaults, **description.config}
+        types[settings.get("message.timestamp.type", "CreateTime")] += 1
+        finding = judge_retention(topic, settings, chunk_interval)
+        if finding is None:
+            fine += 1
+        else:
+            yield finding
+    if silent:
+        yield Finding("retention", Verdict.WARN, f"the broker does not report the configuration of {silent} topics")
+    if fine:
+        yield Finding("retention", Verdict.OK, f"{fine} topics keep records long enough for --chunk-interval")
+    if types:
+        counts = ", ".join(f"{kind} on {count} topics" for kind, count in sorted(types.items()))
+        yield Finding("timestamp type", Verdict.OK, f"{counts}; archived as it is")
+
+
+def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: float) -> Finding | None:
+    """What threatens records before they are archived; None where nothing does."""
+    if "delete" not in settings.get("cleanup.policy", "delete"):
+        return None
+    bound = settings.get("retention.bytes", "-1")
+    kept = int(settings.get("retention.ms", "-1")) / 1000
+    remedy = f"raise retention.ms of {topic}, or lower --chunk-interval"
+    if 0 <= kept <= chunk_interval:
+        detail = f"{topic} keeps records {format_duration(kept)}, a chunk stays open {format_duration(chunk_interval)}"
+        return Finding("retention", Verdict.FAIL, f"{detail}: a crash loses records", remedy)
+    if 0 <= kept < SHORT_RETENTION * chunk_interval:
+        detail = f"{topic} keeps records {format_duration(kept)}: a longer outage loses records"
+        return Finding("retention", Verdict.WARN, detail, remedy)
+    if bound != "-1":
+        detail = f"{topic} keeps {format_size(int(bound))} a partition: a burst or an outage may lose records"
+        remedy = f"raise retention.bytes of {topic}, and watch blockgz_retention_headroom_records"
+        return Finding("retention", Verdict.WARN, detail, remedy)
+    return None
+
+
+def judge_newest(newest_ms: int | None, now: float) -> Finding:
+    """Kafka does not report its time, but a record from the future shows a wrong clock."""
+    if newest_ms is None:
+        return Finding(
+            "broker clock", Verdict.OK, "there is no record to compare with, and Kafka does not report its time"
+        )
+    ahead = newest_ms / 1000 - now
+    if ahead > CLOCK_WARNING_SECONDS:
+        detail = f"the newest record is {format_duration(round(ahead))} in the future"
+        return Finding("broker clock", Verdict.WARN, detail, "set the clocks of producers, brokers and this machine")
+    return Finding("broker clock", Verdict.OK, "no record has a future timestamp")
+
+
+def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Finding:
+    """Whether the process may open what it needs: open chunks hold no file open, so partitions hardly count."""
+    needed = FILES + FILES_A_BROKER * brokers
+    shown = "none" if limit is None else limit
+    detail = f"limit {shown}, needed about {needed}; {partitions} partitions need no more"
+    if limit is not None and limit < needed:
+        remedy = f"ulimit -n {max(1024, needed)}, or LimitNOFILE= in the systemd unit"
+        return Finding("open files", Verdict.WARN, detail, remedy)
+    return Finding("open files", Verdict.OK, detail)
+
+
+def judge_space(folder: Path, free: int, budget: int) -> Finding:
+    """Whether the buffer's budget fits on its disk, in bytes."""
+    detail = f"{folder} can be written, {format_gib(free)} free, --buffer-bytes {format_gib(budget)}"
+    if free < budget:
+        return Finding("buffer", Verdict.WARN, detail, "free space, lower --buffer-bytes, or set another --buffer-dir")
+    return Finding("buffer", Verdict.OK, detail)
+
+
+def judge_clock(difference: float) -> Finding:
+    """How far this machine's clock is ahead of the store's, in seconds."""
+    way = "ahead of" if difference > 0 else "behind"
+    detail = f"this machine is {format_duration(round(abs(difference)))} {way} the store"
+    remedy = "synchronise the clock (NTP)"
+    if abs(difference) > CLOCK_REFUSED_SECONDS:
+        return Finding("store clock", Verdict.FAIL, f"{detail}; S3 refuses such requests", remedy)
+    if abs(difference) > CLOCK_WARNING_SECONDS:
+        return Finding("store clock", Verdict.WARN, detail, remedy)
+    return Finding("store clock", Verdict.OK, "this machine and the store agree to within a minute")
+
+
+def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: str | None) -> Finding:
+    """Whether what is stored there is an archive of this cluster and layout; `found`: layout -> identity."""
+    for other, info in found.items():
+        if other != layout:
+            remedy = f"use --layout {other}, or another --archive"
+            return Finding("archive", Verdict.FAIL, f"it has layout {other}, not {layout}", remedy)
+        if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
+            remedy = "give each cluster its own --archive, or correct -b"
+            return Finding("archive", Verdict.FAIL, f"it holds the topics of cluster {info.cluster_id}", remedy)
+        return Finding("archive", Verdict.OK, f"archive {info.archive_id}, layout {layout}")
+    return Finding("archive", Verdict.OK, "there is none yet; the first run creates it")
+
+
+def format_gib(size: int) -> str:
+    """A size for people."""
+    return f"{size / 1024**3:.1f}GiB"
+
+
+DEADLINE_SECONDS = 5.0
+MAX_TIMESTAMP: Any = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+
+
+class ClusterChecks:
+    """The checks that need a broker: all but the first only where `is_reached`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._known: dict[str, int] = {}
+        self._selected: list[str] = []
+        self._brokers: int | None = None
+        self.is_reached = False
+        self.cluster_id: str | None = None
+
+    def broker(self) -> Iterator[Finding]:
+        """Whether a broker answers, and what it offers; the others rest on it."""
+        settings = cluster_settings(self._config)
+        self._cluster = KafkaCluster(settings)
+        self._access = KafkaAccess(self._cluster.admin, make_client(AdminApart, settings))
+        known = self._known = self._cluster.topics()
+        self.is_reached = True
+        self._brokers = self._access.num_brokers()
+        self.cluster_id = self._cluster.cluster_id()
+        where = f"cluster {self.cluster_id or 'without an id'}, {self._brokers or '?'} brokers, {len(known)} topics"
+        yield Finding("broker", Verdict.OK, where)
+        sample = next(iter(known), None)
+        if sample is not None:
+            answers = self._cluster.topic_ids([sample])
+            yield judge_topic_ids(answers.ids.get(sample), is_denied=sample in answers.denied)
+        if self._config.group_protocol == "consumer":
+            yield judge_protocols(self._access.rebalance_protocols())
+
+    def topics(self) -> Iterator[Finding]:
+        """Which topics are selected, and which are missing."""
+        selection = TopicSelection(self._config.topics, self._config.exclude)
+        self._selected = selection(self._known)
+        missing = sorted(selection.names - self._known.keys())
+        partitions = sum(self._known[topic] for topic in self._selected)
+        if missing:
+            yield Finding("topics", Verdict.FAIL, f"there is no topic {listed(missing)}", "create it, or check -b")
+        if self._selected:
+            yield Finding("topics", Verdict.OK, f"{len(self._selected)} topics, {partitions} partitions")
+        elif not missing:
+            yield Finding("topics", Verdict.WARN, "no topics are selected yet", "check TOPIC and --exclude")
+
+    def permissions(self) -> Iterator[Finding]:
+        """Whether topics may be read."""
+        allowed = self._access.topic_operations(self._selected) if self._selected else {}
+        yield from judge_topic_permissions(allowed)
+        dlq = self._config.dead_letter_topic
+        if dlq is not None:
+            is_there = dlq in self._known
+            yield judge_dead_letters(dlq, is_there, self._access.topic_operations([dlq])[dlq] if is_there else None)
+
+    def group(self, archive: ArchiveInfo | None) -> Iterator[Finding]:
+        """Whether the consumer group may be joined, and is no other archive's."""
+        group_id = self._config.group_id if archive is None else archive.group(self._config.group_id)
+        if group_id is None:
+            yield NEW_GROUP
+            return
+        yield judge_group_permissions(group_id, self._access.group_operations(group_id))
+        owners = self._cluster.committed_metadata(group_id, self._selected)
+        yield judge_group_owners(group_id, archive, owners, takeover=self._config.takeover)
+
+    def retention(self) -> Iterator[Finding]:
+        """Whether records live long enough to be archived."""
+        yield from judge_topics(self._cluster.describe(self._selected), self._config.chunk_interval)
+
+    def timestamps(self, now: float) -> Iterator[Finding]:
+        """Whether records come from the future; `now` in seconds since 1970."""
+        partitions = [(topic, number) for topic in self._selected for number in range(self._known[topic])]
+        yield judge_newest(self._access.newest_timestamp(partitions), now)
+
+    def open_files(self) -> Iterator[Finding]:
+        """Whether the process may open what it needs."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        partitions = sum(self._known[topic] for topic in self._selected)
+        limit = None if soft == resource.RLIM_INFINITY else soft
+        yield judge_open_files(limit, self._brokers or 1, partitions)
+
+
+class KafkaAccess:
+    """Read-only questions; None stands for what the brokers do not tell in time."""
+
+    def __init__(self, admin: AdminClient, apart: AdminApart) -> None:
+        self._admin = admin
+        self._apart = apart
+
+    def num_brokers(self) -> int | None:
+        """How many brokers there are."""
+        try:
+            return len(self._admin.list_topics(timeout=DEADLINE_SECONDS).brokers)
+        except KafkaException:
+            return None
+
+    def topic_operations(self, topics: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """What may be done to each topic, in Kafka's words such as READ."""
+        answers = self._admin.describe_topics(
+            TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=DEADLINE_SECONDS
+        )
+        return {topic: _operations(answer) for topic, answer in answers.items()}
+
+    def group_operations(self, group_id: str) -> frozenset[str] | None:
+        """What may be done to a consumer group; None also where nobody joined it yet."""
+        try:
+            return self._apart.group_operations(group_id, DEADLINE_SECONDS)
+        except KafkaException as error:
+            return _without_operations(error)
+
+    def rebalance_protocols(self) -> frozenset[str] | None:
+        """The group protocols that a broker offers, such as `classic` and `consumer`."""
+        try:
+            broker = next(iter(self._admin.list_topics(timeout=DEADLINE_SECONDS).brokers))
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            (answer,) = self._admin.describe_configs([resource], request_timeout=DEADLINE_SECONDS).values()
+            entry = answer.result().get("group.coordinator.rebalance.protocols")
+        except (KafkaException, StopIteration):
+            return None
+        return frozenset(entry.value.split(",")) if entry is not None and entry.value else None
+
+    def newest_timestamp(self, partitions: Iterable[Partition]) -> int | None:
+        """The highest timestamp of any record in these logs, in ms."""
+        wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), MAX_TIMESTAMP)
+        if not wanted:
+            return None
+        answers = self._admin.list_offsets(wanted, request_timeout=DEADLINE_SECONDS).values()
+        told = (answered(each, "the newest timestamps cannot be read") for each in answers)
+        found = [each.timestamp for each in told if each is not None]
+        return max((timestamp for timestamp in found if timestamp is not None and timestamp >= 0), default=None)
+
+
+def _operations(answer: Any) -> frozenset[str] | None:
+    try:
+        operations = answer.result().authorized_operations
+    except KafkaException as error:
+        return _without_operations(error)
+    return None if operations is None else frozenset(operation.name for operation in operations)
+
+
+def _without_operations(error: KafkaException) -> frozenset[str] | None:
+    return frozenset() if error.args[0].code() in DENIED else None
+
+
+PACKAGES = ("confluent-kafka", "pyarrow", "isal", "boto3")
+
+
+def check_versions() -> Iterator[Finding]:
+    """What is installed, and what is missing."""
+    known = [f"Python {python_version()}", f"librdkafka {libversion()[0]}"]
+    for package in PACKAGES:
+        try:
+            known.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            yield Finding("versions", Verdict.FAIL, f"{package} is not installed", f"pip install {package}")
+    yield Finding("versions", Verdict.OK, ", ".join(known))
+
+
+def check_kernels() -> Iterator[Finding]:
+    """Whether the C extensions are in use."""
+    found = kernels()
+    is_slow = not all(found.values()) and not os.environ.get("BLOCKGZ_NO_KERNEL")
+    remedy = "for speed, install a C compiler and Python's headers, then reinstall blockgz" if is_slow else ""
+    yield Finding("C extensions", Verdict.WARN if is_slow else Verdict.OK, kernel_words(found), remedy)
+
+
+def check_buffer(config: RunConfig) -> Iterator[Finding]:
+    """Whether the buffer's folder can be written, and has room for its budget."""
+    folder = (config.buffer_dir or default_buffer_root(config.archive)).absolute()
+    there = existing(folder)
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        detail = f"{folder} cannot be written: {error.strerror or error}"
+        yield Finding("buffer", Verdict.FAIL, detail, "fix it, or set another --buffer-dir")
+        return
+    yield judge_space(folder, free, config.buffer_bytes)
+
+
+def check_keys(config: RunConfig) -> Iterator[Finding]:
+    """Whether the keys of encrypted chunks can be had, and wrap and open a key; nothing where none are asked for."""
+    keyring = keyring_of(config.encrypt)
+    if keyring is not None:
+        made = keyring.new_key()
+        keyring.unwrap(made.wrapped, "a key")
+        yield Finding("keys", Verdict.OK, f"chunks are encrypted; the newest key is {keyring.newest_id}")
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(each for each in (folder, *folder.parents) if each.is_dir())
+
+
+def check_store(config: RunConfig, wall: Callable[[], float], cluster_id: str | None) -> Iterator[Finding]:
+    """Whether the store answers, is fit for several writers and holds this archive; `wall` is in seconds since 1970."""
+    with _opened(config) as store:
+        before = wall()
+        clock = store.clock()
+        yield Finding("store", Verdict.OK, f"{store.url} answers")
+        yield judge_clock((before + wall()) / 2 - clock)
+        yield from carefully("conditional writes", lambda: _conditional_writes(config, store))
+        yield from carefully("archive", lambda: _identity(config, store, cluster_id))
+        yield from carefully("unfinished uploads", lambda: _uploads(store))
+
+
+def _conditional_writes(config: RunConfig, store: ToolStore) -> Iterator[Finding]:
+    try:
+        probe(store, multipart=store.url.startswith("s3:"))
+    except StoreUnfit as error:
+        finding = failed("conditional writes", error)
+        if config.single_writer:
+            yield Finding(
+                finding.check,
+                Verdict.WARN,
+                f"{finding.detail}; with --single-writer, you guarantee that there is only one",
+            )
+        else:
+            yield finding
+        return
+    yield Finding(
+        "conditional writes", Verdict.OK, "two writers are kept apart: every conditional write that must fail does"
+    )
+
+
+def _identity(config: RunConfig, store: ToolStore, cluster_id: str | None) -> Iterator[Finding]:
+    found = _identities(store)
+    for info in found.values():
+        check_fingerprint(info, fingerprint_of(config.customer_key), store.url)
+    yield judge_identity(found, config.layout, cluster_id)
+
+
+def found_archive(config: RunConfig) -> ArchiveInfo | None:
+    """What the archive says of itself, None where there is none yet; raises the errors of the store."""
+    with _opened(config) as store:
+        return next(iter(_identities(store).values()), None)
+
+
+def _identities(store: ToolStore) -> dict[str, ArchiveInfo]:
+    """By layout."""
+    stored = {layout: store.get(archive_key(layout)) for layout in LAYOUTS}
+    return {
+        layout: objects.decode(each.body, ArchiveInfo, archive_key(layout))
+        for layout, each in stored.items()
+        if each is not None
+    }
+
+
+def _uploads(store: ToolStore) -> Iterator[Finding]:
+    try:
+        expires = store.expires_uploads()
+    except BlockgzError as error:
+        detail = f"the lifecycle rules cannot be read: {error.why or error.what}"
+        yield Finding("unfinished uploads", Verdict.WARN, one_line(detail), "run archiver gc regularly")
+        return
+    if expires:
+        yield Finding("unfinished uploads", Verdict.OK, "they are cleaned up")
+        return
+    remedy = "add a lifecycle rule AbortIncompleteMultipartUpload of 7 days, or run archiver gc regularly"
+    yield Finding(
+        "unfinished uploads",
+        Verdict.WARN,
+        "those of killed processes stay, and cost money, until they are removed",
+        remedy,
+    )
+
+
+@contextmanager
+def _opened(config: RunConfig) -> Iterator[ToolStore]:
+    """The store; a folder that was made for it is removed again."""
+    address = parse_address(config.archive)
+    root = address.root() if isinstance(address, LocalAddress) else None
+    there = existing(root) if root is not None else None
+    try:
+        yield open_store(config.archive, config.s3)
+    finally:
+        while root is not None and root != there:
+            with suppress(OSError):
+                root.rmdir()
+            root = root.parent
+
+
+def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterator[Finding]:
+    """All checks, as they are made; `wall` is this machine's clock in seconds since 1970."""
+    kafka = ClusterChecks(config)
+    yield from carefully("versions", check_versions)
+    yield from carefully("C extensions", check_kernels)
+    yield from carefully("broker", kafka.broker)
+    for name, check in (
+        ("topics", kafka.topics),
+        ("permissions", kafka.permissions),
+        ("group", lambda: _group(config, kafka)),
+        ("retention", kafka.retention),
+        ("timestamps", lambda: kafka.timestamps(wall())),
+    ):
+        if kafka.is_reached:
+            yield from carefully(name, check)
+        else:
+            yield Finding(name, Verdict.WARN, "could not be checked: no broker answered")
+    yield from carefully("open files", kafka.open_files)
+    yield from carefully("buffer", lambda: check_buffer(config))
+    yield from carefully("keys", lambda: check_keys(config))
+    yield from carefully("store", lambda: check_store(config, wall, kafka.cluster_id))
+
+
+def _group(config: RunConfig, kafka: ClusterChecks) -> Iterator[Finding]:
+    try:
+        archive = found_archive(config)
+    except BlockgzError as error:
+        yield Finding("group", Verdict.WARN, f"could not be checked, as the archive names it: {error.what}")
+        return
+    yield from kafka.group(archive)

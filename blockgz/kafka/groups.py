@@ -1,0 +1,297 @@
+"""Consumer groups of a cluster: which ones it has, and their committed offsets, read and written byte by byte.
+
+A client that joins no group calls librdkafka through ctypes. Confluent-kafka has two ways to read offsets. Its admin
+client crashes the process if the coordinator of a group is unknown or changes (2.16). Its consumer takes metadata for a
+C string, so that it reads beyond the end of what other clients committed.
+"""
+
+import ctypes
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, cimpl
+from confluent_kafka.admin import AdminClient
+
+from blockgz.errors import BrokerUnreachable
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
+from blockgz.kafka.settings import make_client
+from index_format.errors import BlockgzError
+from index_format.groups import MAX_METADATA_BYTES, GroupPosition
+
+CONSUMER = 1
+"""The kind of client, for rd_kafka_new."""
+WITHOUT_LEAVING = 8
+"""A flag of rd_kafka_destroy_flags: no group was joined."""
+TEXT_BYTES = 512
+
+
+class CommittedOffset(NamedTuple):
+    """What a group committed for a partition; it is the next offset to be read."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: bytes
+
+    @property
+    def metadata_text(self) -> str | None:
+        """Without the NUL that confluent-kafka adds to what it commits; None for none, and for what is no text."""
+        try:
+            return self.metadata.removesuffix(b"\0").decode() or None
+        except UnicodeDecodeError:
+            return None
+
+
+class _Place(Structure):
+    """rd_kafka_topic_partition_t."""
+
+    _fields_ = (
+        ("topic", c_char_p),
+        ("partition", c_int32),
+        ("offset", c_int64),
+        ("metadata", c_void_p),
+        ("metadata_size", c_size_t),
+        ("opaque", c_void_p),
+        ("error", c_int),
+        ("private", c_void_p),
+    )
+
+
+class _Places(Structure):
+    """rd_kafka_topic_partition_list_t."""
+
+    _fields_ = (("count", c_int), ("size", c_int), ("elements", POINTER(_Place)))
+
+
+class GroupOffsets:
+    """A client in the name of a group; for `make_client`, which looks up the secrets among the settings."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """`settings` name the `group.id`. Raises ValueError for those that librdkafka refuses, or Python functions."""
+        library = _library()
+        text = ctypes.create_string_buffer(TEXT_BYTES)
+        conf = library.rd_kafka_conf_new()
+        # Log lines go to a queue that nobody reads: what fails is raised.
+        for name, value in {**settings, "log.queue": True}.items():
+            if name == "logger":
+                continue
+            plain = str(value).lower() if isinstance(value, bool) else str(value)
+            if callable(value) or library.rd_kafka_conf_set(conf, name.encode(), plain.encode(), text, TEXT_BYTES):
+                library.rd_kafka_conf_destroy(conf)
+                raise ValueError(text.value.decode(errors="replace") or f"{name} is a function")
+        self._client = library.rd_kafka_new(CONSUMER, conf, text, TEXT_BYTES)
+        if not self._client:
+            library.rd_kafka_conf_destroy(conf)
+            raise ValueError(text.value.decode(errors="replace"))
+
+    def committed(self, partitions: Iterable[tuple[str, int]], seconds: float) -> list[CommittedOffset]:
+        """What the group committed for these partitions, where it committed anything.
+
+        Raises KafkaException where there is no answer within `seconds`, or one about a partition is an error.
+        """
+        library = _library()
+        places = library.rd_kafka_topic_partition_list_new(16)
+        try:
+            for topic, number in partitions:
+                library.rd_kafka_topic_partition_list_add(places, topic.encode(), number)
+            _raise_code(library.rd_kafka_committed(self._client, places, round(seconds * 1000)))
+            found = []
+            for index in range(places.contents.count):
+                place = places.contents.elements[index]
+                _raise_code(place.error)
+                if place.offset >= 0:
+                    metadata = ctypes.string_at(place.metadata, place.metadata_size) if place.metadata else b""
+                    found.append(CommittedOffset(place.topic.decode(), place.partition, place.offset, metadata))
+            return found
+        finally:
+            library.rd_kafka_topic_partition_list_destroy(places)
+
+    def commit(self, offsets: Iterable[CommittedOffset]) -> None:
+        """Commits offsets for a group that has no members, with no leader epoch; raises KafkaException."""
+        library = _library()
+        places = library.rd_kafka_topic_partition_list_new(16)
+        texts = []
+        try:
+            for each in offsets:
+                added = library.rd_kafka_topic_partition_list_add(places, each.topic.encode(), each.partition)
+                place = ctypes.cast(added, POINTER(_Place)).contents
+                place.offset = each.offset
+                if each.metadata:
+                    texts.append(ctypes.create_string_buffer(each.metadata, len(each.metadata)))
+                    place.metadata, place.metadata_size = ctypes.addressof(texts[-1]), len(each.metadata)
+            _raise_code(library.rd_kafka_commit(self._client, places, 0))
+            for index in range(places.contents.count):
+                _raise_code(places.contents.elements[index].error)
+        finally:
+            for index in range(places.contents.count):
+                # The texts are Python's, which librdkafka must not free.
+                places.contents.elements[index].metadata = None
+            library.rd_kafka_topic_partition_list_destroy(places)
+
+    def close(self) -> None:
+        """Ends the client; nothing may be asked after this."""
+        _library().rd_kafka_destroy_flags(self._client, WITHOUT_LEAVING)
+
+
+def _raise_code(code: int) -> None:
+    if code:
+        raise KafkaException(KafkaError(code))
+
+
+@cache
+def _library() -> Any:
+    """The librdkafka that confluent-kafka loaded."""
+    library = ctypes.CDLL(cimpl.__file__)
+    for name, result, arguments in (
+        ("conf_new", c_void_p, ()),
+        ("conf_set", c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
+        ("conf_destroy", None, (c_void_p,)),
+        ("new", c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
+        ("destroy_flags", None, (c_void_p, c_int)),
+        ("committed", c_int, (c_void_p, POINTER(_Places), c_int)),
+        ("commit", c_int, (c_void_p, POINTER(_Places), c_int)),
+        ("topic_partition_list_new", POINTER(_Places), (c_int,)),
+        ("topic_partition_list_add", c_void_p, (POINTER(_Places), c_char_p, c_int32)),
+        ("topic_partition_list_destroy", None, (POINTER(_Places),)),
+    ):
+        function = getattr(library, f"rd_kafka_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+ASKED_AT_ONCE = 4
+ANSWER_SECONDS = 5.0
+"""So long one group's coordinator is waited for."""
+HURRIED_SECONDS = 2.0
+"""The same once a coordinator gave no answer: that of many other groups may be the same broker."""
+NO_OFFSETS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID)
+"""A group that is gone since it was listed, or of a kind that commits none."""
+
+Positions = Mapping[str, tuple[GroupPosition, ...]]
+"""By topic, in order of the partitions; topics without a position are left out."""
+
+
+class GroupAnswer(NamedTuple):
+    """Where a group stood."""
+
+    asked_at: int
+    """When the answer came, in ms."""
+    positions: Positions
+
+
+def listed_groups(admin: AdminClient, seconds: float = BROKER_DEADLINE_SECONDS) -> dict[str, ConsumerGroupState]:
+    """The groups that all brokers of a cluster list, and whether their consumers are at work.
+
+    Raises AccessDenied or BrokerUnreachable where one of the brokers does not answer.
+    """
+    what = "the consumer groups of the cluster cannot be listed"
+    asked = admin.list_consumer_groups(request_timeout=seconds)
+    try:
+        answer = asked.result(timeout=2 * seconds)
+    except KafkaException as error:
+        raise kafka_failure(error.args[0], what) from error
+    except TimeoutError as error:
+        raise BrokerUnreachable(what, why="the client gave no answer") from error
+    for failure in answer.errors:
+        raise kafka_failure(failure if isinstance(failure, KafkaError) else failure.args[0], what)
+    return {group.group_id: group.state for group in answer.valid if group.group_id}
+
+
+class ClusterGroups:
+    """Asks with clients of its own; every answer is waited for so long at most, and safely given up at any time."""
+
+    def __init__(self, settings: Mapping[str, Any], admin: AdminClient) -> None:
+        self._settings = dict(settings)
+        self._admin = admin
+
+    def ids(self, seconds: float = BROKER_DEADLINE_SECONDS) -> list[str]:
+        """The groups that the cluster lists; raises AccessDenied or BrokerUnreachable where it lists not all."""
+        return list(listed_groups(self._admin, seconds))
+
+    def positions(self, group_ids: Iterable[str], topics: Mapping[str, int], seconds: float) -> "Asked":
+        """Where each group stands on the topics, which are given with their numbers of partitions; a few at a time.
+
+        After `seconds` no more groups are asked.
+        """
+        deadline = time.monotonic() + seconds
+        waiting: SimpleQueue[str] = SimpleQueue()
+        answered: SimpleQueue[tuple[str, GroupAnswer | BlockgzError] | None] = SimpleQueue()
+        for group_id in group_ids:
+            waiting.put(group_id)
+
+        asked = Asked({}, {})
+
+        def work() -> None:
+            try:
+                while time.monotonic() < deadline:
+                    group_id = waiting.get_nowait()
+                    answer_seconds = HURRIED_SECONDS if asked.failures else ANSWER_SECONDS
+                    answered.put((group_id, self._answer(group_id, topics, answer_seconds)))
+            except Empty:
+                pass
+            finally:
+                answered.put(None)
+
+        num_threads = min(ASKED_AT_ONCE, waiting.qsize())
+        for _ in range(num_threads):
+            threading.Thread(target=work, name="groups", daemon=True).start()
+        while num_threads:
+            try:
+                each = answered.get(timeout=max(0, deadline + 2 * ANSWER_SECONDS - time.monotonic()))
+            except Empty:  # a client that hangs is left behind
+                break
+            if each is None:
+                num_threads -= 1
+            elif isinstance(each[1], BlockgzError):
+                asked.failures[each[0]] = each[1]
+            else:
+                asked.answers[each[0]] = each[1]
+        return asked
+
+    def _answer(self, group_id: str, topics: Mapping[str, int], seconds: float) -> GroupAnswer | BlockgzError:
+        what = f"the offsets of consumer group {group_id[:80]!r} cannot be read"
+        # Under read_committed the broker would have us wait for the end of transactions that commit offsets.
+        settings = {**self._settings, "group.id": group_id, "isolation.level": "read_uncommitted"}
+        try:
+            reader: GroupOffsets = make_client(GroupOffsets, settings)
+            try:
+                wanted = ((topic, number) for topic, count in topics.items() for number in range(count))
+                committed = reader.committed(wanted, seconds)
+                return GroupAnswer(_now_ms(), _positions(committed))
+            finally:
+                reader.close()
+        except KafkaException as error:
+            if error.args[0].code() in NO_OFFSETS:
+                return GroupAnswer(_now_ms(), {})
+            return kafka_failure(error.args[0], what)
+        except BlockgzError as error:
+            return error
+
+
+class Asked(NamedTuple):
+    """What came of it; groups in neither were not asked in time."""
+
+    answers: dict[str, GroupAnswer]
+    failures: dict[str, BlockgzError]
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def _positions(committed: Iterable[CommittedOffset]) -> Positions:
+    found: dict[str, list[GroupPosition]] = {}
+    for each in sorted(committed):
+        position = GroupPosition(each.partition, each.offset, _kept_metadata(each))
+        found.setdefault(each.topic, []).append(position)
+    return {topic: tuple(positions) for topic, positions in found.items()}
+
+
+def _kept_metadata(committed: CommittedOffset) -> str | None:
+    text = committed.metadata_text
+    return text if text is not None and len(text.encode()) <= MAX_METADATA_BYTES else None

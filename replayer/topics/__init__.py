@@ -1,1 +1,0 @@
-"""Topics as the archive describes them and as a cluster has them: compared, and made alike."""
