@@ -40,15 +40,19 @@ SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults storms clean
+.PHONY: demo test unit units system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults storms clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
 
-test: check unit system
+test: check units system
 
+# Without the tests that are marked slow: what is worth running at every save.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=5
+	$(BIN)/python -m pytest tests -m "not slow" $(SIDE_BY_SIDE) --durations=5
+
+units: $(VENV)/.dev
+	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=10
 
 system: $(VENV)/.dev
 	$(BIN)/python -m pytest system_test $(SYSTEM_SIDE_BY_SIDE) --durations=20
@@ -92,7 +96,7 @@ long: $(VENV)/.dev
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
 	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_OPERATIONS=20000 \
-		BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(MAKE) unit system
+		BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(MAKE) units system
 	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate

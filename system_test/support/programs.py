@@ -13,11 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import IO, TypeVar
 
+from system_test.support.program_server import ProgramServer, ServedProcess, can_serve
 from system_test.support.waiting import DeadlineExceededError, wait_until
+from tests.support.sampling import LONG
 
 T = TypeVar("T")
+
+_SERVER = ProgramServer()
 
 _TAIL = 3000
 # The settings of whoever runs the tests must not leak into the programs under test.
@@ -64,9 +68,7 @@ class Running:
         self._started = time.monotonic()
         try:
             with self._out.open("wb") as out, self._err.open("wb") as err:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(env), cwd=cwd
-                )
+                self._process = _process(command, _environment(env), cwd, out, err)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -180,6 +182,14 @@ def run(
     with start(program, *arguments, env=env, cwd=cwd) as running:
         done = running.wait(timeout)
     return done if check is None else done.expect(check)
+
+
+def _process(
+    command: tuple[str, ...], env: Mapping[str, str], cwd: Path | None, out: IO[bytes], err: IO[bytes]
+) -> subprocess.Popen[bytes] | ServedProcess:
+    if not LONG and can_serve(env):
+        return _SERVER.start(command, env, cwd, out, err)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=cwd)
 
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str]:

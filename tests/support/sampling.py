@@ -13,6 +13,9 @@ LONG = os.environ.get("BLOCKGZ_LONG") == "1"
 in_long_run = pytest.mark.skipif(not LONG, reason="not in each run: make long runs it")
 """Of a test, or of one case of it; others of its kind are in each run."""
 
+slow = pytest.mark.slow
+"""Of a test that takes more than a second or so: `make unit` leaves it out, `make test` and CI run it."""
+
 
 def mostly_long(cases: Iterable[Any], quick: int = 1) -> list[Any]:
     """Values of one parameter, of which each run tries so many, the first ones, and the long run all."""
