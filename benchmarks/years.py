@@ -18,13 +18,11 @@ import click
 
 from archiver.commit.driver import Driver, NoLog
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.compact import planning as compaction
-from archiver.maintain.compact import running
-from archiver.maintain.contents.compact import Compaction
-from archiver.maintain.contents.merge import MergeLimits
-from archiver.maintain.rewrite import planning as pruning
-from archiver.maintain.rewrite.pruning import Keep
-from archiver.maintain.sweep import plan_sweep, sweep
+from archiver.maintain.compact import Compaction, Compactor, PlannedCompaction
+from archiver.maintain.gc import plan_sweep
+from archiver.maintain.prune import Keep, PlannedPruning
+from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.throttle import Pace
 from blockgz.archive.archive import Archive
 from blockgz.archive.lookup import Found, look_up
 from blockgz.store.reader import CountingReader
@@ -104,18 +102,17 @@ class Year:
     def maintain(self, buffers: BufferFolder) -> None:
         """Compact, prune and collect."""
         driver = Driver(self.store, NoLog(), _never, lambda: True, clock=self.store.clock)
-        merged = list[running.Compacted]()
-        plan = compaction.plan_compaction(self.store, None, MERGE, driver, CHUNK_BYTES)
-        room = running.Room(buffers, CHUNK_BYTES, 1 << 26)
-        running.carry_out(self.store, plan.partitions, MERGE, driver, room, merged.append)
+        compactor = Compactor(Pace(self.store, driver), MERGE, buffers, CHUNK_BYTES, 1 << 26)
+        plan = PlannedCompaction(
+            self.store, None, MERGE, driver, CHUNK_BYTES, lambda plans: map(compactor.compact, plans)
+        )
+        plan.carry_out()
         keep = Keep(since_ms=round((self.store.now - self._keep_days * DAY) * 1000))
-        pruned = list[pruning.Pruned]()
-        old = pruning.plan_pruning(self.store, None, keep, _never)
-        pruning.carry_out(self.store, old.partitions, _never, pruned.append)
+        old = PlannedPruning(self.store, None, keep, Driver(self.store, NoLog(), _never, lambda: True))
+        old.carry_out()
         garbage = plan_sweep(self.store, (), GRACE, wait=_never)
-        swept = sweep(self.store, garbage, lambda _: None)
-        failed = [each for each in (*merged, *pruned) if each.error is not None]
-        assert not (failed or plan.problems or old.problems or garbage.problems or swept.problems), failed
+        garbage.carry_out()
+        assert not (plan.problems or old.problems or garbage.problems)
         # What was ever stored is of interest to tests alone, and would be the whole year.
         self.store.versions.clear()
 

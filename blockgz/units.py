@@ -37,6 +37,14 @@ def format_size(size: int) -> str:
     return f"{size // SIZES[unit]}{unit}"
 
 
+def bytes_text(size: int) -> str:
+    """Return a number of bytes for people, in units of 1000: `128.0 kB`."""
+    if size < 1000:
+        return "1 byte" if size == 1 else f"{size:,} bytes"
+    power = next((power for power in range(1, 8) if size < 1000 ** (power + 1)), 8)
+    return f"{size / 1000**power:,.1f} {'kMGTPEZY'[power - 1]}B"
+
+
 def format_duration(seconds: float) -> str:
     """`5m`: what `parse_duration` takes, exact to the millisecond."""
     milliseconds = round(seconds * 1000)

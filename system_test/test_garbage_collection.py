@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from archiver.cli import main
-from archiver.maintain.sweep import plan_sweep, sweep
+from archiver.maintain.gc import plan_sweep
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Verdict
 from blockgz.errors import NoArchiveThere, NotInArchive
@@ -237,14 +237,8 @@ def test_every_orphan_goes_and_the_archive_reads_fully(site: Site, layout: str) 
     assert {found.name.key for found in plan.garbage} == archive.orphans
     assert not plan.problems
     assert site.keys() == before, "planning deletes nothing"
-    deleted = 0
-
-    def count(number: int) -> None:
-        nonlocal deleted
-        deleted += number
-
-    result = sweep(store, plan, count)  # type: ignore[arg-type]
-    assert deleted == result.deleted == plan.count
+    plan.carry_out()
+    assert plan.deleted == plan.count
     assert site.keys() == before - archive.orphans
     assert site.verdict("orders") is Verdict.WARNING, "the gap, and orphans that may be in progress"
     assert plan_sweep(store, (), GRACE).count == 0  # type: ignore[arg-type]
@@ -311,7 +305,7 @@ def test_what_dead_writers_left_besides_objects_goes(tmp_path: Path) -> None:
     store = Ahead(LocalStore(tmp_path))
     plan = plan_sweep(store, (), GRACE)  # type: ignore[arg-type]
     assert sorted(each.kind for each in plan.leftovers) == ["probe object", "temporary file"]
-    sweep(store, plan, lambda _: None)  # type: ignore[arg-type]
+    plan.carry_out()
     assert not [path for path in gone if path.exists()]
     assert not probe.exists()
     assert all(path.exists() for path in kept)
@@ -344,9 +338,11 @@ def test_unfinished_uploads_of_the_archiver_are_aborted_and_others_are_not(
     bucket.begin_upload("outside/topic=orders/partition=00000/00000000000000000005.gz")
     plan = plan_sweep(store, (), GRACE)
     assert {each.key for each in plan.leftovers} == ours
-    assert sweep(store, plan, lambda _: None).deleted == 2
+    plan.carry_out()
+    assert plan.deleted == 2
     assert {each.key for each in store.leftovers()} == {"movie.mp4", "topic=orders/x.gz"}
-    assert sweep(store, plan, lambda _: None).problems == (), "what is gone is no error"
+    plan.carry_out()
+    assert plan.problems == [], "what is gone is no error"
     bucket.close()
 
 

@@ -117,8 +117,11 @@ def _maintained(
         yield service.snapshot
         return
     # Most processes have none: for these it would be a part of the start.
-    from archiver.maintain.policy.deciding import MaintenancePolicy  # noqa: PLC0415
-    from archiver.maintain.policy.maintainer import Maintainer, MaintenanceContext  # noqa: PLC0415
+    from archiver.maintain.policy import (  # noqa: PLC0415
+        Maintainer,
+        MaintenanceContext,
+        MaintenancePolicy,
+    )
 
     context = MaintenanceContext(
         store=store,

@@ -1,30 +1,26 @@
 """`archiver compact`."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
-import orjson
 
-from archiver.cli.rewrite_options import FREED, buffer_options, rewrite_keys_options
-from archiver.maintain.compact.planning import CompactPlans, plan_compaction
-from archiver.maintain.compact.running import Compacted, carry_out, room_of
-from archiver.maintain.contents.compact import Compaction, Conversion
-from archiver.maintain.contents.keys import RewriteKeys
-from archiver.maintain.contents.merge import MergeLimits
-from archiver.maintain.partitions import Problem
-from archiver.maintain.rewrite.intent import Outcome, not_done
+from archiver.cli.planned import buffer_options, carry_out, rewrite_keys_options
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.compact import Compaction, Compactor, Conversion, PartitionCompaction, PlannedCompaction
+from archiver.maintain.planned import Ended
+from archiver.maintain.rewrite.chunks import RewriteKeys
+from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.throttle import Pace
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
-from blockgz.program.main import closing, code_of_problems, confirm, print_problems
+from blockgz.program.main import closing
 from blockgz.program.options import SIZE, OptionSet
 from blockgz.program.options import Option as Single
 from blockgz.program.plan_options import plan_options
 from blockgz.program.spark_extra import spark_needed
-from blockgz.program.tables import bytes_text, print_table
-from blockgz.store.opening import open_existing_store
+from blockgz.store.opening import default_buffer_root, open_existing_store
 from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection
 
@@ -38,7 +34,7 @@ def _conversion(
     gzip_level: int | None,
     zstd_level: int | None,
 ) -> Conversion | None:
-    """What the options ask for; None without any. Raises UsageError for a level of which nothing is encoded."""
+    """Return the conversion that the options name; None without any. Raises UsageError for a level without effect."""
     _refuse_empty({"--block-bytes": block_bytes})
     for level, unused in ((gzip_level, "zstd"), (zstd_level, "gzip")):
         if level is not None and codec == unused:
@@ -168,32 +164,22 @@ def compact(
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
     pace = Pace.of(store, rate)
-    selection = TopicSelection(topics) if topics else None
-    plan = plan_compaction(store, selection, compaction, pace.driver, buffer_bytes)
-    if not as_json:
-        _print_plan(plan)
-    done: list[Compacted] = []
-    if plan.partitions and not dry_run:
-        question = f"Store {plan.moved_bytes:,} bytes again ({plan.chunks:,} chunks become {plan.chunks_after:,})?"
-        confirm(question, undone="nothing was changed", is_agreed=yes)
+
+    def compact_each(plans: Sequence[PartitionCompaction]) -> Iterator[Ended[PartitionCompaction]]:
         if master is not None:
             task = CompactionTask(store.url, s3, compaction, buffer_dir, buffer_bytes, max_block_bytes, rate)
-            done = compact_on(master, plan.partitions, task)
-        else:
-            with room_of(archive, buffer_dir, buffer_bytes, max_block_bytes) as room:
-                carry_out(pace.ranges, plan.partitions, compaction, pace.driver, room, done.append)
-        if not as_json:
-            compacted = sum(not _is_left(each) for each in done)
-            click.echo(f"compacted {compacted:,} of {len(plan.partitions):,} partitions{FREED if compacted else ''}")
-    problems = (*plan.problems, *_failed(done))
-    print_problems(problems)
-    if as_json:
-        click.echo(orjson.dumps(result_object(archive, plan, done, problems, dry_run=dry_run)).decode())
-    return code_of_problems([each.error for each in problems])
+            yield from compact_on(master, plans, task)
+            return
+        with contextlib.closing(BufferFolder(buffer_dir or default_buffer_root(archive))) as buffers:
+            yield from map(Compactor(pace, compaction, buffers, buffer_bytes, max_block_bytes).compact, plans)
+
+    selection = TopicSelection(topics) if topics else None
+    command = PlannedCompaction(store, selection, compaction, pace.driver, buffer_bytes, compact_each)
+    return carry_out(command, archive, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _refuse_empty(sizes: Mapping[str, int | None]) -> None:
-    """Raises UsageError for a size of 0; by option."""
+    """Raise UsageError for a size of 0; the sizes by option."""
     for option, size in sizes.items():
         if size == 0:
             raise UsageError(f"{option} must be more than 0", remedy="give a size such as 1MiB")
@@ -206,73 +192,3 @@ def _check_plain(rewrite_keys: RewriteKeys) -> None:
             why="keys are not sent to other machines",
             remedy="compact encrypted chunks without --master",
         )
-
-
-def _is_left(each: Compacted) -> bool:
-    return each.error is not None or each.outcome is not Outcome.COMMITTED
-
-
-def _failed(done: Sequence[Compacted]) -> list[Problem]:
-    problems = []
-    for each in done:
-        if _is_left(each):
-            what = "compacted as a whole" if each.done else "compacted"
-            problems.append(Problem(each.plan.name, each.error or not_done(each.plan.name, what, each.outcome)))
-    return problems
-
-
-def result_object(
-    archive: str, plan: CompactPlans, done: Sequence[Compacted], problems: Sequence[Problem], *, dry_run: bool
-) -> dict[str, Any]:
-    """The JSON contract of `archiver compact --json`."""
-    by_home = {each.plan.keys.home: each for each in done}
-    partitions = []
-    for each in plan.partitions:
-        ended = by_home.get(each.keys.home)
-        partitions.append(
-            {
-                "topic": str(each.keys.folder),
-                "partition": each.keys.partition,
-                "chunks": each.chunks,
-                "chunks_after": each.chunks_after,
-                "catalogs": each.catalogs,
-                "catalogs_after": each.catalogs_after,
-                "moved_bytes": each.moved_bytes,
-                "rewrites": len(each.runs),
-                "rewrites_done": len(ended.done) if ended else 0,
-                "compacted": ended is not None and not _is_left(ended),
-            }
-        )
-    return {
-        "archive": archive,
-        "dry_run": dry_run,
-        "chunks": plan.chunks,
-        "chunks_after": plan.chunks_after,
-        "moved_bytes": plan.moved_bytes,
-        "untouched": plan.untouched,
-        "encrypted_chunks": plan.encrypted,
-        "partitions": partitions,
-        "problems": [each.as_json for each in problems],
-    }
-
-
-def _print_plan(plan: CompactPlans) -> None:
-    if plan.partitions:
-        rows = [
-            (
-                str(each.keys.folder),
-                each.keys.partition,
-                each.chunks,
-                each.chunks_after,
-                bytes_text(each.moved_bytes),
-                each.catalogs,
-                each.catalogs_after,
-            )
-            for each in plan.partitions
-        ]
-        columns = ("topic", "partition", "chunks", "chunks after", "bytes to move", "catalogs", "catalogs after")
-        print_table(columns, rows, droppable=("catalogs", "catalogs after"))
-    elif not plan.problems:
-        click.echo("nothing to compact")
-    if plan.partitions and plan.untouched:
-        click.echo(f"{plan.untouched:,} partitions stay as they are")

@@ -7,7 +7,7 @@ import click
 import orjson
 
 from archiver.commit.archive import archive_info, layout_of
-from archiver.maintain.partitions import Problem
+from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import plan_diverged
 from archiver.maintain.repair.inventory import plan_inventory

@@ -10,7 +10,7 @@ from archiver.commit.archive import archive_info, layout_of
 from archiver.commit.lost_markers import claimed_partitions
 from archiver.ingest.kafka_cluster import LogEnds
 from archiver.ingest.kafka_source import Partition
-from archiver.maintain.partitions import check_names
+from archiver.maintain.planned import check_names
 from blockgz.store.writer import StoredObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import marker as markers

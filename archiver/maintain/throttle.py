@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.operations import Compute, GetAll, Operation, PutIfAbsent
-from archiver.maintain.contents.data import RangeStore
+from archiver.maintain.rewrite.chunks import RangeStore
 from blockgz.errors import ShuttingDown, UsageError
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import Store, ToolStore

@@ -1,18 +1,19 @@
 """Compaction by the tasks of a Spark job, each of which compacts one partition as `archiver compact` does."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from archiver.maintain.compact.planning import PartitionPlan
-from archiver.maintain.compact.running import Compacted, carry_out, room_of
-from archiver.maintain.contents.compact import Compaction
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction
+from archiver.maintain.planned import Ended
 from archiver.maintain.throttle import Pace
 from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from blockgz.spark.session import session
 from blockgz.spark.shipping import Shipped
-from blockgz.store.opening import open_existing_store
+from blockgz.store.opening import default_buffer_root, open_existing_store
 from blockgz.store.s3_settings import S3Settings
 
 _opened = lru_cache(maxsize=8)(open_existing_store)
@@ -32,16 +33,16 @@ class CompactionTask(Shipped):
     max_block_bytes: int
     bytes_per_second: int | None
 
-    def __call__(self, plan: PartitionPlan) -> Compacted:
-        ended: list[Compacted] = []
+    def __call__(self, plan: PartitionCompaction) -> Ended[PartitionCompaction]:
         with carry_errors(TaskFailed):
             pace = Pace.of(_opened(self.archive, self.s3), self.bytes_per_second)
-            with room_of(self.archive, self.buffer_dir, self.buffer_bytes, self.max_block_bytes) as room:
-                carry_out(pace.ranges, [plan], self.compaction, pace.driver, room, ended.append)
-        return ended[0]
+            with closing(BufferFolder(self.buffer_dir or default_buffer_root(self.archive))) as buffers:
+                return Compactor(pace, self.compaction, buffers, self.buffer_bytes, self.max_block_bytes).compact(plan)
 
 
-def compact_on(master: str, plans: Sequence[PartitionPlan], task: CompactionTask) -> list[Compacted]:
+def compact_on(
+    master: str, plans: Sequence[PartitionCompaction], task: CompactionTask
+) -> list[Ended[PartitionCompaction]]:
     """How the compaction of each partition ended; the largest are begun first. Raises JobFailed, SparkFailed."""
     ordered = sorted(plans, key=lambda plan: plan.moved_bytes, reverse=True)
     with session("archiver compact", master, {}) as spark, spark_errors():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import runpy
 
-from archiver.maintain import garbage
-from archiver.maintain.rewrite.pruning import prune
-from archiver.maintain.rewrite.replacing import rewrite
+from archiver.maintain import gc
+from archiver.maintain.prune import prune
+from archiver.maintain.rewrite.replace import rewrite
 from index_format import marker
 
 FAN_OUT = 2
@@ -21,8 +20,7 @@ def hurry() -> None:
     for protocol in (prune, rewrite):
         assert protocol.__kwdefaults__ is not None
         protocol.__kwdefaults__["lease_ms"] = LEASE_MS
-    for module in (garbage, importlib.import_module("archiver.cli.gc")):
-        vars(module)["SHORTEST_GRACE_SECONDS"] = 0.0
+    vars(gc)["SHORTEST_GRACE_SECONDS"] = 0.0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 from archiver.commit import operations as op
 from archiver.commit.archive import listed_inventory
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
-from archiver.maintain.sweep import plan_sweep
+from archiver.maintain.gc import plan_sweep
 from blockgz.errors import BrokerUnreachable, StoreUnavailable
 from index_format.errors import BlockgzError
 from tests.support.memory_store import MemoryLog, MemoryStore

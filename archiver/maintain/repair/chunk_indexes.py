@@ -17,10 +17,9 @@ from typing import TypeVar
 
 from archiver.commit.archive import archive_info, archived_topic_id
 from archiver.maintain.garbage import Chain
-from archiver.maintain.orphans import pieces, scan
-from archiver.maintain.partitions import Problem
+from archiver.maintain.gc import pieces, read_chain, scan
+from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
-from archiver.maintain.sweep import read_chain
 from blockgz.errors import listed as listed_names
 from blockgz.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
@@ -126,7 +125,7 @@ def plan_indexes(store: ToolStore, target: RepairTarget, max_block_bytes: int) -
     chain = None
     state = marker_state(store.get(keys.marker), keys)
     if state is MarkerState.READABLE:
-        chain = read_chain(store, keys.layout, keys.folder, keys.partition)
+        chain = read_chain(store, keys)
     # Listed after the chain is read: a chunk that is committed in between is missing in the chain only.
     place = list_partition(store, target, max_block_bytes)
     notes = RepairPlan()

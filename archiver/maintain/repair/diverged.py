@@ -15,10 +15,10 @@ from archiver.commit.objects import Held
 from archiver.commit.recovery import archived_level, why_diverged
 from archiver.errors import Diverged, UnreadableRecord
 from archiver.maintain.garbage import Chain
-from archiver.maintain.partitions import Problem
+from archiver.maintain.gc import read_chain
+from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
-from archiver.maintain.sweep import read_chain
 from blockgz.encryption.keyring import keyring_of
 from blockgz.encryption.opening import opened_block
 from blockgz.errors import BrokerUnreachable, ObjectMissing
@@ -82,7 +82,7 @@ def plan_diverged(
         refusal = driver.run(why_diverged(identity, marker))
         if refusal is None:
             return RepairPlan(notes=(f"{target}: its log agrees with the archive; nothing to repair",))
-        chain = read_chain(store, keys.layout, keys.folder, keys.partition)
+        chain = read_chain(store, keys)
         if chain is None or chain.marker != marker:
             raise Diverged(f"{target} has changed", why="an archiver is running", remedy="run the command again")
         step = _step(target, place, identity, chain, _agreement(place, chain, log), driver)

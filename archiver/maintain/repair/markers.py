@@ -12,7 +12,8 @@ from archiver.commit.commit import fold_tail, store_catalogs
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
-from archiver.maintain.partitions import Problem
+from archiver.maintain.gc import read_chain
+from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import (
     ListedPartition,
     MarkerState,
@@ -22,7 +23,6 @@ from archiver.maintain.repair.chunk_indexes import (
     without_begun,
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from archiver.maintain.sweep import read_chain
 from blockgz.encryption.keyring import Keyring, keyring_of
 from blockgz.encryption.opening import opened_block
 from blockgz.store.writer import ContentTag, StoredObject, ToolStore
@@ -169,7 +169,7 @@ def _of_readable(store: ToolStore, target: RepairTarget) -> RepairPlan:
     """Nothing, unless the chain cannot be followed: a marker in force is replaced only if its owner takes it away."""
     keys = target.keys
     try:
-        read_chain(store, keys.layout, keys.folder, keys.partition)
+        read_chain(store, keys)
     except FormatError as error:
         lost = MalformedObject(
             error.what,
@@ -355,7 +355,9 @@ def _continues(store: ToolStore, target: RepairTarget, first: Link) -> Continues
         if leads_here and archived_topic_id(store, layout, older) == topic_id:
             start = first.gaps_before[0].start if first.gaps_before else first.chunk.index.start_offset
             # Holes right behind the turn are in no index, and the turn cut no chunk.
-            entries = chain.entries if (chain := read_chain(store, layout, older, target.keys.partition)) else ()
+            entries = (
+                chain.entries if (chain := read_chain(store, LAYOUTS[layout](older, target.keys.partition))) else ()
+            )
             around = [each.start_offset for each in entries if each.start_offset < start <= each.last_offset]
             return Continues(str(older), min(around, default=start))
     return UNSET

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from archiver.maintain.partitions import Problem
+from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, parse_place, storing
 from archiver.old_archives.old_archive import OldReader
 from blockgz.errors import NotInArchive

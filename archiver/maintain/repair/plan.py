@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from archiver.maintain.partitions import Problem
+from archiver.maintain.planned import Problem
 from blockgz.errors import NotInArchive, StoreError, UsageError
 from blockgz.store.writer import ContentTag, ListedObject, ToolStore
 from index_format.errors import BlockgzError

@@ -22,11 +22,10 @@ from archiver.commit.insertion import insert_chunk
 from archiver.commit.sealing import ChunkSeal, Sealing
 from archiver.errors import SalvageRefused
 from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
-from archiver.maintain.orphans import held_offsets, offsets_of
-from archiver.maintain.partitions import Problem
+from archiver.maintain.gc import held_offsets, offsets_of, read_chain
+from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from archiver.maintain.sweep import read_chain
 from blockgz.encryption.keyring import keyring_of
 from blockgz.encryption.opening import opened_block
 from blockgz.store.writer import FileBody, ToolStore
@@ -78,7 +77,7 @@ def plan_salvage(
     keys = target.keys
     place = list_partition(store, target, max_block_bytes)
     try:
-        chain = read_chain(store, keys.layout, keys.folder, keys.partition)
+        chain = read_chain(store, keys)
     except BlockgzError as error:
         return RepairPlan(problems=(Problem(keys.marker, error),))
     if chain is None or not chain.gaps:

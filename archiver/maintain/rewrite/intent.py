@@ -9,8 +9,10 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from archiver.commit.objects import Held, read_marker, store_at, try_swap
-from archiver.commit.operations import NewToken, Now, Protocol
-from archiver.errors import RewriteOvertaken, RewriteRefused
+from archiver.commit.operations import NewToken, Now, Protocol, Wait
+from archiver.commit.recovery import claim_and_fold
+from archiver.errors import Fenced, RewriteOvertaken, RewriteRefused
+from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.errors import ObjectMissing, StoreError
 from blockgz.store.writer import Body
 from index_format.errors import BlockgzError, FormatError
@@ -238,3 +240,24 @@ def maintenance_of(marker: Marker) -> Maintenance:
 def maintained(marker: Marker, body: Maintenance) -> Marker:
     """The marker with that as the maintainers' part: of version 2 from now on."""
     return replace(marker, version=2, maintenance=body)
+
+
+def fold_tail(keys: PartitionKeys, offsets: OffsetRanges, writer: str) -> Protocol[None]:
+    """Fold the entries of the tail up to the last that spans such an offset: by claiming the partition for that."""
+    tries = 0
+    while True:
+        held = yield from read_existing(keys)
+        meant = [each for each in held.marker.tail if offsets.meets(each.start_offset, each.next_offset)]
+        if not meant:
+            return
+        before = meant[-1].next_offset
+        body = maintenance_of(held.marker)
+        if body.fold_before < before:
+            asked = maintained(held.marker, replace(body, fold_before=before))
+            yield from try_swap(keys.marker, asked, held.etag)
+            continue
+        try:
+            yield from claim_and_fold(keys, writer)
+        except Fenced as error:
+            tries += 1
+            yield Wait(tries, error.what)

@@ -1,8 +1,10 @@
 """Walking the catalogs that a marker leads to, down to those of level 1."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from archiver.commit.lost_markers import lost_marker
+from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import GetAll, Protocol, retrying
 from blockgz.errors import ObjectMissing
 from blockgz.store.writer import StoredObject
@@ -51,6 +53,23 @@ def first_run(references: References, is_meant: Callable[[CatalogReference], boo
         chosen.append(reference)
         last = len(chosen) if is_it else last
     return tuple(chosen[:last])
+
+
+def runs_of(
+    references: References, is_meant: Callable[[CatalogReference], bool], limits: RunLimits
+) -> Iterator[References]:
+    """Yield the runs of all rewrites that the catalogs which are meant need, in order."""
+    while run := first_run(references, is_meant, limits):
+        references = references[references.index(run[-1]) + 1 :]
+        yield run
+
+
+def read_known(keys: PartitionKeys) -> Protocol[Held]:
+    """Return the marker of a partition that was archived; raises MalformedObject if it is missing."""
+    held = yield from read_marker(keys.marker)
+    if held is None:
+        raise lost_marker(keys)
+    return held
 
 
 def level_1_lists(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Protocol[list[References]]:

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
-from archiver.cli.erase import ranges_text
 from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, NoLog
 from archiver.commit.objects import read_marker
-from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.erase import ranges_text
+from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.errors import StoreUnavailable
 from blockgz.store.local import LocalStore
 from blockgz.store.opening import open_existing_store
@@ -243,7 +243,7 @@ def test_what_could_not_be_erased_is_named_in_report_and_status(
         return put(self, key, *rest)
 
     monkeypatch.setattr(LocalStore, "put_if_absent", failing)
-    monkeypatch.setattr("archiver.cli.erase.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
+    monkeypatch.setattr("archiver.maintain.erase.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
     result = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--report", report, "--yes")
     assert result.exit_code == 3, result.output
     assert "orders:1" in result.stderr

@@ -19,9 +19,8 @@ from archiver.commit.objects import Held
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import Fenced, OwnedByAnother
 from archiver.maintain.garbage import Chain, Found, find_dead
-from archiver.maintain.orphans import offsets_of
-from archiver.maintain.sweep import plan_sweep, read_chain, sweep
-from blockgz.errors import StoreUnavailable
+from archiver.maintain.gc import offsets_of, plan_sweep, read_chain
+from blockgz.errors import StoreUnavailable, UsageError
 from blockgz.store.writer import ListedObject, ObjectHead, StoredObject
 from index_format import marker as markers
 from index_format import objects
@@ -218,7 +217,8 @@ class World:
                 self.late.append(lambda key=found.name.key: self.store.delete(key))  # type: ignore[misc]
         go_on()
         self.store.after_each = lambda: None
-        self.collected += sweep(self.store, plan, lambda _: None).deleted
+        plan.carry_out()
+        self.collected += plan.deleted or 0
 
     def check(self) -> set[str]:
         """The keys of everything committed; all of it is there."""
@@ -270,7 +270,7 @@ def test_what_is_committed_is_never_deleted_and_what_is_not_goes_in_the_end(layo
         world.check()
         world.store.now += GRACE
         final = plan_sweep(world.store, (), GRACE)
-        sweep(world.store, final, lambda _: None)
+        final.carry_out()
         committed = world.check()
         collected += world.collected + len(final.garbage)
         spared += len(final.spared)
@@ -299,7 +299,7 @@ def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
 
 def all_gaps(world: World) -> Sequence[Gap]:
     """Those of the first incarnation, folded ones included."""
-    chain = read_chain(world.store, world.layout, TopicFolder("t"), 0)
+    chain = read_chain(world.store, LAYOUTS[world.layout](TopicFolder("t"), 0))
     return chain.gaps if chain else ()
 
 
@@ -407,8 +407,8 @@ class TestGaps:
 
 
 def test_a_grace_below_an_hour_is_refused() -> None:
-    with pytest.raises(ValueError, match="too short"):
-        find_dead([], [], {}, {}, now=0, grace=3599)
+    with pytest.raises(UsageError, match="too short"):
+        plan_sweep(MemoryStore(), (), grace=3599)
 
 
 def test_nothing_goes_without_a_marker_or_before_the_first_commit() -> None:

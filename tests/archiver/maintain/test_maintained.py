@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from archiver.commit.commit import commit_chunk
 from archiver.commit.objects import Held
 from archiver.commit.recovery import take_over
-from archiver.maintain.garbage import Chain
-from archiver.maintain.maintained import booked, guarded_gaps, next_start
+from archiver.maintain.garbage import Chain, booked, guarded_gaps, next_start
+from archiver.maintain.gc import plan_sweep, read_current
+from archiver.maintain.prune import prune
 from archiver.maintain.rewrite.intent import Outcome
-from archiver.maintain.rewrite.pruning import prune
-from archiver.maintain.sweep import plan_sweep, read_current, sweep
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import Body
 from index_format import marker as markers
@@ -83,7 +82,9 @@ def body_of(store: MemoryStore) -> Maintenance:
 def collect(store: MemoryStore, **options: Any) -> int:
     plan = plan_sweep(store, (), GRACE, **options)
     assert not plan.problems
-    return sweep(store, plan, lambda _: None).deleted
+    plan.carry_out()
+    assert not plan.problems
+    return plan.deleted or 0
 
 
 def retired(at: int | None) -> Retired:
@@ -155,8 +156,8 @@ def test_nothing_is_deleted_where_the_floor_was_not_stored(monkeypatch: pytest.M
     store.now += GRACE + 1
     plan, before = plan_sweep(store, (), GRACE), store.bodies()
     assert plan.garbage
-    result = sweep(store, plan, lambda _: None)
-    assert ([each.where for each in result.problems], result.deleted) == ([KEYS.home + floor_name(6)], 0)
+    plan.carry_out()
+    assert ([each.where for each in plan.problems], plan.deleted) == ([KEYS.home + floor_name(6)], 0)
     assert store.bodies() == before
 
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main as archiver
-from archiver.maintain.old_tables import (
+from archiver.maintain.garbage import (
     DAY_MS,
     HOUR_MS,
     MONTH_MS,
@@ -16,7 +16,7 @@ from archiver.maintain.old_tables import (
     group_table,
     oldest_record,
 )
-from archiver.maintain.sweep import plan_sweep, sweep
+from archiver.maintain.gc import plan_sweep
 from blockgz.store.local import LocalStore
 from blockgz.store.writer import ListedObject
 from index_format import groups
@@ -188,10 +188,11 @@ def test_a_sweep_thins_tables_and_leaves_configurations(
     monkeypatch.setattr(store, "clock", lambda: later)
     before = {listed.key for listed in store.list("")}
     plan = plan_sweep(store, ["orders"], GRACE)
-    assert (plan.count, plan.bytes, plan.problems) == (2, 10, ())
+    assert (plan.count, plan.bytes, plan.problems) == (2, 10, [])
     (tmp_path / dated_key(groups_home(layout, TopicFolder("bills")), 7)).write_bytes(b"damaged")
     assert plan_sweep(store, ["bills"], GRACE).count == 0, "which tables it needs is unknown"
-    assert sweep(store, plan, lambda _: None).deleted == 2
+    plan.carry_out()
+    assert plan.deleted == 2
     gone = {dated_key(groups_home(layout, TopicFolder("orders")), at_ms) for at_ms in (5, 6)}
     assert {listed.key for listed in store.list("")} == before - gone
     assert plan_sweep(store, [], 3 * GRACE).count == 0
@@ -211,5 +212,6 @@ def test_the_newest_table_with_groups_stays(tmp_path: Path, monkeypatch: pytest.
     later = store.clock() + 2 * GRACE
     monkeypatch.setattr(store, "clock", lambda: later)
     plan = plan_sweep(store, [], GRACE)
-    assert sweep(store, plan, lambda _: None).deleted == 3
+    plan.carry_out()
+    assert plan.deleted == 3
     assert [listed.key for listed in store.list(home)] == [dated_key(home, 6), dated_key(home, 9)]

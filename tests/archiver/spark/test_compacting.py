@@ -1,15 +1,16 @@
 """A partition that a task compacts; Spark itself runs in the system tests."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
 
 from archiver.commit.driver import Driver, NoLog
-from archiver.maintain.compact.planning import PartitionPlan, plan_compaction
-from archiver.maintain.contents.compact import Compaction
-from archiver.maintain.contents.merge import MergeLimits
+from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction
+from archiver.maintain.planned import name_of
+from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.spark.compacting import CompactionTask
 from benchmarks.compact import command, small_chunks
@@ -22,10 +23,10 @@ CHUNKS = 70
 COMPACTION = Compaction(MergeLimits(2**20, 2**20))
 
 
-def planned(root: Path, buffer_bytes: int = 2**30) -> PartitionPlan:
+def planned(root: Path, buffer_bytes: int = 2**30) -> PartitionCompaction:
     store = open_existing_store(str(root), S3Settings())
     driver = Driver(store, NoLog(), lambda *_: None, lambda: True)
-    (plan,) = plan_compaction(store, None, COMPACTION, driver, buffer_bytes).partitions
+    (plan,) = PlannedCompaction(store, None, COMPACTION, driver, buffer_bytes, lambda plans: ()).partitions
     return plan
 
 
@@ -43,7 +44,7 @@ def test_a_task_compacts_its_partition(tmp_path: Path) -> None:
     plan = pickle.loads(pickle.dumps(planned(root)))
     task = sent(root, tmp_path / "buffer")
     ended = pickle.loads(pickle.dumps(task(plan)))
-    assert (ended.plan.name, ended.done, ended.outcome, ended.error) == ("orders:0", plan.runs, Outcome.COMMITTED, None)
+    assert (name_of(ended.plan.keys), ended.done, ended.is_whole) == ("orders:0", plan.runs, True)
     assert command("compact", "-a", root, "--dry-run").stdout == "nothing to compact\n"
 
 
@@ -52,7 +53,7 @@ def test_a_task_that_is_repeated_does_what_the_first_one_left(tmp_path: Path) ->
     small_chunks(root, 2 * CHUNKS)
     plan, task = planned(root, buffer_bytes=1), sent(root, tmp_path / "buffer")
     first, second = plan.runs
-    assert task(plan._replace(runs=(first,))).outcome is Outcome.COMMITTED
+    assert task(replace(plan, runs=(first,))).outcome is Outcome.COMMITTED
     again = task(plan)
     assert (again.done, again.outcome, again.error) == ((second,), Outcome.NOTHING, None)
 

@@ -8,7 +8,7 @@ import greenlet
 
 from archiver.commit import driver
 from archiver.commit import operations as op
-from archiver.maintain import sweep
+from archiver.maintain import gc
 from blockgz.store.writer import Body, Leftover, ListedObject, ObjectHead, StoredObject
 from index_format.errors import BlockgzError
 from tests.support.simulator import Delete, Run
@@ -117,9 +117,9 @@ def as_steps(work: Callable[[Any], Any]) -> Run:
 
 
 def _without_threads(resume: Callable[[], Any]) -> Any:
-    before = sweep.ThreadPoolExecutor
-    sweep.ThreadPoolExecutor = driver.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
+    before = gc.ThreadPoolExecutor
+    gc.ThreadPoolExecutor = driver.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
     try:
         return resume()
     finally:
-        sweep.ThreadPoolExecutor = driver.ThreadPoolExecutor = before  # type: ignore[misc]
+        gc.ThreadPoolExecutor = driver.ThreadPoolExecutor = before  # type: ignore[misc]

@@ -19,8 +19,10 @@ from msgspec.structs import replace
 from archiver.commit import commit
 from archiver.commit.objects import Held, read_marker, try_swap
 from archiver.commit.operations import NewToken, Now, Protocol
-from archiver.maintain import maintained, sweep
-from archiver.maintain.rewrite import committing, intent, layout, pruning, replacing
+from archiver.maintain import garbage, gc, prune
+from archiver.maintain.rewrite import commit as commits
+from archiver.maintain.rewrite import intent
+from archiver.maintain.rewrite import replace as replacing
 from archiver.maintain.rewrite.tree import Run as Neighbours
 from archiver.maintain.rewrite.tree import read_catalogs
 from blockgz.archive import partition
@@ -83,7 +85,7 @@ def begin_unseen(only: str | None, keys: Any, kind: str, choose: Any, *, lease_m
 
 def without_intent(only: str | None = None) -> AbstractContextManager[Any]:
     begin = partial(begin_unseen, only)
-    return all_of(patch.object(pruning, "begin", begin), patch.object(replacing, "begin", begin))
+    return all_of(patch.object(prune, "begin", begin), patch.object(replacing, "begin", begin))
 
 
 def grace_from_object_age() -> AbstractContextManager[Any]:
@@ -93,8 +95,8 @@ def grace_from_object_age() -> AbstractContextManager[Any]:
         old = [each if each.at is not None else replace(each, at=max(0, now - grace_ms)) for each in body.retired]
         return maintained_booked(replace(body, retired=tuple(old)), now=now, grace_ms=grace_ms)
 
-    maintained_booked = maintained.booked
-    return all_of(patch.object(maintained, "booked", booked), patch.object(sweep, "booked", booked))
+    maintained_booked = garbage.booked
+    return all_of(patch.object(garbage, "booked", booked), patch.object(gc, "booked", booked))
 
 
 def token_reused() -> AbstractContextManager[Any]:
@@ -114,12 +116,12 @@ def token_reused() -> AbstractContextManager[Any]:
 def token_unchecked() -> AbstractContextManager[Any]:
     """The commit does not ask whether the intent is in force."""
 
-    def commit(attempt: intent.Attempt, change: committing.Change) -> Protocol[Any]:
+    def commit(attempt: intent.Attempt, change: commits.Change) -> Protocol[Any]:
         attempt.__class__ = Unseen
         return (yield from real(attempt, change))
 
-    real = committing.commit
-    return all_of(patch.object(pruning, "commit", commit), patch.object(replacing, "commit", commit))
+    real = commits.commit
+    return all_of(patch.object(prune, "commit", commit), patch.object(replacing, "commit", commit))
 
 
 def commit_with_old_tree() -> AbstractContextManager[Any]:
@@ -131,32 +133,32 @@ def commit_with_old_tree() -> AbstractContextManager[Any]:
         return first[attempt]
 
     first: dict[intent.Attempt, Any] = {}
-    real = committing.place
-    return patch.object(committing, "place", place)
+    real = commits.place
+    return patch.object(commits, "place", place)
 
 
 def prune_by_start_offset() -> AbstractContextManager[Any]:
     """A prune raises the writer's start_offset."""
 
-    def changed(attempt: intent.Attempt, marker: Marker, change: committing.Change, placed: Any) -> Marker:
+    def changed(attempt: intent.Attempt, marker: Marker, change: commits.Change, placed: Any) -> Marker:
         result = real(attempt, marker, change._replace(is_prune=False), placed)
         return replace(result, start_offset=attempt.intent.end) if change.is_prune else result
 
-    real = committing.changed
-    return patch.object(committing, "changed", changed)
+    real = commits.changed
+    return patch.object(commits, "changed", changed)
 
 
 def at_stamped_by_the_commit() -> AbstractContextManager[Any]:
     """The commit says when it happened."""
 
-    def changed(attempt: intent.Attempt, marker: Marker, change: committing.Change, placed: Any) -> Marker:
+    def changed(attempt: intent.Attempt, marker: Marker, change: commits.Change, placed: Any) -> Marker:
         result = real(attempt, marker, change, placed)
         body = intent.maintenance_of(result)
         newest = replace(body.retired[-1], at=attempt.intent.since)
         return replace(result, maintenance=replace(body, retired=(*body.retired[:-1], newest)))
 
-    real = committing.changed
-    return patch.object(committing, "changed", changed)
+    real = commits.changed
+    return patch.object(commits, "changed", changed)
 
 
 def more_references_than_before() -> AbstractContextManager[Any]:
@@ -169,8 +171,8 @@ def more_references_than_before() -> AbstractContextManager[Any]:
         for entry in entries:
             yield from real([entry], (), entry.start_offset, entry.next_offset)
 
-    real = layout._packed
-    return patch.object(layout, "_packed", packed)
+    real = replacing._packed
+    return patch.object(replacing, "_packed", packed)
 
 
 def range_from_the_index() -> AbstractContextManager[Any]:
@@ -190,7 +192,7 @@ def nonce_overwritten_by_maintainer() -> AbstractContextManager[Any]:
         return replace(real(marker, body), nonce=f"maintainer-{body.revision}")
 
     real = intent.maintained
-    return all_of(patch.object(intent, "maintained", changed), patch.object(committing, "maintained", changed))
+    return all_of(patch.object(intent, "maintained", changed), patch.object(commits, "maintained", changed))
 
 
 def rebase_ignores_epoch() -> AbstractContextManager[Any]:
@@ -279,8 +281,8 @@ def young_objects_not_kept() -> AbstractContextManager[Any]:
     def find_dead(*arguments: Any, now: float, grace: float) -> list[Any]:
         return real(*arguments, now=now + 1e9, grace=grace)
 
-    real = sweep.find_dead_maintained
-    return patch.object(sweep, "find_dead_maintained", find_dead)
+    real = gc.find_dead_maintained
+    return patch.object(gc, "find_dead_maintained", find_dead)
 
 
 def gc_reads_before_listing() -> AbstractContextManager[Any]:
@@ -294,8 +296,8 @@ def gc_reads_before_listing() -> AbstractContextManager[Any]:
     def read(store: Any, keys: Any) -> Any:
         return real_read(_Early(store), keys)
 
-    real, real_read = sweep._partitions, sweep.read_current
-    early = all_of(patch.object(sweep, "_partitions", partitions), patch.object(sweep, "read_current", read))
+    real, real_read = gc._partitions, gc.read_current
+    early = all_of(patch.object(gc, "_partitions", partitions), patch.object(gc, "read_current", read))
     return all_of(early, young_objects_not_kept())
 
 
@@ -313,8 +315,8 @@ def retired_not_spared() -> AbstractContextManager[Any]:
     def follow(store: Any, keys: Any, marker: Marker, _retired: Any = ()) -> Any:
         return real(store, keys, marker)
 
-    real = sweep.follow
-    return patch.object(sweep, "follow", follow)
+    real = gc.follow
+    return patch.object(gc, "follow", follow)
 
 
 def all_that_a_retired_catalog_lists() -> AbstractContextManager[Any]:
@@ -336,8 +338,8 @@ def all_that_a_retired_catalog_lists() -> AbstractContextManager[Any]:
         return [*real_find(chain, objects, *rest, **times), *listed]
 
     dropped: set[str] = set()
-    real, real_find = sweep.keep_books, sweep.find_dead_maintained
-    return all_of(patch.object(sweep, "keep_books", keep_books), patch.object(sweep, "find_dead_maintained", find_dead))
+    real, real_find = gc.keep_books, gc.find_dead_maintained
+    return all_of(patch.object(gc, "keep_books", keep_books), patch.object(gc, "find_dead_maintained", find_dead))
 
 
 def _names_below(keys: Any, reference: CatalogReference) -> Protocol[set[str]]:
@@ -358,8 +360,8 @@ def catalog_by_next_offset() -> AbstractContextManager[Any]:
             return bool(found.name.number < (chain.marker.next_offset or 0))
         return real(chain, found)
 
-    real = maintained._is_final
-    return patch.object(maintained, "_is_final", is_final)
+    real = garbage._is_final
+    return patch.object(garbage, "_is_final", is_final)
 
 
 def walk_goes_on_at_404() -> AbstractContextManager[Any]:
@@ -371,8 +373,8 @@ def walk_goes_on_at_404() -> AbstractContextManager[Any]:
     def decode(body: bytes, *rest: Any) -> Any:
         return SimpleNamespace(gaps=(), entries=()) if body == b"gone" else real_decode(body, *rest)
 
-    real, real_decode = sweep.follow, markers.decode_catalog
-    return all_of(patch.object(sweep, "follow", follow), patch.object(markers, "decode_catalog", decode))
+    real, real_decode = gc.follow, markers.decode_catalog
+    return all_of(patch.object(gc, "follow", follow), patch.object(markers, "decode_catalog", decode))
 
 
 class _WithoutMissing:
@@ -394,7 +396,7 @@ def reader_trusts_names() -> AbstractContextManager[Any]:
 
 def repair_without_floor() -> AbstractContextManager[Any]:
     """No floor is stored before records are deleted."""
-    return patch.object(sweep, "_store_floors", lambda store, floors: [])
+    return patch.object(gc, "_store_floors", lambda store, floors: [])
 
 
 def token_of_an_intent_not_spared() -> AbstractContextManager[Any]:
@@ -404,8 +406,8 @@ def token_of_an_intent_not_spared() -> AbstractContextManager[Any]:
         body = replace(intent.maintenance_of(chain.marker), rewriting=None)
         return real(with_changes(chain, marker=replace(chain.marker, maintenance=body)), *rest, **times)
 
-    real = sweep.find_dead_maintained
-    return patch.object(sweep, "find_dead_maintained", find_dead)
+    real = gc.find_dead_maintained
+    return patch.object(gc, "find_dead_maintained", find_dead)
 
 
 def no_revision() -> AbstractContextManager[Any]:

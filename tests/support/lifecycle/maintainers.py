@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from archiver.commit.operations import Get, Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
-from archiver.maintain import sweep
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
+from archiver.maintain import gc
+from archiver.maintain.prune import prune
+from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
 from archiver.maintain.rewrite.intent import Outcome
-from archiver.maintain.rewrite.pruning import prune
-from archiver.maintain.rewrite.replacing import Rewrite, rewrite
+from archiver.maintain.rewrite.replace import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import Run as Neighbours
 from archiver.maintain.rewrite.tree import level_1_lists
 from blockgz.errors import ObjectMissing, StoreFull
@@ -201,13 +201,13 @@ CONTENTS: dict[str, Callable[[World, Partition, Sequence[OldChunk]], Replacement
 def collector(world: World) -> Run:
     """`archiver gc`: what cannot be read or deleted is left for the next run."""
 
-    def work(store: sweep.ToolStore) -> str:
+    def work(store: gc.ToolStore) -> str:
         try:
-            plan = sweep.plan_sweep(store, (), GRACE, wait=lambda *_: None)
+            plan = gc.plan_sweep(store, (), GRACE, wait=lambda *_: None)
         except BlockgzError:
             return "not answered"
-        result = sweep.sweep(store, plan, lambda _: None)
-        world.count_more("objects deleted", result.deleted)
-        return "troubled" if plan.problems or result.problems else "done"
+        plan.carry_out()
+        world.count_more("objects deleted", plan.deleted or 0)
+        return "troubled" if plan.problems else "done"
 
     return (yield from as_steps(work))

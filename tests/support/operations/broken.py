@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase import running
-from archiver.maintain.rewrite import committing
+from archiver.maintain import erase
+from archiver.maintain.rewrite import commit as commits
+from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.archive import lookup
 from blockgz.archive.partition import ArchivedPartition
 from tests.support.lifecycle.broken import retired_not_spared
@@ -20,26 +20,26 @@ from tests.support.operations.sequences import Disagreement, run, tools_at_hand
 @contextmanager
 def prune_keeps_the_floor() -> Iterator[None]:
     """A prune takes catalogs out of the tree and does not say so."""
-    real = committing.changed
+    real = commits.changed
 
     def changed(attempt: Any, marker: Any, change: Any, placed: Any) -> Any:
         return real(attempt, marker, change._replace(is_prune=False), placed)
 
-    with patch.object(committing, "changed", changed):
+    with patch.object(commits, "changed", changed):
         yield
 
 
 @contextmanager
 def erase_keeps_a_record() -> Iterator[None]:
     """An erase leaves the first such record of each chunk where it is, and nobody checks."""
-    real = running.without
+    real = erase.without
 
     def without(chunk: Any, drop: OffsetRanges, *rest: Any) -> Any:
         outside = drop - OffsetRanges([range(chunk.entry.start_offset, chunk.entry.next_offset)])
         first = next(iter(drop - outside)).start
         return real(chunk, drop - OffsetRanges([range(first, first + 1)]), *rest)
 
-    with patch.object(running, "without", without), patch.object(running, "check_without", lambda *_: None):
+    with patch.object(erase, "without", without), patch.object(erase, "check_without", lambda *_: None):
         yield
 
 

@@ -21,25 +21,22 @@ from archiver.commit.operations import Protocol
 from archiver.commit.recovery import take_over_last
 from archiver.errors import Diverged, OwnedByAnother, SalvageRefused
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain import sweep
-from archiver.maintain.compact import running
-from archiver.maintain.compact.planning import plan_compaction
-from archiver.maintain.contents.compact import Compaction, Conversion
-from archiver.maintain.contents.merge import MergeLimits
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.report import ErasedPartition, remains_of
-from archiver.maintain.erase.running import erase_in
-from archiver.maintain.erase.search import AtOffsets, Matching, Wanted, find_records
+from archiver.maintain import gc
+from archiver.maintain.compact import Compaction, Compactor, Conversion, PlannedCompaction
+from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, Wanted, erase_in, find_records
+from archiver.maintain.erase_status import remains_of
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
-from archiver.maintain.partitions import archived_partitions
+from archiver.maintain.planned import archived_partitions
+from archiver.maintain.prune import Keep, PlannedPruning
 from archiver.maintain.repair import chunk_indexes
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
-from archiver.maintain.rewrite import planning
-from archiver.maintain.rewrite.intent import Outcome, maintenance_of
-from archiver.maintain.rewrite.pruning import Keep
+from archiver.maintain.rewrite.chunks import OffsetRanges
+from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.intent import maintenance_of
+from archiver.maintain.throttle import Pace
 from blockgz.archive import lookup
 from blockgz.archive.archive import Archive
 from blockgz.archive.cuts import find_cut
@@ -120,7 +117,7 @@ class Tools(NamedTuple):
 def tools(folder: Path) -> Iterator[Tools]:
     """No threads meanwhile, which cost more than what is done in them."""
     with ExitStack() as stack:
-        for module in (driver, sweep, chunk_indexes):
+        for module in (driver, gc, chunk_indexes):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", OneAfterAnother))
         stack.enter_context(patch.object(asyncio, "to_thread", _at_once))
         buffers = BufferFolder(folder)
@@ -298,24 +295,25 @@ class World:
     @property
     def is_full(self) -> bool:
         """Whether a marker soon lists as many replaced catalogs as it may."""
-        markers = [sweep.read_current(self.store, keys) for keys in self.folders]
+        markers = [gc.read_current(self.store, keys) for keys in self.folders]
         return any(each is not None and len(maintenance_of(each).retired) > MAX_RETIRED // 3 for each in markers)
 
     def prune(self) -> None:
         """By size or by age."""
         since_offset = self.rng.randrange(self.model.next_offset + 1)
-        size = sum(sweep.read_current(self.store, keys).num_bytes for keys in self.folders)  # type: ignore[union-attr]
+        size = sum(gc.read_current(self.store, keys).num_bytes for keys in self.folders)  # type: ignore[union-attr]
         keep = (
             Keep(since_ms=FIRST_TIMESTAMP + since_offset) if self.rng.random() < 0.5 else Keep(newest_bytes=size // 2)
         )
-        plan = self._unless_seed(lambda: planning.plan_pruning(self.store, None, keep, _wait))
+        tool = driver.Driver(self.store, driver.NoLog(), _wait, lambda: True)
+        plan = self._unless_seed(lambda: PlannedPruning(self.store, None, keep, tool))
         if plan is None:
             return
         assert not plan.problems, plan.problems
-        done = list[planning.Pruned]()
-        planning.carry_out(self.store, plan.partitions, _wait, done.append)
-        assert all(each.outcome is Outcome.COMMITTED for each in done), done
-        floor = max((self._within(each.plan.keys, each.plan.going.pruned_before) for each in done), default=0)
+        plan.carry_out()
+        done = list(plan.ended.values())
+        assert all(each.is_whole for each in done), done
+        floor = max((self._within(each.plan.keys, each.plan.pruned_before) for each in done), default=0)
         if keep.since_ms is not None:
             gone = [record for at, record in self.model.living.items() if at < floor]
             assert all(record.timestamp < keep.since_ms for record in gone), "a record goes that is to stay"
@@ -339,15 +337,19 @@ class World:
             rng.choice([300, 1 << 20]), rng.choice(["json", "arrow", None]), rng.choice(["zstd", None])
         )
         compaction = Compaction(limits, conversion if rng.random() < 0.4 else None)
-        room = running.Room(self.buffers, rng.choice([1, LARGE]), MAX_BLOCK_BYTES)
-        maintainer = self._maintainer()
-        plan = self._unless_seed(lambda: plan_compaction(self.store, None, compaction, maintainer, room.buffer_bytes))
+        buffer_bytes, maintainer = rng.choice([1, LARGE]), self._maintainer()
+        compactor = Compactor(Pace(self.store, maintainer), compaction, self.buffers, buffer_bytes, MAX_BLOCK_BYTES)
+        plan = self._unless_seed(
+            lambda: PlannedCompaction(
+                *(self.store, None, compaction, maintainer, buffer_bytes), lambda plans: map(compactor.compact, plans)
+            )
+        )
         if plan is None:
             return
         assert not plan.problems, plan.problems
-        done = list[running.Compacted]()
-        running.carry_out(self.store, plan.partitions, compaction, maintainer, room, done.append)
-        assert all((each.outcome, each.error) == (Outcome.COMMITTED, None) for each in done), done
+        plan.carry_out()
+        done = list(plan.ended.values())
+        assert all(each.is_whole for each in done), done
         self.is_rewritten |= bool(done)
         if done:
             self.note(compaction.kind, f"{plan.chunks} -> {plan.chunks_after}")
@@ -359,22 +361,22 @@ class World:
             return
         meant = {record.offset for record in self.model.living.values() if is_wanted(record)}
         for keys in self.folders:
-            chain = sweep.read_chain(self.store, self.layout, keys.folder, keys.partition)
+            chain = gc.read_chain(self.store, keys)
             assert chain is not None
             records = find_records(self.store, chain, wanted, MAX_BLOCK_BYTES)
-            if records.num_records:
+            if records.records:
                 size = self.rng.choice([400, LARGE])
                 erase_in(
                     self.store,
                     keys,
-                    records.offsets,
+                    records.ranges,
                     self._maintainer(),
                     self.buffers,
                     buffer_bytes=size,
                     max_block_bytes=MAX_BLOCK_BYTES,
                 )
-                found |= {offset for each in records.offsets for offset in each}
-                self.reports.append(ErasedPartition.of(records))
+                found |= {offset for each in records.ranges for offset in each}
+                self.reports.append(records)
         assert meant <= found, meant - found
         self.is_rewritten |= bool(found)
         self.model.erase(meant)
@@ -392,12 +394,12 @@ class World:
     def collect(self) -> None:
         """Garbage collection, some time later."""
         self.store.now += self.rng.choice([0.0, GRACE / 2, GRACE + 1, GRACE + 1])
-        plan = sweep.plan_sweep(self.store, (), GRACE, wait=_wait)
+        plan = gc.plan_sweep(self.store, (), GRACE, wait=_wait)
         assert not plan.problems, plan.problems
-        result = sweep.sweep(self.store, plan, lambda _: None)
-        assert not result.problems, result.problems
-        self.note("gc", f"{result.deleted} of {plan.count}")
-        self.counts["objects deleted"] += result.deleted
+        plan.carry_out()
+        assert not plan.problems, plan.problems
+        self.note("gc", f"{plan.deleted or 0} of {plan.count}")
+        self.counts["objects deleted"] += plan.deleted or 0
 
     def _unless_seed(self, plan: Callable[[], Any]) -> Any:
         """The plan; nothing in layout seed, where it is refused."""

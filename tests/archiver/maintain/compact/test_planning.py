@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from archiver.maintain.compact.planning import catalogs_in_question, planned_run
-from archiver.maintain.contents.chunks import OldChunk
-from archiver.maintain.contents.compact import Compaction, Conversion
-from archiver.maintain.contents.merge import MergeLimits
-from archiver.maintain.rewrite.layout import OldCatalog
+from archiver.maintain.compact import Compaction, Conversion, catalogs_in_question, planned_run
+from archiver.maintain.rewrite.chunks import OldChunk
+from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.replace import OldCatalog
 from archiver.maintain.rewrite.tree import RunLimits, first_run
 from blockgz.errors import UsageError
 from index_format import marker as markers

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.compact.planning import CompactPlans, plan_compaction
-from archiver.maintain.compact.running import Compacted, Room, carry_out
-from archiver.maintain.contents import compact
-from archiver.maintain.contents.compact import Compaction, Conversion
-from archiver.maintain.contents.merge import MergeLimits
+from archiver.maintain import compact
+from archiver.maintain.compact import Compaction, Compactor, Conversion, PartitionCompaction, PlannedCompaction
+from archiver.maintain.gc import read_chain
+from archiver.maintain.planned import Ended
+from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome
-from archiver.maintain.sweep import read_chain
+from archiver.maintain.throttle import Pace
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, Maintenance, Retired
 from tests.archiver.maintain.erase.test_running import reference, world_of
@@ -29,20 +29,20 @@ MERGE = Compaction(MergeLimits(1 << 20, 2 << 20))
 LARGE = 1 << 30
 
 
-def planned(world: EraseWorld, compaction: Compaction = MERGE, buffer_bytes: int = LARGE) -> CompactPlans:
-    return plan_compaction(world.store, None, compaction, world.maintainer(), buffer_bytes)
+def planned(world: EraseWorld, compaction: Compaction = MERGE, buffer_bytes: int = LARGE) -> PlannedCompaction:
+    return PlannedCompaction(world.store, None, compaction, world.maintainer(), buffer_bytes, lambda plans: ())
 
 
 def compacted(
     world: EraseWorld, folder: Path, compaction: Compaction = MERGE, buffer_bytes: int = LARGE
-) -> Sequence[Compacted]:
+) -> Sequence[Ended[PartitionCompaction]]:
     """Plan and carry out; how it ended."""
     plan = planned(world, compaction, buffer_bytes)
-    assert plan.problems == ()
-    buffers, done = BufferFolder(folder), list[Compacted]()
+    assert plan.problems == []
+    buffers = BufferFolder(folder)
     try:
-        room = Room(buffers, buffer_bytes, MAX)
-        carry_out(world.store, plan.partitions, compaction, world.maintainer(), room, done.append)
+        compactor = Compactor(Pace(world.store, world.maintainer()), compaction, buffers, buffer_bytes, MAX)
+        done = [compactor.compact(each) for each in plan.partitions]
         assert buffers.used_bytes == 0
     finally:
         buffers.close()
@@ -51,7 +51,7 @@ def compacted(
 
 def entries(world: EraseWorld) -> list[markers.ChunkEntry]:
     """Of all catalogs."""
-    chain = read_chain(world.store, "topic", world.keys.folder, world.keys.partition)
+    chain = read_chain(world.store, world.keys)
     assert chain is not None
     return [entry for entry in chain.entries if entry not in world.marker.tail]
 
@@ -90,13 +90,14 @@ def test_what_was_planned_comes_true_and_is_not_planned_again(tmp_path: Path) ->
     (plan,) = planned(world).partitions
     before = entries(world)
     assert (plan.moved_bytes, plan.chunks) == (sum(each.bytes for each in before), world.marker.num_chunks)
-    ((_, done, outcome, _),) = compacted(world, tmp_path)
+    (ended,) = compacted(world, tmp_path)
+    done, outcome = ended.done, ended.outcome
     assert (done, outcome) == (plan.runs, Outcome.COMMITTED)
     assert world.marker.num_chunks == plan.chunks_after < 80
     assert sum(map(len, world.marker.catalogs)) == plan.catalogs_after == 1
     marker, requests = world.marker, len(world.store.versions[world.keys.marker])
     again = planned(world)
-    assert (again.partitions, again.untouched) == ((), 1)
+    assert (again.partitions, again.untouched) == ([], 1)
     assert compacted(world, tmp_path) == []
     assert (world.marker, len(world.store.versions[world.keys.marker])) == (marker, requests)
     world.check()
@@ -121,7 +122,8 @@ def test_chunks_deep_in_the_tree_are_merged(tmp_path: Path, monkeypatch: pytest.
 def test_a_small_buffer_takes_more_rewrites(buffer_bytes: int, tmp_path: Path) -> None:
     world = world_of(random.Random(4), 90)
     compaction = Compaction(MergeLimits(1500, 3000))
-    ((plan, _, outcome, _),) = compacted(world, tmp_path, compaction, buffer_bytes)
+    (ended,) = compacted(world, tmp_path, compaction, buffer_bytes)
+    plan, outcome = ended.plan, ended.outcome
     assert outcome is Outcome.COMMITTED
     assert world.marker.maintenance and len(world.marker.maintenance.retired) > len(plan.runs)
     assert world.marker.num_chunks == plan.chunks_after
@@ -161,7 +163,7 @@ def test_a_compaction_that_dies_at_any_request_can_be_run_again(
         world.check()
         compacted(world, tmp_path, compaction)
         world.check()
-        assert planned(world, compaction).partitions == ()
+        assert planned(world, compaction).partitions == []
     else:
         raise AssertionError("it never came to its end")
     assert died > 40

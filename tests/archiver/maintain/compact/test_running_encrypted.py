@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.maintain.compact.planning import plan_compaction
-from archiver.maintain.contents.compact import Compaction, Conversion
-from archiver.maintain.contents.keys import RewriteKeys
-from archiver.maintain.contents.merge import MergeLimits
-from archiver.maintain.erase.search import Matching
+from archiver.maintain.compact import Compaction, Conversion, PlannedCompaction
+from archiver.maintain.erase import Matching
+from archiver.maintain.rewrite.chunks import RewriteKeys
+from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome
 from blockgz.record_filter import KeyIn
 from index_format import objects
@@ -69,7 +68,8 @@ def test_without_the_keys_encrypted_chunks_stay_and_are_a_problem(tmp_path: Path
     world.identity = dataclasses.replace(world.identity, encrypt=keys)
     world.archive(rng, 60)
     for given in (RewriteKeys(), RewriteKeys.of(keys_in(tmp_path, 3), None)):
-        plan = plan_compaction(world.store, None, Compaction(LIMITS, keys=given), world.maintainer(), LARGE)
+        rules = Compaction(LIMITS, keys=given)
+        plan = PlannedCompaction(world.store, None, rules, world.maintainer(), LARGE, lambda plans: ())
         (problem,) = plan.problems
         assert isinstance(problem.error, KeyMissing) and "--keys" in problem.error.remedy
         assert plan.encrypted > 10
@@ -80,19 +80,19 @@ def test_without_the_keys_encrypted_chunks_stay_and_are_a_problem(tmp_path: Path
 def test_without_the_keys_nothing_is_erased(tmp_path: Path) -> None:
     world = encrypted_world(random.Random(3), 10, keys_in(tmp_path, 1))
     found, keys, before = world.found(Matching.all_of(KeyIn(KEYS[:2]))), world.rewrite_keys, world.store.bodies()
-    assert found.num_records
+    assert found.records
     world.rewrite_keys = RewriteKeys()
     with pytest.raises(KeyMissing, match="is encrypted"):
         world.found(Matching.all_of(KeyIn(KEYS[:2])))
     assert world.store.bodies() == before
     with pytest.raises(KeyMissing):
-        world.erase(found.offsets, tmp_path)
+        world.erase(found.ranges, tmp_path)
     assert world.marker.maintenance and world.marker.maintenance.rewriting is None
     assert not any("~r" in key and "_catalog" not in key for key in world.store.bodies())
     world.rewrite_keys = keys
     world.erased.clear()
     world.check()
-    world.erase(found.offsets, tmp_path)
+    world.erase(found.ranges, tmp_path)
     world.check()
     indexes = [key for key in world.store.bodies() if key.endswith(INDEX_SUFFIX) and "~r" in key]
     keys_of = [objects.decode(world.store.bodies()[key], ChunkIndex, key).encryption for key in indexes]

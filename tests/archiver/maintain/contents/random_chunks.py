@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from archiver.commit.sealing import Sealing
 from archiver.ingest.buffer import BufferFile, BufferFolder
-from archiver.maintain.contents.chunks import NewChunk, OldChunk
-from archiver.maintain.contents.data import ChunkData, data_of_body
+from archiver.maintain.rewrite.chunks import ChunkData, NewChunk, OldChunk, data_of_body
 from blockgz.encryption.keyring import Keyring
 from blockgz.encryption.opening import opened_block, opener_of
 from index_format import marker as markers

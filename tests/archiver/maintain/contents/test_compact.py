@@ -9,13 +9,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
-from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
-from archiver.maintain.contents.compact import CompactedContents, Compaction, Conversion
-from archiver.maintain.contents.convert import ConvertSettings, is_as_asked
-from archiver.maintain.contents.data import data_in
-from archiver.maintain.contents.keys import NO_KEYS, RewriteKeys
-from archiver.maintain.contents.merge import MergeLimits
-from archiver.maintain.rewrite.layout import taken
+from archiver.maintain.compact import CompactedContents, Compaction, Conversion
+from archiver.maintain.rewrite.chunks import NO_KEYS, NewChunk, OldChunk, Replacement, RewriteKeys, data_in
+from archiver.maintain.rewrite.encode import ConvertSettings, MergeLimits, is_as_asked
+from archiver.maintain.rewrite.replace import taken
 from blockgz.encryption.keyring import Keyring
 from blockgz.encryption.opening import opened_block
 from index_format import marker as markers

@@ -9,12 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk
-from archiver.maintain.contents.comparison import check_same, check_without
-from archiver.maintain.contents.data import data_of_body
-from archiver.maintain.contents.erase import without
-from archiver.maintain.contents.merge import merged
-from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OffsetRanges, data_of_body
+from archiver.maintain.rewrite.compare import check_same, check_without
+from archiver.maintain.rewrite.encode import merged, without
 from index_format.blocks import COMPRESSORS, BlockBuilder
 from index_format.chunk_index import BlockEntry, Erased, Gap
 from index_format.errors import BlockgzError

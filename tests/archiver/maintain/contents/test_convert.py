@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.maintain.contents.comparison import check_same
-from archiver.maintain.contents.convert import ConvertSettings, converted
-from archiver.maintain.contents.data import data_of_body
+from archiver.maintain.rewrite.chunks import data_of_body
+from archiver.maintain.rewrite.compare import check_same
+from archiver.maintain.rewrite.encode import ConvertSettings, converted
 from blockgz.errors import UsageError
 from index_format.key_filter import hashes_of, holds_all, probes_of
 from tests.archiver.maintain.contents.random_chunks import (

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from archiver.maintain.contents.chunks import ErasedRun, NewChunk
-from archiver.maintain.contents.comparison import check_without
-from archiver.maintain.contents.data import data_of_body
-from archiver.maintain.contents.erase import without
-from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OffsetRanges, data_of_body
+from archiver.maintain.rewrite.compare import check_without
+from archiver.maintain.rewrite.encode import without
 from index_format.canonical import RecordsDigest
 from index_format.errors import CorruptBlock
 from index_format.key_filter import hashes_of, holds_all

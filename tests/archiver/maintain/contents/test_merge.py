@@ -9,10 +9,9 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
-from archiver.maintain.contents.chunks import OldChunk
-from archiver.maintain.contents.comparison import check_same
-from archiver.maintain.contents.data import data_of_body
-from archiver.maintain.contents.merge import MergeLimits, erased_of, merge_groups, merged, runs_alike, why_apart
+from archiver.maintain.rewrite.chunks import OldChunk, data_of_body
+from archiver.maintain.rewrite.compare import check_same
+from archiver.maintain.rewrite.encode import MergeLimits, erased_of, merge_groups, merged, runs_alike, why_apart
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.rewrite.chunks import OffsetRanges
 from index_format.chunk_index import Erased
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.places import parse_offsets, places_of
+from archiver.maintain.erase import parse_offsets, places_of
+from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.opening import open_existing_store
 from blockgz.store.s3_settings import S3Settings

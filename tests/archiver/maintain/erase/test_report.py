@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.report import ErasedPartition, EraseReport, read_report, remains_of
-from archiver.maintain.erase.search import AtOffsets, Matching
-from archiver.maintain.sweep import plan_sweep, sweep
+from archiver.maintain.erase import AtOffsets, ErasedPartition, EraseReport, Matching
+from archiver.maintain.erase_status import read_report, remains_of
+from archiver.maintain.gc import plan_sweep
+from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.record_filter import KeyIn
 from blockgz.store.writer import Leftover
@@ -29,9 +29,9 @@ def erased_world(seed: int, folder: Path, chunks: int = 70) -> tuple[EraseWorld,
     world = EraseWorld(log=log_of(rng, 400))
     world.archive(rng, chunks)
     found = world.found(Matching.all_of(KeyIn(KEYS[:1])))
-    assert found.num_records > 2
-    world.erase(found.offsets, folder)
-    return world, ErasedPartition.of(found)
+    assert found.records > 2
+    world.erase(found.ranges, folder)
+    return world, found
 
 
 def test_it_is_complete_once_garbage_collection_left_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_it_is_complete_once_garbage_collection_left_nothing(tmp_path: Path, mon
         before = remains_of(world.store, erased, [])
         plan = plan_sweep(world.store, [], GRACE, wait=lambda attempt, cause: None)
         assert not plan.problems
-        sweep(world.store, plan, lambda _: None)
+        plan.carry_out()
         if remains_of(world.store, erased, []).is_complete:
             break
         assert not before.is_complete
@@ -62,10 +62,10 @@ def test_it_is_complete_once_garbage_collection_left_nothing(tmp_path: Path, mon
 def test_records_that_are_still_there_are_counted(tmp_path: Path) -> None:
     world, erased = erased_world(2, tmp_path)
     more = world.found(AtOffsets(OffsetRanges([range(0, 30)])))
-    offsets = (*((each.start, each.stop) for each in more.offsets), *erased.offsets)
+    offsets = (*more.offsets, *erased.offsets)
     both = replace(erased, offsets=offsets, records=sum(end - start for start, end in offsets))
     remains = remains_of(world.store, both, [])
-    assert remains.not_erased == more.offsets
+    assert remains.not_erased == more.ranges
     assert not remains.is_complete
 
 
@@ -178,7 +178,7 @@ def _clear(world: EraseWorld) -> None:
     assert maintenance
     marker = replace(world.marker, maintenance=replace(maintenance, retired=()))
     world.store.compare_and_swap(world.keys.marker, markers.encode(marker), world.store.get(world.keys.marker).etag)
-    found = ErasedPartition.of(world.found(AtOffsets(ranges())))
+    found = world.found(AtOffsets(ranges()))
     for key in remains_of(world.store, found, []).unreached:
         world.store.delete(key)
     world.check()

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer, Fenced, RewriteOvertaken, RewriteRefused
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase import running
-from archiver.maintain.erase.running import run_of
-from archiver.maintain.rewrite.folding import fold_tail
-from archiver.maintain.sweep import read_chain
+from archiver.maintain import erase
+from archiver.maintain.erase import run_of
+from archiver.maintain.gc import read_chain
+from archiver.maintain.rewrite.chunks import OffsetRanges
+from archiver.maintain.rewrite.intent import fold_tail
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Retired
 from tests.archiver.maintain.erase.world import EraseWorld, log_of, ranges, some
@@ -188,12 +188,12 @@ def test_a_run_takes_neighbours_from_the_first_to_the_last_that_is_meant() -> No
 def test_a_chunk_that_lost_another_record_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(random.Random(10), 70)
     before = world.marker.catalogs
-    whole = running.without
+    whole = erase.without
 
     def careless(chunk: Any, drop: OffsetRanges, *args: Any) -> Any:
         return whole(chunk, drop | ranges(chunk.entry.first_offset), *args)
 
-    monkeypatch.setattr(running, "without", careless)
+    monkeypatch.setattr(erase, "without", careless)
     last = next(each.last_offset for each in _entries(world) if each.num_records > 2)
     with pytest.raises(ContentsDiffer):
         world.erase(ranges(last), tmp_path)
@@ -204,6 +204,6 @@ def test_a_chunk_that_lost_another_record_is_never_committed(tmp_path: Path, mon
 
 
 def _entries(world: EraseWorld) -> list[markers.ChunkEntry]:
-    chain = read_chain(world.store, "topic", world.keys.folder, world.keys.partition)
+    chain = read_chain(world.store, world.keys)
     assert chain is not None
     return [entry for entry in chain.entries if entry not in world.marker.tail]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.search import AtOffsets, FoundRecords, Matching, Wanted, find_records
-from archiver.maintain.sweep import read_chain
+from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, Wanted, find_records
+from archiver.maintain.gc import read_chain
+from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.record_filter import KeyIn
 from blockgz.store.opening import open_existing_store
 from blockgz.store.s3_settings import S3Settings
@@ -32,9 +32,9 @@ def archive_of(folder: Path, record_format: str, key_filter_bits: int | None) ->
     return writer
 
 
-def found_in(writer: PartitionWriter, wanted: Wanted) -> FoundRecords:
+def found_in(writer: PartitionWriter, wanted: Wanted) -> ErasedPartition:
     store = open_existing_store(str(writer.archive.root), S3Settings())
-    chain = read_chain(store, "topic", writer.keys.folder, writer.keys.partition)
+    chain = read_chain(store, writer.keys)
     assert chain is not None
     return find_records(store, chain, wanted, MAX)
 
@@ -46,18 +46,18 @@ def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: in
     for keys in ({b"3-2"}, {b"often"}, {b""}, {b"60-1", b"often", b"unknown"}, {b"unknown"}):
         found = found_in(writer, Matching.all_of(KeyIn([*keys])))
         expected = [record for record in writer.records if record.key in keys]
-        assert [offset for each in found.offsets for offset in each] == [record.offset for record in expected]
+        assert [offset for each in found.ranges for offset in each] == [record.offset for record in expected]
         digest = RecordsDigest()
         if expected:
             digest.update(batch_from_records(expected))
         assert (found.content, found.positions) == (digest.content, digest.positions)
-        assert found.num_records == len(expected)
+        assert found.records == len(expected)
 
 
 def test_filters_leave_few_blocks_to_read(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", 10)
     found = found_in(writer, Matching.all_of(KeyIn([b"3-2"])))
-    assert found.num_chunks == 1
+    assert found.chunks == 1
     assert found.blocks > 190
     assert found.blocks_read < found.blocks / 20
     whole = found_in(archive_of(tmp_path / "without", "json", None), Matching.all_of(KeyIn([b"3-2"])))
@@ -67,14 +67,14 @@ def test_filters_leave_few_blocks_to_read(tmp_path: Path) -> None:
 def test_offsets_without_a_record_are_not_found(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", None)
     found = found_in(writer, AtOffsets(OffsetRanges([range(1, 2), range(20, 23), range(5000, 6000)])))
-    assert list(found.offsets) == [range(20, 21), range(22, 23)]
+    assert list(found.ranges) == [range(20, 21), range(22, 23)]
     assert found.blocks_read <= 2
 
 
 def test_text_holds_no_keys_so_only_offsets_find_its_records(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "text", None)
     assert found_in(writer, Matching.all_of(KeyIn([b"often"]))).blocks_read == 0
-    assert found_in(writer, AtOffsets(OffsetRanges([range(20, 23)]))).num_records == 2
+    assert found_in(writer, AtOffsets(OffsetRanges([range(20, 23)]))).records == 2
 
 
 def test_a_damaged_block_is_an_error_and_not_a_record_less(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_random_keys_are_found_in_random_archives(tmp_path: Path) -> None:
         keys = {key for key in rng.sample(pool, 3) if key is not None} or {b"x"}
         found = found_in(writer, Matching.all_of(KeyIn([*keys])))
         expected = [record.offset for record in writer.records if record.key in keys]
-        assert [offset for each in found.offsets for offset in each] == expected
+        assert [offset for each in found.ranges for offset in each] == expected

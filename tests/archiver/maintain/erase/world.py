@@ -12,13 +12,10 @@ from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, NoLog
 from archiver.errors import Fenced
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.contents.data import data_in, opened_blocks
-from archiver.maintain.contents.keys import NO_KEYS, RewriteKeys
-from archiver.maintain.contents.merge import erased_in
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.running import erase_in
-from archiver.maintain.erase.search import FoundRecords, Wanted, find_records, read_chunks
-from archiver.maintain.sweep import read_chain
+from archiver.maintain.erase import ErasedPartition, Wanted, erase_in, find_records, read_chunks
+from archiver.maintain.gc import read_chain
+from archiver.maintain.rewrite.chunks import NO_KEYS, OffsetRanges, RewriteKeys, data_in, opened_blocks
+from archiver.maintain.rewrite.encode import erased_in
 from index_format import marker as markers
 from index_format.blocks import decode_block
 from index_format.chunk_index import ERASED, Gap
@@ -93,9 +90,9 @@ class EraseWorld(World):
         clock = self.hours * 3600
         return Driver(self.store, NoLog(), lambda attempt, cause: None, lambda: True, clock=lambda: clock)
 
-    def found(self, wanted: Wanted) -> FoundRecords:
+    def found(self, wanted: Wanted) -> ErasedPartition:
         """What there is to erase."""
-        chain = read_chain(self.store, "topic", self.keys.folder, self.keys.partition)
+        chain = read_chain(self.store, self.keys)
         assert chain is not None
         return find_records(self.store, chain, wanted, MAX, self.rewrite_keys.keyring)
 
@@ -148,7 +145,7 @@ class EraseWorld(World):
 
     def archived(self) -> tuple[dict[int, Record], set[int]]:
         """Records by offset, and the offsets that are called erased."""
-        chain = read_chain(self.store, "topic", self.keys.folder, self.keys.partition)
+        chain = read_chain(self.store, self.keys)
         assert chain is not None
         data_of = data_in(self.store, self.keys, self.rewrite_keys.keyring)
         records, called = dict[int, Record](), set[int]()

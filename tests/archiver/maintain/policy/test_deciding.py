@@ -1,12 +1,13 @@
 """Which topics are maintained, and when a rewrite is worth it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from archiver.maintain.policy.deciding import (
+from archiver.maintain.policy import (
     MaintenancePolicy,
     is_compaction_due,
     is_prune_due,
@@ -15,8 +16,7 @@ from archiver.maintain.policy.deciding import (
     runs_of_a_round,
     worth,
 )
-from archiver.maintain.rewrite.planning import PartitionPlan
-from archiver.maintain.rewrite.pruning import Keep, PrunePlan
+from archiver.maintain.prune import Keep, PartitionPruning
 from blockgz.config.model import RunConfig
 from index_format.chunk_index import Encryption, WrappedKey
 from index_format.encryption import CIPHER
@@ -70,9 +70,11 @@ def test_an_archiver_that_encrypts_compacts_what_it_encrypted(tmp_path: Path) ->
         assert not rules.compaction.keys.encrypts_all
 
 
-def plan(going: int, left: int, retired: int) -> PartitionPlan:
+def plan(going: int, left: int, retired: int) -> PartitionPruning:
     keys = LAYOUTS["topic"](TopicFolder("orders"), 0)
-    return PartitionPlan(keys, PrunePlan(10, 1, 1, going), 1, 1, left, 20, retired)
+    marker: Any = SimpleNamespace(num_bytes=going + left, retired=(None,) * retired)
+    gone: Any = SimpleNamespace(bytes=going)
+    return PartitionPruning(keys, marker, [gone])
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.policy import maintainer
-from archiver.maintain.policy.deciding import MaintenancePolicy
-from archiver.maintain.policy.maintainer import Maintainer, MaintenanceContext
+from archiver.maintain import policy
+from archiver.maintain.policy import Maintainer, MaintenanceContext, MaintenancePolicy
 from archiver.monitor.snapshot import MaintenanceSnapshot
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, StoreError
@@ -105,7 +104,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
             assert event == "not_maintained"
             told.append(keys)
 
-    monkeypatch.setattr(maintainer, "log", Log())
+    monkeypatch.setattr(policy, "log", Log())
     yield told
 
 

@@ -16,19 +16,18 @@ from archiver.commit.driver import Driver, NoLog
 from archiver.commit.recovery import last_folder, name_successors, take_over, take_over_last
 from archiver.errors import Diverged, Fenced, FolderClosed, RewriteOvertaken, UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.compact.planning import plan_compaction
-from archiver.maintain.compact.running import Compacted, Room
-from archiver.maintain.compact.running import carry_out as compact
-from archiver.maintain.contents.compact import Compaction
-from archiver.maintain.contents.merge import MergeLimits
+from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction, PlannedCompaction
+from archiver.maintain.gc import plan_sweep
+from archiver.maintain.planned import Ended
+from archiver.maintain.prune import Below
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
 from archiver.maintain.repair.salvage import plan_salvage
-from archiver.maintain.rewrite.committing import Change, commit
+from archiver.maintain.rewrite.commit import Change, commit
+from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome, begin
-from archiver.maintain.rewrite.pruning import Below
-from archiver.maintain.sweep import plan_sweep, sweep
+from archiver.maintain.throttle import Pace
 from blockgz.archive.archive import Archive
 from blockgz.archive.follow import Followed, Follower
 from blockgz.archive.lookup import Found, look_up_all
@@ -171,10 +170,11 @@ def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, mon
     driver, buffers, done = (
         Driver(world.store, NoLog(), no_wait, lambda: True),
         BufferFolder(tmp_path),
-        list[Compacted](),
+        list[Ended[PartitionCompaction]](),
     )
-    while plans := plan_compaction(world.store, None, compaction, driver, MAX).partitions:
-        compact(world.store, plans, compaction, driver, Room(buffers, MAX, MAX), done.append)
+    compactor = Compactor(Pace(world.store, driver), compaction, buffers, MAX, MAX)
+    while plans := PlannedCompaction(world.store, None, compaction, driver, MAX, lambda plans: ()).partitions:
+        done += map(compactor.compact, plans)
     buffers.close()
     assert done and all(each.outcome is Outcome.COMMITTED for each in done)
     assert world.read().records == {n: LOG.records[n].value for n in range(20)} | values(world.log, 20)
@@ -624,7 +624,7 @@ def collect(world: Cluster) -> None:
     world.store.now += GRACE
     plan = plan_sweep(world.store, (), GRACE)
     assert not plan.problems
-    sweep(world.store, plan, lambda _: None)
+    plan.carry_out()
 
 
 @pytest.mark.parametrize("make", [usual, cut])

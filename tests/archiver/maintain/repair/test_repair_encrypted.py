@@ -9,12 +9,12 @@ import pytest
 
 from archiver.commit.sealing import Sealing
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
+from archiver.maintain.gc import plan_sweep
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
-from archiver.maintain.sweep import plan_sweep, sweep
 from blockgz.archive.archive import Archive
 from blockgz.archive.selection import scan
 from blockgz.encryption.keyring import load_keyring
@@ -149,7 +149,7 @@ def test_garbage_is_told_from_what_is_committed(vault: Vault, keys: str) -> None
     vault.store.now += 10 * SHORTEST_GRACE_SECONDS
     plan = plan_sweep(vault.store, (), SHORTEST_GRACE_SECONDS)
     assert not plan.problems
-    sweep(vault.store, plan, lambda _: None)
+    plan.carry_out()
     gone = before - set(vault.store.bodies())
     assert sorted(key.rpartition("/")[2] for key in gone) == [
         "00000000000000000010.gz.enc",

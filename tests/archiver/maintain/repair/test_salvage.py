@@ -16,10 +16,10 @@ from archiver.commit.commit import commit_chunk, commit_progress
 from archiver.commit.operations import CompareAndSwap
 from archiver.commit.recovery import take_over
 from archiver.errors import Fenced, SalvageRefused
+from archiver.maintain.gc import plan_sweep
 from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
-from archiver.maintain.sweep import plan_sweep, sweep
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
@@ -255,7 +255,7 @@ def collect(world: World) -> set[str]:
     world.store.now += GRACE
     plan = plan_sweep(world.store, (), GRACE)
     assert not plan.problems
-    sweep(world.store, plan, lambda _: None)
+    plan.carry_out()
     return {found.name.key for found in plan.garbage}
 
 
@@ -292,7 +292,7 @@ def collected_around(number: int) -> World:
         world.store.now += GRACE
         plan = plan_sweep(world.store, (), GRACE)
         answer = request()
-        sweep(world.store, plan, lambda _: None)
+        plan.carry_out()
         return answer
 
     world.store.dying = dying  # type: ignore[method-assign]

@@ -11,16 +11,15 @@ from moto import mock_aws
 from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
-from archiver.maintain.contents.chunks import RewrappedChunk
-from archiver.maintain.contents.keys import RewriteKeys
+from archiver.maintain.gc import plan_sweep
+from archiver.maintain.planned import Ended
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget
 from archiver.maintain.repair.plan import carry_out as carry_out_repair
-from archiver.maintain.rewrap.planning import RewrapPlans, plan_rewrapping
-from archiver.maintain.rewrap.running import Rewrapped, carry_out, check_rewrapped, rewrapped_contents
+from archiver.maintain.rewrap import PartitionRewrapping, PlannedRewrapping, check_rewrapped, rewrapped_contents
+from archiver.maintain.rewrite.chunks import RewrappedChunk, RewriteKeys
 from archiver.maintain.rewrite.intent import Outcome
-from archiver.maintain.rewrite.replacing import chunks_of
-from archiver.maintain.sweep import plan_sweep, sweep
+from archiver.maintain.rewrite.replace import chunks_of
 from blockgz.encryption.key_service import ServiceKey
 from blockgz.encryption.keyring import Keyring, load_keyring
 from index_format import objects
@@ -36,14 +35,14 @@ GRACE = 3600.0
 BOTH = Keyring([key_of(1), key_of(2)])
 
 
-def planned(world: EraseWorld, keyring: Keyring = BOTH) -> RewrapPlans:
-    return plan_rewrapping(world.store, None, keyring, world.maintainer())
+def planned(world: EraseWorld, keyring: Keyring = BOTH) -> PlannedRewrapping:
+    return PlannedRewrapping(world.store, None, keyring, world.maintainer())
 
 
-def rewrapped(world: EraseWorld, keyring: Keyring = BOTH) -> list[Rewrapped]:
-    done = list[Rewrapped]()
-    carry_out(planned(world, keyring).partitions, keyring, world.maintainer(), done.append)
-    return done
+def rewrapped(world: EraseWorld, keyring: Keyring = BOTH) -> list[Ended[PartitionRewrapping]]:
+    command = planned(world, keyring)
+    command.carry_out()
+    return list(command.ended.values())
 
 
 def key_ids(world: EraseWorld) -> set[str]:
@@ -66,7 +65,7 @@ def collect(world: EraseWorld) -> None:
         world.store.now += 2 * GRACE
         plan = plan_sweep(world.store, [], GRACE, wait=lambda attempt, cause: None)
         assert not plan.problems
-        sweep(world.store, plan, lambda _: None)
+        plan.carry_out()
 
 
 def read_with(world: EraseWorld, keyring: Keyring) -> None:
@@ -86,8 +85,8 @@ def test_the_old_key_is_not_needed_once_the_old_indexes_are_gone(chunks: int, tm
     assert [each.outcome for each in rewrapped(world)] == [Outcome.COMMITTED]
     assert data_in(world) == data
     read_with(world, Keyring([key_of(2)]))
-    assert planned(world).partitions == ()
-    assert planned(world, Keyring([key_of(2)])).problems == ()
+    assert planned(world).partitions == []
+    assert planned(world, Keyring([key_of(2)])).problems == []
     collect(world)
     assert key_ids(world) == {key_of(2).id}
     read_with(world, Keyring([key_of(2)]))
@@ -114,7 +113,7 @@ def test_who_has_the_newest_key_already_is_left_alone(tmp_path: Path) -> None:
     world = encrypted_world(random.Random(2), 70, keys_in(tmp_path, 1))
     before = world.store.bodies()
     plan = planned(world, Keyring([key_of(2), key_of(1)]))
-    assert (plan.partitions, plan.untouched, plan.problems) == ((), 1, ())
+    assert (plan.partitions, plan.untouched, plan.problems) == ([], 1, [])
     assert world.store.bodies() == before
 
 
@@ -124,7 +123,7 @@ def test_without_the_old_key_nothing_is_changed(tmp_path: Path) -> None:
     plan = planned(world, Keyring([key_of(2)]))
     (problem,) = plan.problems
     assert isinstance(problem.error, KeyMissing) and key_of(1).id in problem.error.why
-    assert (plan.partitions, world.store.bodies()) == ((), before)
+    assert (plan.partitions, world.store.bodies()) == ([], before)
 
 
 @pytest.mark.parametrize("half", [0.0, 0.5])

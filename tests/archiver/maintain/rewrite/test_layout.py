@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from archiver.maintain.contents.chunks import ErasedRun
-from archiver.maintain.rewrite.layout import NewCatalog, OldCatalog, new_catalogs
+from archiver.maintain.rewrite.chunks import ErasedRun
+from archiver.maintain.rewrite.replace import NewCatalog, OldCatalog, new_catalogs
 from index_format import marker as markers
 from index_format.chunk_index import ERASED, Gap
 from index_format.marker import ChunkCatalog, ChunkEntry, decode_catalog, encode, reference_to

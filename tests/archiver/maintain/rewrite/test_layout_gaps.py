@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from archiver.maintain.contents.chunks import ErasedRun, OldChunk
-from archiver.maintain.rewrite.layout import apart_from_gaps
+from archiver.maintain.rewrite.chunks import ErasedRun, OldChunk
+from archiver.maintain.rewrite.replace import apart_from_gaps
 from index_format.chunk_index import Gap
 from tests.archiver.maintain.contents.random_chunks import Partition
 

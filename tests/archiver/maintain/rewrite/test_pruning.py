@@ -12,8 +12,8 @@ from archiver.commit.objects import Held, try_swap
 from archiver.commit.operations import CompareAndSwap
 from archiver.commit.recovery import take_over
 from archiver.errors import RewriteRefused
+from archiver.maintain.prune import Keep, prunable, prune
 from archiver.maintain.rewrite.intent import LEASE_MS, Outcome
-from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
 from archiver.maintain.rewrite.tree import find_run, level_1_lists
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Marker, Retired, Rewriting, decode_marker
@@ -49,30 +49,30 @@ THREE = [reference(0, 10, newest=5), reference(10, 20, newest=3), reference(20, 
 
 
 @pytest.mark.parametrize(
-    ("keep", "plan"),
+    ("keep", "going"),
     [
-        (Keep(since_ms=5), None),
-        (Keep(since_ms=6), PrunePlan(20, 4, 20, 200)),
-        (Keep(since_ms=10), PrunePlan(30, 6, 30, 300)),
-        (Keep(newest_bytes=350), None),
-        (Keep(newest_bytes=250), PrunePlan(10, 2, 10, 100)),
-        (Keep(newest_bytes=249), PrunePlan(10, 2, 10, 100)),
-        (Keep(newest_bytes=0), PrunePlan(30, 6, 30, 300)),
+        (Keep(since_ms=5), []),
+        (Keep(since_ms=6), THREE[:2]),
+        (Keep(since_ms=10), THREE),
+        (Keep(newest_bytes=350), []),
+        (Keep(newest_bytes=250), THREE[:1]),
+        (Keep(newest_bytes=249), THREE[:1]),
+        (Keep(newest_bytes=0), THREE),
     ],
 )
-def test_whole_catalogs_go_as_long_as_enough_stays(keep: Keep, plan: PrunePlan | None) -> None:
-    assert prune_plan(THREE, 350, keep) == plan
+def test_whole_catalogs_go_as_long_as_enough_stays(keep: Keep, going: list[CatalogReference]) -> None:
+    assert prunable(THREE, 350, keep) == going
 
 
 def test_an_erased_catalog_goes_with_its_neighbours() -> None:
     erased = replace(reference(0, 10, newest=-1), num_records=0, num_chunks=0, bytes=0)
-    assert prune_plan([erased, *THREE[1:]], 250, Keep(since_ms=4)) == PrunePlan(20, 2, 10, 100)
+    assert prunable([erased, *THREE[1:]], 250, Keep(since_ms=4)) == [erased, THREE[1]]
 
 
 def test_what_has_no_timestamp_has_no_age() -> None:
     undated = reference(10, 20, newest=-1)
-    assert prune_plan([THREE[0], undated, THREE[2]], 350, Keep(since_ms=100)) == PrunePlan(10, 2, 10, 100)
-    assert prune_plan([undated], 350, Keep(newest_bytes=100)) == PrunePlan(20, 2, 10, 100)
+    assert prunable([THREE[0], undated, THREE[2]], 350, Keep(since_ms=100)) == THREE[:1]
+    assert prunable([undated], 350, Keep(newest_bytes=100)) == [undated]
 
 
 def test_one_of_time_and_size_says_what_stays() -> None:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from archiver.commit.operations import Protocol
-from archiver.maintain.contents.chunks import ErasedRun, Item, NewChunk, OldChunk
+from archiver.maintain.prune import prune
+from archiver.maintain.rewrite.chunks import ErasedRun, Item, NewChunk, OldChunk
 from archiver.maintain.rewrite.intent import LEASE_MS, Outcome
-from archiver.maintain.rewrite.pruning import prune
-from archiver.maintain.rewrite.replacing import Rewrite, rewrite
+from archiver.maintain.rewrite.replace import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import Run, find_run
 from index_format.marker import Marker
 from tests.archiver.maintain.rewrite.test_pruning import KEYS, run, store_of_chunks

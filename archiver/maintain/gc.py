@@ -1,4 +1,4 @@
-"""Garbage collection of an archive: what to delete is found out and shown first, then deleted (see `garbage`)."""
+"""Collect garbage: list an archive, read its markers, and delete what `garbage` lets go."""
 
 import dataclasses
 import uuid
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,35 +17,40 @@ from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.lost_markers import refuse_lost_marker
 from archiver.maintain.garbage import (
     DELETION_ORDER,
+    SHORTEST_GRACE_SECONDS,
     Chain,
+    DatedObject,
     Found,
+    booked,
     catalogs_in_doubt,
+    dated_config,
     entries_in_doubt,
     find_dead,
-    may_meet_a_gap,
-    spared,
-)
-from archiver.maintain.maintained import booked, find_dead_maintained, guarded_gaps, keep_books
-from archiver.maintain.old_tables import (
-    DatedObject,
-    dated_config,
+    find_dead_maintained,
     find_pruned,
     find_superfluous,
     group_table,
+    guarded_gaps,
+    keep_books,
+    may_meet_a_gap,
     oldest_record,
+    spared,
     spared_for_groups,
 )
-from archiver.maintain.orphans import held_offsets
-from archiver.maintain.partitions import REQUESTS_AT_ONCE, Problem
-from blockgz.errors import NotInArchive
+from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem
+from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
 from blockgz.topic_patterns import TopicSelection, nothing_matches
+from blockgz.units import bytes_text
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import Gap
+from index_format.ancestor.index import decode_old_index
+from index_format.ancestor.members import MemberScanner, Scanned
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
 from index_format.errors import BlockgzError, FormatError, MalformedObject
 from index_format.keys import (
+    ENCRYPTED_SUFFIX,
     INDEX_SUFFIX,
     LAYOUTS,
     SEED_INDEX_SUFFIX,
@@ -64,6 +69,95 @@ from index_format.keys import (
     topic_of,
 )
 from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry, Floor, Marker, ReferenceCatalog
+from index_format.rebuild import blocks_of, scan_frames
+
+READ_BYTES = 4 * 1024 * 1024
+
+
+def held_offsets(
+    store: ToolStore, keys: PartitionKeys, asked: Iterable[Found], listed: Iterable[Found]
+) -> dict[str, list[range]]:
+    """Key -> offsets between which each object holds records; those that nothing can be said of are left out.
+
+    `listed` is everything there is of the partition, for the indexes.
+    """
+    asked = list(asked)
+    numbers = {found.name.number for found in asked}
+    held: dict[str, list[range]] = {}
+    for found in listed:
+        if found.name.kind is ObjectKind.INDEX and found.name.number in numbers:
+            index = read_index(store, found.name.key)
+            if index is not None:
+                held[found.name.key] = held[keys.chunks + index.data.name] = offsets_of(index)
+    for found in asked:
+        if found.name.kind is ObjectKind.DATA and found.name.key not in held:
+            scanned = _scanned_offsets(store, found)
+            if scanned is not None:
+                held[found.name.key] = scanned
+    by_stem = {found.name.stem: held[found.name.key] for found in asked if found.name.key in held}
+    for found in asked:
+        if found.name.kind is ObjectKind.ANCESTOR_INDEX and found.name.stem in by_stem:
+            held[found.name.key] = by_stem[found.name.stem]
+    return held
+
+
+def read_index(store: ToolStore, key: str) -> ChunkIndex | None:
+    """The index under a key; None where it is gone or damaged."""
+    stored = store.get(key)
+    try:
+        return objects.decode(stored.body, ChunkIndex, key) if stored is not None else None
+    except FormatError:
+        return None
+
+
+def offsets_of(index: ChunkIndex) -> list[range]:
+    """Between which offsets a chunk holds records: those of its blocks, without the gaps inside it."""
+    blocks = [range(block.first_record_offset, block.last_record_offset + 1) for block in index.blocks]
+    return [piece for block in blocks for piece in _without(block, index.gaps)]
+
+
+def scan(store: ToolStore, key: ObjectKey, size: int, max_block_bytes: int) -> Iterator[Scanned]:
+    """The members or frames of a data object of `size` bytes."""
+    if key.key.endswith(".zst"):
+        yield from scan_frames(store.get_range(key.key, 0, size), max_block_bytes)
+        return
+    scanner = MemberScanner(max_block_bytes)
+    for piece in pieces(store, key.key, size):
+        yield from scanner.feed(piece)
+    yield from scanner.finish()
+
+
+def pieces(store: ToolStore, key: str, size: int) -> Iterator[bytes]:
+    """An object of `size` bytes, a few MiB at a time."""
+    for start in range(0, size, READ_BYTES):
+        yield store.get_range(key, start, min(size, start + READ_BYTES))
+
+
+def _scanned_offsets(store: ToolStore, found: Found) -> list[range] | None:
+    key = found.name
+    if key.key.endswith(ENCRYPTED_SUFFIX):
+        return None
+    sidecar = store.get(key.stem + INDEX_SUFFIX)
+    try:
+        if sidecar is not None:
+            counted = decode_old_index(sidecar.body, key.key, key.number)
+            return [range(block.first_offset, block.next_offset) for block in counted]
+        form = "arrow" if ".arrows." in key.key else "json"
+        blocks = blocks_of(scan(store, key, found.listed.size, DEFAULT_MAX_BLOCK_BYTES), form)
+    except FormatError:
+        return None
+    return [range(block.first_record_offset, block.last_record_offset + 1) for block in blocks]
+
+
+def _without(span: range, gaps: Sequence[Gap]) -> Iterator[range]:
+    start = span.start
+    for gap in gaps:
+        if start < gap.start < span.stop:
+            yield range(start, gap.start)
+        if gap.start < span.stop and gap.end > start:
+            start = gap.end
+    if start < span.stop:
+        yield range(start, span.stop)
 
 
 class FloorObject(NamedTuple):
@@ -88,23 +182,31 @@ class Garbage(NamedTuple):
     old_floors: Sequence[FloorObject] = ()
 
 
-@dataclass(frozen=True)
-class SweepPlan:
-    """What would be deleted."""
+@dataclass
+class PlannedSweep(PlannedCommand):
+    """A garbage collection of an archive."""
 
+    nothing = "nothing to delete"
+    undone = "nothing was deleted"
+    columns = ("topic", "partition", "what", "count", "size")
+    droppable = ("size",)
+
+    store: ToolStore
     garbage: tuple[Found, ...]
     leftovers: tuple[Leftover, ...]
-    problems: tuple[Problem, ...]
+    problems: list[Problem]
     spared: tuple[Found, ...] = ()
-    """What no marker leads to, and may hold records that a gap lists as lost."""
+    """Objects that no marker leads to, and that may hold records which a gap lists as lost."""
     tables: tuple[DatedObject, ...] = ()
-    """Tables of consumer groups that are thinned out, or of a time before the oldest record."""
+    """Tables of consumer groups that are thinned out, or older than the oldest record."""
     configs: tuple[DatedObject, ...] = ()
-    """Versions of topics' configurations of a time before the oldest record."""
+    """Versions of topics' configurations older than the oldest record."""
     floors: tuple[FloorObject, ...] = ()
-    """Stored before anything else is deleted of their partitions."""
+    """Floors that are stored before anything else is deleted of their partitions."""
     old_floors: tuple[FloorObject, ...] = ()
-    """Lower ones, which are deleted last."""
+    """Lower floors, which are deleted last."""
+    deleted: int | None = None
+    """Objects that were deleted, once the plan is carried out."""
 
     @property
     def count(self) -> int:
@@ -118,31 +220,118 @@ class SweepPlan:
 
     @property
     def bytes(self) -> int:
-        """What that frees, as far as the store tells."""
+        """Bytes freed, if the store reports sizes."""
         listed = [*(found.listed for found in self.garbage), *(each.listed for each in self.dated)]
         listed += [floor.listed for floor in self.old_floors if floor.listed is not None]
         return sum(each.size for each in listed) + sum(each.size or 0 for each in self.leftovers)
 
+    @property
+    def question(self) -> str | None:
+        """See PlannedCommand."""
+        return f"Delete {self.count:,} objects ({self.bytes:,} bytes)?" if self.count else None
 
-@dataclass(frozen=True)
-class SweepResult:
-    """What was deleted."""
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """See PlannedCommand."""
+        pieces: list[tuple[tuple[Cell, ...], int]] = []
+        for found in self.garbage:
+            name = found.name
+            pieces.append(((str(name.folder), name.partition, name.kind.value), found.listed.size))
+        for dated, what in ((self.tables, "group table"), (self.configs, "config")):
+            pieces += [((str(each.folder), None, what), each.listed.size) for each in dated]
+        for floor in self.old_floors:
+            keys = floor.keys
+            pieces.append(((str(keys.folder), keys.partition, "floor"), floor.listed.size if floor.listed else 0))
+        pieces += [((None, None, leftover.kind), leftover.size or 0) for leftover in self.leftovers]
+        sizes = defaultdict[tuple[Cell, ...], list[int]](list)
+        for kind, size in pieces:
+            sizes[kind].append(size)
+        if self.count:
+            sizes["all", None, ""] = [size for _, size in pieces]
+        return [(*kind, len(of_kind), bytes_text(sum(of_kind))) for kind, of_kind in sizes.items()]
 
-    deleted: int
-    problems: tuple[Problem, ...]
+    def notes(self) -> list[str]:
+        """See PlannedCommand."""
+        if not self.spared:
+            return []
+        partitions = sorted({f"{found.name.folder}:{found.name.partition}" for found in self.spared})
+        return [
+            f"{len(self.spared):,} objects of dead writers are kept, because they may hold records that a gap "
+            f"lists as lost; to recover them: archiver repair salvage {' '.join(partitions)}"
+        ]
+
+    def carry_out(self) -> None:
+        """Delete what was planned, however old the plan is."""
+        store, num_attempted = self.store, 0
+        problems = _store_floors(store, self.floors)
+        without_floor = {floor.keys.home for floor in self.floors if floor.key in {each.where for each in problems}}
+        garbage = [each for each in self.garbage if not any(each.name.key.startswith(home) for home in without_floor)]
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="delete") as pool:
+
+            def delete(keys: Sequence[str]) -> None:
+                nonlocal num_attempted
+                outcomes = pool.map(_outcome, [partial(store.delete, key) for key in keys])
+                problems.extend(_problems(keys, outcomes))
+                num_attempted += len(keys)
+
+            for kind in DELETION_ORDER:
+                failed = {problem.where for problem in problems}
+                spared = {_chunk_of(found.name) for found in garbage if found.name.key in failed}
+                of_kind = (each.name for each in garbage if each.name.kind is kind)
+                delete([name.key for name in of_kind if _chunk_of(name) not in spared])
+            delete([each.listed.key for each in self.dated])
+            delete([floor.key for floor in self.old_floors if floor.keys.home not in without_floor])
+            outcomes = pool.map(_outcome, [partial(store.discard, leftover) for leftover in self.leftovers])
+            problems += _problems([leftover.key for leftover in self.leftovers], outcomes)
+        self.deleted = num_attempted + len(self.leftovers) - (len(problems) - len(without_floor))
+        self.problems += problems
+
+    def summary(self) -> str | None:
+        """See PlannedCommand."""
+        return None if self.deleted is None else f"deleted {self.deleted:,} of {self.count:,}"
+
+    def as_json(self, *, dry_run: bool) -> dict[str, Any]:
+        """See PlannedCommand; bytes are null if the store does not report them."""
+
+        def entry(listed: ListedObject | Leftover, **fields: Any) -> dict[str, Any]:
+            named = {**fields, "key": listed.key, "bytes": listed.size}
+            return named | {"modified_ms": round(listed.modified * 1000)}
+
+        return {
+            "dry_run": dry_run,
+            "planned": self.count,
+            "bytes": self.bytes,
+            "deleted": self.deleted or 0,
+            "garbage": [
+                entry(
+                    each.listed, kind=each.name.kind.value, topic=str(each.name.folder), partition=each.name.partition
+                )
+                for each in self.garbage
+            ],
+            "group_tables": [entry(each.listed, topic=str(each.folder)) for each in self.tables],
+            "topic_configs": [entry(each.listed, topic=str(each.folder)) for each in self.configs],
+            "floors": [{"key": e.key, "bytes": e.listed.size if e.listed else None} for e in self.old_floors],
+            "leftovers": [entry(each, kind=each.kind) for each in self.leftovers],
+            "spared": [{"key": found.name.key, "bytes": found.listed.size} for found in self.spared],
+        }
 
 
 def plan_sweep(
     store: ToolStore, patterns: Sequence[str], grace: float, *, keeps_books: bool = True, wait: Wait | None = None
-) -> SweepPlan:
-    """Everything that `garbage` lets go, of all topics or of those that the patterns select; `grace` in seconds.
+) -> PlannedSweep:
+    """Plan to delete everything that `garbage` lets go, of all topics or of the patterns'; `grace` in seconds.
 
-    Of partitions that are rewritten the marker is brought up to date (see `maintained`), unless not `keeps_books`:
-    then the plan is made as if it had been.
+    The markers of partitions that are rewritten are brought up to date (see `keep_books`); unless `keeps_books`, the
+    plan is made as if they had been. Raises UsageError for too short a grace.
 
     Raises NoArchiveThere, NotInArchive for a name that is not in the archive, and what keeps the listing from being
     read. Trouble with one partition is a problem of the plan, and nothing of that partition is deleted.
     """
+    if grace < SHORTEST_GRACE_SECONDS:
+        raise UsageError(
+            f"--grace of {grace:g} s is too short",
+            why="listings may lag and readers may be active, so nothing younger than an hour is deleted",
+            remedy="give 1h or more; the default is 7d",
+        )
     layout = layout_of(store)
     now = store.clock()
     selection = TopicSelection(patterns) if patterns else None
@@ -166,40 +355,17 @@ def plan_sweep(
         problems.append(Problem("leftovers", error))
     _check_names(selection, topics, store)
     superfluous = find_superfluous(beside.tables, collector.oldest, now=now, grace=grace)
-    return SweepPlan(
+    return PlannedSweep(
+        store,
         garbage=tuple(found for each in garbage for found in each.dead),
         leftovers=tuple(leftovers),
-        problems=tuple(problems),
+        problems=problems,
         spared=tuple(found for each in garbage for found in each.spared),
         tables=tuple(spared_for_groups(store, layout, beside.tables, superfluous)),
         configs=tuple(find_pruned(beside.configs, collector.oldest, now=now, grace=grace)),
         floors=tuple(floor for each in garbage for floor in each.floors),
         old_floors=tuple(floor for each in garbage for floor in each.old_floors),
     )
-
-
-def sweep(store: ToolStore, plan: SweepPlan, on_deleted: Callable[[int], None]) -> SweepResult:
-    """Carry a plan out, however old it is; `on_deleted` gets the number of objects that are newly gone."""
-    num_attempted = 0
-    problems = _store_floors(store, plan.floors)
-    without_floor = {floor.keys.home for floor in plan.floors if floor.key in {each.where for each in problems}}
-    garbage = [found for found in plan.garbage if not any(found.name.key.startswith(home) for home in without_floor)]
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="delete") as pool:
-        for kind in DELETION_ORDER:
-            failed = {problem.where for problem in problems}
-            spared = {_chunk_of(found.name) for found in garbage if found.name.key in failed}
-            keys = [each.name.key for each in garbage if each.name.kind is kind and _chunk_of(each.name) not in spared]
-            problems += _problems(keys, pool.map(_outcome, [partial(store.delete, key) for key in keys]), on_deleted)
-            num_attempted += len(keys)
-        keys = [each.listed.key for each in plan.dated]
-        keys += [floor.key for floor in plan.old_floors if floor.keys.home not in without_floor]
-        problems += _problems(keys, pool.map(_outcome, [partial(store.delete, key) for key in keys]), on_deleted)
-        num_attempted += len(keys)
-        keys = [leftover.key for leftover in plan.leftovers]
-        outcomes = pool.map(_outcome, [partial(store.discard, leftover) for leftover in plan.leftovers])
-        problems += _problems(keys, outcomes, on_deleted)
-    not_deleted = len(problems) - len(without_floor)
-    return SweepResult(num_attempted + len(keys) - not_deleted, tuple(problems))
 
 
 def _store_floors(store: ToolStore, floors: Sequence[FloorObject]) -> list[Problem]:
@@ -221,14 +387,8 @@ def _outcome(action: Callable[[], object]) -> BlockgzError | None:
     return None
 
 
-def _problems(
-    keys: Iterable[str], outcomes: Iterable[BlockgzError | None], on_deleted: Callable[[int], None]
-) -> Iterator[Problem]:
-    for key, error in zip(keys, outcomes, strict=True):
-        if error is None:
-            on_deleted(1)
-        else:
-            yield Problem(key, error)
+def _problems(keys: Iterable[str], outcomes: Iterable[BlockgzError | None]) -> list[Problem]:
+    return [Problem(key, error) for key, error in zip(keys, outcomes, strict=True) if error is not None]
 
 
 def _chunk_of(name: ObjectKey) -> tuple[str, int, int]:
@@ -391,9 +551,8 @@ class _Collector:
         return Garbage(going, kept, [FloorObject(chain.keys, floor)] if is_new else [], lower)
 
 
-def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: int) -> Chain | None:
-    """The chain as the marker is now; None without a marker. Raises a FormatError where it cannot be trusted."""
-    keys = LAYOUTS[layout](folder, partition)
+def read_chain(store: ToolStore, keys: PartitionKeys) -> Chain | None:
+    """Return the chain as the marker is now; None without a marker. Raises a FormatError if it cannot be trusted."""
     marker = read_current(store, keys)
     return None if marker is None else follow(store, keys, marker)
 

@@ -1,113 +1,136 @@
-"""The report of an erase: which records were erased by offset and digest, and whether anything still holds them."""
+"""Tell whether an erase is complete: whether anything in the archive still holds what its report names."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
 
 import msgspec
 
+from archiver.commit.archive import archive_info, layout_of
 from archiver.commit.lost_markers import claimed_partitions
-from archiver.maintain.contents.merge import erased_in
-from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.search import AtOffsets, FoundRecords, find_records, read_chunks
+from archiver.errors import RewriteRefused
+from archiver.maintain.erase import (
+    COMPLETION_FORMAT,
+    LAYOUT,
+    AtOffsets,
+    ErasedPartition,
+    EraseReport,
+    find_records,
+    read_chunks,
+)
 from archiver.maintain.garbage import Chain, Found
-from archiver.maintain.sweep import read_chain
+from archiver.maintain.gc import read_chain
+from archiver.maintain.planned import Cell, Problem
+from archiver.maintain.rewrite.chunks import OffsetRanges
+from archiver.maintain.rewrite.encode import erased_in
 from blockgz.errors import NotInArchive, UsageError
+from blockgz.signing import check_signature, signature_of
 from blockgz.store.writer import Leftover, ToolStore
+from blockgz.units import timestamp_text
 from index_format import marker as markers
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ERASED
 from index_format.errors import BlockgzError, KeyMissing
-from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, parse_key, parse_topic_folder
-from index_format.objects import Count, Offset, Sha256, Timestamp
-
-ERASE_FORMAT: Final = "block-gzip-erase-report"
-COMPLETION_FORMAT = "block-gzip-erase-completion"
-"""Of what `archiver erase --status` writes to --report."""
-LAYOUT = "topic"
-"""The only one in which records are erased."""
+from index_format.keys import ObjectKind, PartitionKeys, parse_key
 
 
-class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """What was to be erased in one partition's folder; it says nothing of the records' content."""
+class EraseStatus:
+    """How far an erase is: what its report names, and what of it is still in the archive."""
 
-    topic: str
-    """`orders`, or `orders~2` for the second incarnation."""
-    partition: Count
-    records: Count
-    offsets: tuple[tuple[Offset, Offset], ...]
-    """Ranges [from, to) of the records' offsets."""
-    content: Sha256
-    positions: Sha256
-    chunks: Count
-    bytes: Count
-    """Of the chunks that held them, as stored."""
-    blocks_read: Count
-    blocks: Count
-    error: str | None = None
-    """Why not all of them were erased."""
+    columns = ("topic", "partition", "records", "not erased", "retired catalogs", "objects left", "state")
+    droppable = ("retired catalogs",)
 
-    def __post_init__(self) -> None:
-        if any(start >= end for start, end in self.offsets):
-            raise ValueError(f"a range of offsets of {self} is empty")
-        if sum(end - start for start, end in self.offsets) != self.records:
-            raise ValueError(f"{self} has {self.records} records and other offsets")
+    def __init__(self, store: ToolStore, path: Path, key: Path | None) -> None:
+        """Read the report, which must be signed by the key if one is given, and search the archive.
 
-    @classmethod
-    def of(cls, found: FoundRecords, error: str | None = None) -> "ErasedPartition":
-        return cls(
-            topic=str(found.keys.folder),
-            partition=found.keys.partition,
-            records=found.num_records,
-            offsets=tuple((each.start, each.stop) for each in found.offsets),
-            content=found.content,
-            positions=found.positions,
-            chunks=found.num_chunks,
-            bytes=found.num_bytes,
-            blocks_read=found.blocks_read,
-            blocks=found.blocks,
-            error=error,
-        )
+        Raises UsageError for another file or archive, MalformedObject for a wrong signature.
+        """
+        body, self._report = read_report(path)
+        self.is_signature_unchecked = key is None and signature_of(path).exists()
+        if key is not None:
+            check_signature(body, path, key)
+        elif self._report.signed and not self.is_signature_unchecked:
+            raise UsageError(
+                f"{path} was signed, but {signature_of(path)} is missing", remedy="restore both files from a safe copy"
+            )
+        self._store, self._sha256 = store, hashlib.sha256(body).hexdigest()
+        self._archive_id = archive_info(store, layout_of(store)).archive_id
+        if self._report.archive_id != self._archive_id:
+            raise UsageError(
+                f"{path} is the report of another archive",
+                why=f"its archive_id is {self._report.archive_id}, that of {store.url} is {self._archive_id}",
+                remedy="check -a",
+            )
+        uploads = list(store.leftovers())
+        self.seen = list[tuple[ErasedPartition, Remains]]()
+        self.problems = [
+            Problem(
+                str(each),
+                RewriteRefused(
+                    "the erase did not search this partition",
+                    why=each.error,
+                    remedy="fix that, then run the same erase again with a new --report file",
+                ),
+            )
+            for each in self._report.not_searched
+        ]
+        for each in self._report.partitions:
+            try:
+                self.seen.append((each, remains_of(store, each, uploads)))
+            except BlockgzError as error:
+                self.problems.append(Problem(str(each), error))
+        self.is_complete = not self.problems and all(remains.is_complete for _, remains in self.seen)
+        self._at = round(store.clock() * 1000)
 
-    @property
-    def keys(self) -> PartitionKeys:
-        return LAYOUTS[LAYOUT](parse_topic_folder(self.topic), self.partition)
+    def as_json(self) -> dict[str, object]:
+        """Return the JSON contract of `archiver erase --status --json`, and of its --report file."""
+        return {
+            "format": COMPLETION_FORMAT,
+            "version": 1,
+            "archive": self._store.url,
+            "archive_id": self._archive_id,
+            "report_sha256": self._sha256,
+            "report_at": self._report.at,
+            "records": sum(each.records for each in self._report.partitions),
+            "complete": self.is_complete,
+            "at": self._at,
+            "partitions": [
+                {
+                    "topic": erased.topic,
+                    "partition": erased.partition,
+                    "complete": remains.is_complete,
+                    "not_erased": [(each.start, each.stop) for each in remains.not_erased],
+                    "retired": remains.retired,
+                    "rewriting": remains.is_rewriting,
+                    "unreached": remains.unreached,
+                }
+                for erased, remains in self.seen
+            ],
+            "problems": [each.as_json for each in self.problems],
+        }
 
-    def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}"
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """Return a row for each partition that has such records, or is not complete."""
+        return [
+            (
+                *(erased.topic, erased.partition, erased.records, remains.not_erased.num_offsets, remains.retired),
+                *(len(remains.unreached), "complete" if remains.is_complete else "not yet"),
+            )
+            for erased, remains in self.seen
+            if erased.records or not remains.is_complete
+        ]
 
-
-class NotSearched(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition of which nobody knows whether it holds such records."""
-
-    topic: str
-    partition: Count
-    error: str
-
-    @classmethod
-    def of(cls, keys: PartitionKeys, error: BlockgzError) -> "NotSearched":
-        return cls(topic=str(keys.folder), partition=keys.partition, error=error.reason)
-
-    def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}"
-
-
-class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON contract of `archiver erase --json` and `--report`."""
-
-    format: Literal["block-gzip-erase-report"] = ERASE_FORMAT
-    version: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
-    archive: str
-    archive_id: str
-    at: Timestamp
-    """When it was written, by the clock of the archive's store, in ms."""
-    dry_run: bool
-    partitions: tuple[ErasedPartition, ...]
-    """All that were searched, also where nothing was found: what was replaced or pruned before may hold records."""
-    not_searched: tuple[NotSearched, ...] = ()
-    signed: bool = False
-    """Whether a signature was written beside it, which must be there whenever it is read."""
+    def summary(self) -> list[str]:
+        """Return what the user can do next, or that nothing is left to do."""
+        if self.is_complete:
+            return [f"complete at {timestamp_text(self._at)}: nothing in the archive holds the records any more"]
+        lines = []
+        if any(len(remains.not_erased) for _, remains in self.seen):
+            lines.append("some records are not erased: run the same archiver erase again, with another --report")
+        if any(remains.retired or remains.is_rewriting or remains.unreached for _, remains in self.seen):
+            lines.append("not complete yet: run archiver gc, now and once the grace period of what is retired is over")
+        return lines
 
 
 def read_report(path: Path) -> tuple[bytes, EraseReport]:
@@ -143,7 +166,7 @@ class Remains:
 
 
 def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Leftover]) -> Remains:
-    """Looks whether the records are gone from the chain, and whether any object may still hold them.
+    """Return what of an erase is still in the archive: its records in the chain, or objects that may hold them.
 
     The marker is read, then the partition is listed, then the marker is read again and followed: what was retired
     before the listing, or is listed and not led to, may hold them. `uploads` are what `store.leftovers` gave before.
@@ -158,13 +181,12 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
         return Remains(OffsetRanges(), retired=0, is_rewriting=False, unreached=tuple(of_partition))
     before = markers.decode_marker(stored.body, keys.marker)
     listed = [Found(name, each) for each in store.list(keys.home) if (name := parse_key(LAYOUT, each.key)) is not None]
-    chain = read_chain(store, LAYOUT, keys.folder, keys.partition)
+    chain = read_chain(store, keys)
     if chain is None:
         raise _no_marker(keys)
-    offsets = OffsetRanges(range(start, end) for start, end in erased.offsets)
     maintenance = before.maintenance or markers.Maintenance()
     return Remains(
-        not_erased=_not_erased(store, chain, offsets),
+        not_erased=_not_erased(store, chain, erased.ranges),
         retired=sum(len(each.references) for each in maintenance.retired),
         is_rewriting=maintenance.rewriting is not None,
         unreached=(*_unreached(store, chain, listed), *_below_end(chain, uploads)),
@@ -200,7 +222,7 @@ def _not_erased(store: ToolStore, chain: Chain, offsets: OffsetRanges) -> Offset
     if not len(left):
         return left
     try:
-        return find_records(store, chain, AtOffsets(left), DEFAULT_MAX_BLOCK_BYTES).offsets
+        return find_records(store, chain, AtOffsets(left), DEFAULT_MAX_BLOCK_BYTES).ranges
     except KeyMissing:
         return left
 

@@ -1,9 +1,10 @@
-"""Applies a policy to the partitions of this process, in a thread of its own, and never in the way of archiving."""
+"""Prune and compact by policy the partitions that `archiver run` archives, in a thread of its own."""
 
+import dataclasses
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,28 +13,108 @@ from archiver.errors import Next, Situation, what_next
 from archiver.groups import seconds_to_round
 from archiver.ingest.buffer import BufferFolder
 from archiver.logs import LogEvent, log
-from archiver.maintain.compact.planning import PartitionPlan, key_missing, partition_plan
-from archiver.maintain.compact.running import Compacted, Room, carry_out
-from archiver.maintain.policy.deciding import (
-    MaintenancePolicy,
-    is_compaction_due,
-    is_prune_due,
-    num_small,
-    rewrite_bytes,
-    runs_of_a_round,
-)
-from archiver.maintain.rewrite import planning as pruning
+from archiver.maintain import compact, prune
+from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction
+from archiver.maintain.planned import name_of
+from archiver.maintain.prune import Keep, PartitionPruning
+from archiver.maintain.rewrite.chunks import RewriteKeys
+from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome, not_done
-from archiver.maintain.rewrite.pruning import prune
-from archiver.maintain.throttle import Throttle, ThrottledDriver, ThrottledRanges
+from archiver.maintain.throttle import Pace, Throttle, ThrottledDriver, ThrottledRanges
 from archiver.monitor.snapshot import MaintenanceKind, MaintenanceSnapshot
+from blockgz.config.model import RunConfig, parse_age, parse_bytes
 from blockgz.errors import ShuttingDown
 from blockgz.store.retry import TRIES_OF_COMMANDS, StoreBackoff
 from blockgz.store.writer import ToolStore
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from blockgz.topic_patterns import TopicRules, TopicSelection
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
-from index_format.marker import CatalogReference, Marker
+from index_format.marker import MAX_RETIRED, CatalogReference, Marker
+
+RETIRED_A_DOUBLING = 8
+RUNS_A_ROUND = 4
+REWRITE_SECONDS = 600
+"""One rewrite copies no more than the rate allows in this time, unless a single chunk has more."""
+
+
+@dataclass(frozen=True)
+class MaintenancePolicy:
+    """Which topics are pruned and compacted, and how."""
+
+    keep_seconds: TopicRules[float | None]
+    keep_bytes: TopicRules[int | None]
+    has_retention: bool
+    compacted: TopicSelection | None
+    """None: no topic is."""
+    compaction: Compaction
+    compact_chunks: int
+    """A partition with fewer small chunks in its catalogs is not compacted."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "MaintenancePolicy":
+        """As the configuration has it."""
+        return cls(
+            TopicRules(config.archive_retention, parse_age),
+            TopicRules(config.archive_retention_bytes, parse_bytes),
+            bool(config.archive_retention or config.archive_retention_bytes),
+            TopicSelection(config.compact) if config.compact else None,
+            Compaction(
+                MergeLimits(config.chunk_bytes // 2, config.chunk_bytes), keys=RewriteKeys.of(config.encrypt, None)
+            ),
+            config.compact_chunks,
+        )
+
+    def keeps(self, topic: str, clock: Callable[[], float]) -> list[Keep]:
+        """What of each partition stays; more than one where what is beyond any of them goes.
+
+        `clock`: the store's, in seconds: one of this machine that is wrong would prune what is new.
+        """
+        seconds, size = self.keep_seconds(topic), self.keep_bytes(topic)
+        by_age = [] if seconds is None else [Keep(since_ms=round((clock() - seconds) * 1000))]
+        return by_age if size is None else [*by_age, Keep(newest_bytes=size)]
+
+    def is_compacted(self, topic: str) -> bool:
+        return self.compacted is not None and bool(self.compacted([topic]))
+
+
+def worth(retired: int) -> int:
+    """How many times more a rewrite has to do where the marker lists so many retired ones, of 64 that it can list.
+
+    They leave the marker only a grace after `archiver gc` saw them: without this, hourly rewrites would fill it.
+    """
+    return int(2 ** (retired // RETIRED_A_DOUBLING))
+
+
+def is_prune_due(plan: PartitionPruning) -> bool:
+    """Whether a prune takes enough: any at first, a larger share of the partition as retired rewrites pile up."""
+    return plan.num_bytes * MAX_RETIRED >= plan.left_bytes * (worth(len(plan.marker.retired)) - 1)
+
+
+def num_small(references: Iterable[CatalogReference], small_bytes: int) -> int:
+    """Chunks in catalogs of level 1 whose chunks are smaller than `small_bytes` on average."""
+    return sum(each.num_chunks for each in references if each.bytes < small_bytes * each.num_chunks)
+
+
+def is_compaction_due(small: int, left: int, least: int, retired: int) -> bool:
+    """Whether there are enough small chunks: `least` more than the last compaction had to leave.
+
+    More than that are needed as retired rewrites pile up.
+    """
+    return small - left >= least * worth(retired)
+
+
+def runs_of_a_round(planned: int, retired: int) -> int:
+    """How many of the planned rewrites of a partition are carried out in one round.
+
+    Compaction leaves half of a marker's list to prunes, and its time to other partitions.
+    """
+    return min(planned, RUNS_A_ROUND, max(1, MAX_RETIRED // 2 - retired))
+
+
+def rewrite_bytes(buffer_bytes: int, bytes_per_second: int) -> int:
+    """How much one rewrite copies: its claim on the partition, and the archiver's disk, are held no longer."""
+    return min(buffer_bytes, bytes_per_second * REWRITE_SECONDS)
+
 
 END_SECONDS = 1.0
 """So long `close` waits for the step under way: what is stored after it is garbage."""
@@ -131,18 +212,20 @@ class Maintainer:
         interval is over. It begins with those that the last one left out.
         """
         tried, until = self._tried_at, self._clock() + self._context.interval_seconds
-        partitions = sorted(self._context.partitions(), key=lambda keys: (tried.get((_name(keys), kind), 0), keys.home))
-        names = {_name(keys) for keys in partitions}
+        partitions = sorted(
+            self._context.partitions(), key=lambda keys: (tried.get((name_of(keys), kind), 0), keys.home)
+        )
+        names = {name_of(keys) for keys in partitions}
         self._troubles = {key: error for key, error in self._troubles.items() if key[0] in names}
         is_whole = True
         for keys in partitions:
             self._throttle.check()
             if self._clock() > until:
                 break
-            tried[_name(keys), kind] = self._clock()
+            tried[name_of(keys), kind] = self._clock()
             error = _failure(partial(work, keys))
             if error is None:
-                self._troubles.pop((_name(keys), kind), None)
+                self._troubles.pop((name_of(keys), kind), None)
                 continue
             is_whole = False
             self._note(keys, kind, error)
@@ -153,8 +236,8 @@ class Maintainer:
     def _note(self, keys: PartitionKeys, kind: MaintenanceKind, error: BlockgzError) -> None:
         """Count a failure; log one that this partition did not have the last time."""
         self._failures[kind] += 1
-        known = self._troubles.get((_name(keys), kind))
-        self._troubles[_name(keys), kind] = error
+        known = self._troubles.get((name_of(keys), kind))
+        self._troubles[name_of(keys), kind] = error
         if known is None or known.what != error.what:
             log.warning(
                 LogEvent.NOT_MAINTAINED,
@@ -168,22 +251,21 @@ class Maintainer:
 
     def _prune(self, keys: PartitionKeys) -> None:
         keeps = self._context.policy.keeps(keys.folder.topic, self._context.store.clock)
-        plans = [self._driver.run(pruning.partition_plan(keys, keep)) for keep in keeps]
-        plan = max(filter(None, plans), key=lambda plan: plan.going.pruned_before, default=None)
+        plans = [self._driver.run(prune.plan_partition(keys, keep)) for keep in keeps]
+        plan = max(filter(None, plans), key=lambda plan: plan.pruned_before, default=None)
         if plan is None or not is_prune_due(plan):
             return
-        going = plan.going
-        if not _is_committed(keys, "pruned", self._driver.run(prune(keys, going.pruned_before))):
+        if not _is_committed(keys, "pruned", self._driver.run(prune.prune(keys, plan.pruned_before))):
             return
-        self._pruned_chunks += going.num_chunks
+        self._pruned_chunks += plan.num_chunks
         log.info(
             LogEvent.PRUNED,
             topic=str(keys.folder),
             partition=keys.partition,
-            pruned_before=going.pruned_before,
-            records=going.num_records,
-            chunks=going.num_chunks,
-            bytes=going.num_bytes,
+            pruned_before=plan.pruned_before,
+            records=plan.num_records,
+            chunks=plan.num_chunks,
+            bytes=plan.num_bytes,
         )
 
     def _compact(self, keys: PartitionKeys) -> None:
@@ -199,29 +281,26 @@ class Maintainer:
             return is_compaction_due(small, left, policy.compact_chunks, retired)
 
         room_bytes = rewrite_bytes(context.buffer_bytes, context.bytes_per_second)
-        plan = self._driver.run(partition_plan(keys, policy.compaction, room_bytes, is_due))
+        plan = self._driver.run(compact.plan_partition(keys, policy.compaction, room_bytes, is_due))
         if plan is None:
             return
         self._compact_some(plan, small, retired, room_bytes)
         if plan.encrypted:
-            raise key_missing(plan)
+            raise plan.key_missing()
 
-    def _compact_some(self, plan: PartitionPlan, small: int, retired: int, room_bytes: int) -> None:
-        now = plan._replace(runs=plan.runs[: runs_of_a_round(len(plan.runs), retired)])
+    def _compact_some(self, plan: PartitionCompaction, small: int, retired: int, room_bytes: int) -> None:
+        now = dataclasses.replace(plan, runs=plan.runs[: runs_of_a_round(len(plan.runs), retired)])
         if (not now.runs or self._carried_out(now, room_bytes)) and now == plan and not plan.encrypted:
             self._left[plan.keys.home] = max(0, small - (plan.chunks - plan.chunks_after))
 
-    def _carried_out(self, plan: PartitionPlan, room_bytes: int) -> bool:
+    def _carried_out(self, plan: PartitionCompaction, room_bytes: int) -> bool:
         """Whether all was compacted; raises what failed."""
         if self._buffers is None:
             self._buffers = self._context.new_buffers()
-        ranges = ThrottledRanges(self._context.store, self._throttle)
-        room = Room(self._buffers, room_bytes, DEFAULT_MAX_BLOCK_BYTES)
-        ended: list[Compacted] = []
-        carry_out(ranges, [plan], self._context.policy.compaction, self._driver, room, ended.append)
-        ((_, done, outcome, error),) = ended
-        fewer = sum(run.chunks - run.chunks_after for run in done)
-        self._merged_chunks += fewer
+        pace = Pace(ThrottledRanges(self._context.store, self._throttle), self._driver)
+        ended = Compactor(pace, self._context.policy.compaction, self._buffers, room_bytes).compact(plan)
+        done = ended.done
+        self._merged_chunks += sum(run.chunks - run.chunks_after for run in done)
         if done:
             log.info(
                 LogEvent.COMPACTED,
@@ -231,13 +310,9 @@ class Maintainer:
                 chunks_after=sum(run.chunks_after for run in done),
                 bytes=sum(run.moved_bytes for run in done),
             )
-        if error is not None:
-            raise error
-        return _is_committed(plan.keys, "compacted", outcome)
-
-
-def _name(keys: PartitionKeys) -> str:
-    return f"{keys.folder}:{keys.partition}"
+        if ended.error is not None:
+            raise ended.error
+        return _is_committed(plan.keys, "compacted", ended.outcome)
 
 
 def _failure(work: Callable[[], None]) -> BlockgzError | None:
@@ -256,5 +331,5 @@ def _failure(work: Callable[[], None]) -> BlockgzError | None:
 def _is_committed(keys: PartitionKeys, what: str, outcome: Outcome) -> bool:
     """False where another maintainer is at work, or was quicker; raises RewriteRefused where the marker is full."""
     if outcome is Outcome.FULL:
-        raise not_done(_name(keys), what, outcome)
+        raise not_done(name_of(keys), what, outcome)
     return outcome is Outcome.COMMITTED

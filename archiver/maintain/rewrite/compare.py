@@ -1,14 +1,21 @@
-"""What a rewrite is to store, compared record by record with what it replaces, before anything is committed."""
+"""Compare new chunks record by record with those that they replace, before anything is committed."""
 
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from archiver.errors import ContentsDiffer
-from archiver.maintain.contents.chunks import TEXT, ErasedRun, NewChunk, OldChunk
-from archiver.maintain.contents.data import ChunkData, DataOf, opened_blocks
-from archiver.maintain.contents.merge import erased_of, gaps_of
-from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.rewrite.chunks import (
+    TEXT,
+    ChunkData,
+    DataOf,
+    ErasedRun,
+    NewChunk,
+    OffsetRanges,
+    OldChunk,
+    opened_blocks,
+)
+from archiver.maintain.rewrite.encode import erased_of, gaps_of
 from index_format.blocks import decode_parts
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import BlockEntry

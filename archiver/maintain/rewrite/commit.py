@@ -1,4 +1,4 @@
-"""The commit of a rewrite: one swap that puts new references in the place of old ones, wherever these are by now."""
+"""The commit of a rewrite: one swap that replaces old references, wherever writers have moved these by now."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

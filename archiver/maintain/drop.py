@@ -1,0 +1,205 @@
+"""Drop a whole topic that Kafka no longer has: all objects of all incarnations, and its place in the inventory."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from typing import Any, NamedTuple
+
+from archiver.commit.archive import layout_of
+from archiver.commit.driver import Driver, NoLog
+from archiver.commit.inventory import change_inventory
+from archiver.errors import DropRefused
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.retry import bounded_backoff
+from blockgz.store.writer import ListedObject, ToolStore
+from blockgz.units import bytes_text
+from index_format.errors import BlockgzError
+from index_format.inventory import parse, without
+from index_format.keys import MARKER_OBJECT, TOPIC_OBJECT, TopicFolder, check_topic, inventory_key, topic_folders
+
+
+class DroppedFolder(NamedTuple):
+    """One incarnation of the topic."""
+
+    folder: TopicFolder
+    objects: tuple[ListedObject, ...]
+    """In the order in which they go: markers first, `_topic.json` last."""
+
+    @property
+    def num_partitions(self) -> int:
+        return sum(listed.key.endswith(f"/{MARKER_OBJECT}") for listed in self.objects)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(listed.size for listed in self.objects)
+
+
+class PlannedDrop(PlannedCommand):
+    """A drop of a whole topic."""
+
+    nothing = "nothing to delete"
+    undone = "nothing was deleted"
+    columns = ("topic", "partitions", "objects", "size")
+
+    def __init__(
+        self, store: ToolStore, archive: str, topic: str, idle_seconds: float, cluster: KafkaCluster | None = None
+    ) -> None:
+        """Plan a drop; raises DropRefused if an archiver may still write to the topic.
+
+        That is if it was written to in the last `idle_seconds`, or if the cluster, if one is given, still has it. Also
+        raises NoArchiveThere, NotInArchive, BadName, UsageError for layout seed, and the store's errors.
+        """
+        self.archive, self.topic, self.typed = archive, check_topic(topic), topic
+        self.problems = []
+        self._store, self._cluster = store, cluster
+        self._check_cluster()
+        self._layout = layout_of(store)
+        if self._layout == "seed":
+            raise UsageError(
+                f"a topic of the archive at {store.url} cannot be dropped",
+                why="it is in layout seed, where chunks of several topics share folders",
+                remedy="let a rule of the store delete what is old",
+            )
+        self.folders = _folders(store, self._layout, topic)
+        """Incarnations, the newest first: archivers look for incarnations from the first on, up to a missing one."""
+        if not self.folders:
+            raise NotInArchive(
+                f"topic {topic!r} is not in the archive",
+                why=f"{store.url} has no folder of it, and its inventory does not name it",
+                remedy="replayer ls shows what is archived; patterns are not taken",
+            )
+        age = store.clock() - (self.written_at or 0.0)
+        if age < idle_seconds:
+            raise DropRefused(
+                f"topic {topic!r} was not dropped",
+                why=f"an object of it was written {max(0.0, age):.0f} s ago: an archiver may be at work",
+                remedy="exclude the topic from archiver run, or delete it in Kafka, then run this again; see --idle",
+            )
+        self.is_dropped = False
+
+    def _check_cluster(self) -> None:
+        if self._cluster is not None and self.topic in self._cluster.topics():
+            raise DropRefused(
+                f"topic {self.topic!r} was not dropped",
+                why="the cluster has it, so that archivers may go on archiving it",
+                remedy="exclude it from archiver run and leave out -b, or delete the topic in Kafka first",
+            )
+
+    @property
+    def num_objects(self) -> int:
+        return sum(len(each.objects) for each in self.folders)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.num_bytes for each in self.folders)
+
+    @property
+    def written_at(self) -> float | None:
+        """The time of the last write of an object, in seconds since 1970; None if no object is left."""
+        return max((listed.modified for each in self.folders for listed in each.objects), default=None)
+
+    @property
+    def question(self) -> str | None:
+        """See PlannedCommand."""
+        return f"Delete {self.num_objects:,} objects ({self.num_bytes:,} bytes)?"
+
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """See PlannedCommand."""
+        return [
+            (str(each.folder), each.num_partitions, len(each.objects), bytes_text(each.num_bytes))
+            for each in self.folders
+        ]
+
+    def notes(self) -> list[str]:
+        """See PlannedCommand."""
+        if self._cluster is not None:
+            return ["the cluster does not list it"]
+        return ["no brokers are given, so that nobody checked whether the cluster has it"]
+
+    def carry_out(self) -> None:
+        """Delete what was planned; what is left after a failure, the same command deletes later.
+
+        Raises DropRefused if the topic is no longer what was planned.
+        """
+        self._check_cluster()  # the user may have thought about the question for a long time
+        store = self._store
+        if _folders(store, self._layout, self.topic) != self.folders:
+            raise DropRefused(
+                f"topic {self.topic!r} was not dropped",
+                why="it has been written to since the plan was made",
+                remedy="stop what writes to it, and run the command again",
+            )
+        for each in self.folders:
+            self.problems += _delete(store, each)
+            if self.problems:
+                return  # an older incarnation stays as long as there is a newer one
+        folders = [each.folder for each in self.folders]
+        driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+        key = inventory_key(self._layout)
+        driver.run(change_inventory(key, lambda found: reduce(without, folders, found), is_declared=False))
+        self.is_dropped = True
+
+    def summary(self) -> str | None:
+        """See PlannedCommand."""
+        return f"dropped {self.topic}" if self.is_dropped else None
+
+    def as_json(self, *, dry_run: bool) -> dict[str, Any]:  # noqa: ARG002
+        """See PlannedCommand."""
+        return {
+            "topic": self.topic,
+            "objects": self.num_objects,
+            "bytes": self.num_bytes,
+            "written_ms": None if self.written_at is None else round(self.written_at * 1000),
+            "incarnations": [
+                {
+                    "topic": str(each.folder),
+                    "partitions": each.num_partitions,
+                    "objects": len(each.objects),
+                    "bytes": each.num_bytes,
+                }
+                for each in self.folders
+            ],
+            "dropped": self.is_dropped,
+        }
+
+
+def _folders(store: ToolStore, layout: str, topic: str) -> tuple[DroppedFolder, ...]:
+    found = {folder: list[ListedObject]() for folder in _claimed(store, layout, topic)}
+    for prefix in (f"topic={topic}/", f"topic={topic}~"):
+        for listed in store.list(prefix):
+            for folder in topic_folders([listed.key.partition("/")[0]]):
+                found.setdefault(folder, []).append(listed)
+    return tuple(
+        DroppedFolder(folder, tuple(sorted(found[folder], key=_order))) for folder in sorted(found, reverse=True)
+    )
+
+
+def _claimed(store: ToolStore, layout: str, topic: str) -> Iterator[TopicFolder]:
+    stored = store.get(inventory_key(layout))
+    if stored is not None:
+        inventory = parse(stored.body, inventory_key(layout))
+        yield from (each.folder for each in inventory.incarnations if each.topic == topic)
+
+
+def _order(listed: ListedObject) -> tuple[int, str]:
+    name = listed.key.rpartition("/")[2]
+    return (0 if name == MARKER_OBJECT else 2 if name == TOPIC_OBJECT else 1), listed.key
+
+
+def _delete(store: ToolStore, dropped: DroppedFolder) -> list[Problem]:
+    problems: list[Problem] = []
+
+    def delete(listed: ListedObject) -> None:
+        try:
+            store.delete(listed.key)
+        except BlockgzError as error:
+            problems.append(Problem(listed.key, error))
+
+    for rank in range(3):
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="delete") as pool:
+            list(pool.map(delete, (listed for listed in dropped.objects if _order(listed)[0] == rank)))
+        if problems:
+            break
+    return problems

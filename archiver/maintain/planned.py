@@ -1,0 +1,252 @@
+"""Commands that change an archive: planned for some or all of its partitions, shown, and then carried out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Protocol as Interface
+
+from archiver.commit.archive import layout_of
+from archiver.commit.lost_markers import claimed_partitions
+from archiver.maintain.rewrite.intent import Outcome, not_done
+from blockgz.errors import NotInArchive, UsageError, listed
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection, nothing_matches
+from index_format.errors import BlockgzError
+from index_format.keys import (
+    ARCHIVE_OBJECT,
+    LAYOUTS,
+    PartitionKeys,
+    TopicFolder,
+    archive_key,
+    partition_folders,
+    topic_folders,
+    topic_home,
+)
+
+REQUESTS_AT_ONCE = 8
+FREED = "; archiver gc frees the space"
+Cell = str | int | None
+
+
+def name_of(keys: PartitionKeys) -> str:
+    """Return a partition as users write it: `orders:3`, or `orders~2:3` for the second incarnation."""
+    return f"{keys.folder}:{keys.partition}"
+
+
+class Problem(NamedTuple):
+    """An error about one partition or object; the rest is done without it."""
+
+    where: str
+    error: BlockgzError
+
+    @property
+    def as_json(self) -> dict[str, str]:
+        """The error as commands print it with --json."""
+        return {"where": self.where, "error": self.error.what, "why": self.error.why, "do": self.error.remedy}
+
+
+class PlannedCommand(ABC):
+    """A change of an archive that is shown, agreed to, carried out and reported, in this order."""
+
+    nothing: str
+    """The sentence for a plan without rows."""
+    undone = "nothing was changed"
+    """The sentence for a user who does not agree."""
+    typed: str | None = None
+    """The only word that means yes."""
+    columns: tuple[str, ...]
+    droppable: tuple[str, ...] = ()
+    """Columns that may be left out of a narrow table, the first of them first."""
+    problems: list[Problem]
+    """Errors of the plan, and of carrying it out."""
+
+    @property
+    @abstractmethod
+    def question(self) -> str | None:
+        """The question that a user has to agree to; None if there is nothing to do."""
+
+    @abstractmethod
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """Return the table of the plan."""
+
+    def notes(self) -> list[str]:
+        """Return what a user should know beside the table."""
+        return []
+
+    untouched = 0
+    """Partitions in which nothing is to be done."""
+
+    @abstractmethod
+    def carry_out(self) -> None:
+        """Do what was planned; what fails becomes a problem, and the rest is done without it."""
+
+    @abstractmethod
+    def summary(self) -> str | None:
+        """Return a sentence about what was done."""
+
+    @abstractmethod
+    def as_json(self, *, dry_run: bool) -> dict[str, Any]:
+        """Return the JSON contract of the command, without archive and problems."""
+
+    def num_tried(self, *, dry_run: bool) -> int | None:  # noqa: ARG002
+        """Return how many parts were tried; if all of them failed, the first failure gives the exit code."""
+        return None
+
+
+class HasKeys(Interface):
+    """A plan for one partition."""
+
+    @property
+    def keys(self) -> PartitionKeys: ...
+
+
+P = TypeVar("P")
+K = TypeVar("K", bound=HasKeys)
+
+
+@dataclass(frozen=True)
+class Ended(Generic[K]):
+    """How the rewrite of one partition ended."""
+
+    plan: K
+    outcome: Outcome
+    error: BlockgzError | None = None
+    done: tuple[Any, ...] = ()
+    """The parts of the plan that were committed, if there are several."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all that was planned is committed."""
+        return self.error is None and self.outcome is Outcome.COMMITTED
+
+
+class PlannedRewrite(PlannedCommand, Generic[K]):
+    """A command that rewrites partitions of an archive, one after another."""
+
+    participle: str
+    """What becomes of a partition, such as `pruned`."""
+    whole = ""
+    """What did not become of a partition, if a rewrite that failed may have done some of it."""
+    after = ""
+    """What the summary says beside the number of partitions."""
+
+    def __init__(
+        self,
+        partitions: Iterable[PartitionKeys],
+        plan_of: Callable[[PartitionKeys], K | None],
+        rewrite: Callable[[Sequence[K]], Iterable[Ended[K]]],
+    ) -> None:
+        """Plan each partition; `plan_of` returns None if nothing is to be done in it.
+
+        `rewrite` carries the plans out. A BlockgzError of one partition is a problem, and does not stop the others.
+        """
+        self._rewrite = rewrite
+        partitions = list(partitions)
+        self.partitions, self.problems = plan_each(partitions, plan_of)
+        self._num_tried = len(self.partitions) + len(self.problems)
+        self.untouched = len(partitions) - self._num_tried
+        self.ended = dict[str, Ended[K]]()
+
+    def carry_out(self) -> None:
+        """See PlannedCommand."""
+        for ended in self._rewrite(self.partitions):
+            name = name_of(ended.plan.keys)
+            self.ended[name] = ended
+            if not ended.is_whole:
+                what = self.whole or (f"{self.participle} as a whole" if ended.done else self.participle)
+                self.problems.append(Problem(name, ended.error or not_done(name, what, ended.outcome)))
+
+    def is_whole(self, plan: K) -> bool:
+        """Return whether a partition was rewritten as planned."""
+        name = name_of(plan.keys)
+        return name in self.ended and self.ended[name].is_whole
+
+    def summary(self) -> str | None:
+        """See PlannedCommand."""
+        if not self.partitions:
+            return None
+        whole = sum(each.is_whole for each in self.ended.values())
+        return f"{self.participle} {whole:,} of {len(self.partitions):,} partitions{self.after if whole else ''}"
+
+
+def one_by_one(rewrite: Callable[[K], Outcome]) -> Callable[[Sequence[K]], Iterator[Ended[K]]]:
+    """Return a function that rewrites one partition after another; a failure does not stop the others."""
+
+    def rewrite_all(plans: Sequence[K]) -> Iterator[Ended[K]]:
+        for plan in plans:
+            try:
+                yield Ended(plan, rewrite(plan))
+            except BlockgzError as error:
+                yield Ended(plan, Outcome.NOTHING, error)
+
+    return rewrite_all
+
+
+def plan_each(
+    partitions: Iterable[PartitionKeys], plan_of: Callable[[PartitionKeys], P | None]
+) -> tuple[list[P], list[Problem]]:
+    """Return the plans of the partitions in which there is something to do, and the errors of the others."""
+    plans, problems = list[P](), list[Problem]()
+    for keys in partitions:
+        try:
+            plan = plan_of(keys)
+        except BlockgzError as error:
+            problems.append(Problem(name_of(keys), error))
+        else:
+            plans += [] if plan is None else [plan]
+    return plans, problems
+
+
+def archived_partitions(store: ToolStore, selection: TopicSelection | None) -> list[PartitionKeys]:
+    """The selected topics' partitions, or all, in order, former incarnations included.
+
+    Those that have a folder, and those that the inventory names. Raises NoArchiveThere, NotInArchive for a topic that
+    is named in full and missing, and the store's errors.
+    """
+    layout = layout_of(store)
+    claimed = claimed_partitions(store, layout)
+    found = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
+    folders = sorted({*found, *claimed})
+    if selection is not None:
+        topics = {folder.topic for folder in folders}
+        check_names(selection, topics, store.url)
+        selected = set(selection(topics))
+        folders = [folder for folder in folders if folder.topic in selected]
+    return [keys for folder in folders for keys in partitions_of(store, layout, folder, claimed.get(folder, ()))]
+
+
+def partitions_of(store: ToolStore, layout: str, folder: TopicFolder, claimed: Sequence[int]) -> list[PartitionKeys]:
+    """The partitions in a topic's folder, and those that were claimed there, in order."""
+    stored = {keys.partition for keys in partition_folders(layout, folder, store.folders(topic_home(layout, folder)))}
+    return [LAYOUTS[layout](folder, number) for number in sorted({*stored, *claimed})]
+
+
+def rewritable_partitions(
+    store: ToolStore, selection: TopicSelection | None, what: str, other: str
+) -> list[PartitionKeys]:
+    """The same of an archive that can be rewritten; raises UsageError for one in layout seed.
+
+    `what` is to be done with it, such as `pruned`, and `other` is what can be done about it there.
+    """
+    partitions = archived_partitions(store, selection)
+    if any(keys.layout == "seed" for keys in partitions):
+        raise UsageError(
+            f"the archive at {store.url} cannot be {what}",
+            why="it is in layout seed, which tools of its own read beside ours",
+            remedy=f"archive into layout topic, or {other}",
+        )
+    return partitions
+
+
+def check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
+    """Raises NotInArchive where a topic is named in full that is not among those, or patterns mean none of them."""
+    missing = sorted(selection.names - topics)
+    if missing:
+        raise NotInArchive(
+            f"topic {missing[0]!r} is not in the archive",
+            why=f"{url} holds {listed(sorted(topics), 'no topics')}",
+            remedy="choose one of these, or archive the topic first",
+        )
+    if not selection(topics):
+        raise nothing_matches(selection.patterns, sorted(topics))

@@ -1,0 +1,219 @@
+"""Prune an archive: the floor rises to the end of a catalog of level 1, and what lies below goes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from archiver.commit.driver import Driver
+from archiver.commit.operations import Protocol
+from archiver.maintain.planned import FREED, Cell, PlannedRewrite, one_by_one, rewritable_partitions
+from archiver.maintain.rewrite.commit import Change, commit
+from archiver.maintain.rewrite.intent import LEASE_MS, Outcome, begin, given_up_on_failure
+from archiver.maintain.rewrite.tree import level_1_lists, read_known
+from blockgz.store.writer import ToolStore
+from blockgz.topic_patterns import TopicSelection
+from blockgz.units import bytes_text
+from index_format.keys import LAYOUTS, PartitionKeys, parse_topic_folder
+from index_format.marker import CatalogReference, Marker, Span
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What of a partition stays: records from `since_ms` on, or the newest `newest_bytes` of data."""
+
+    since_ms: int | None = None
+    newest_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.since_ms is None) == (self.newest_bytes is None):
+            raise ValueError("either a time or a size says what stays")
+
+
+@dataclass(frozen=True)
+class PartitionPruning:
+    """The plan for one partition."""
+
+    keys: PartitionKeys
+    marker: Marker
+    going: Sequence[CatalogReference]
+    """References to the catalogs of level 1 that go."""
+
+    @property
+    def pruned_before(self) -> int:
+        """The new floor."""
+        return self.going[-1].next_offset
+
+    @property
+    def num_chunks(self) -> int:
+        return sum(each.num_chunks for each in self.going)
+
+    @property
+    def num_records(self) -> int:
+        return sum(each.num_records for each in self.going)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data that goes, as stored."""
+        return sum(each.bytes for each in self.going)
+
+    @property
+    def left_bytes(self) -> int:
+        return self.marker.num_bytes - self.num_bytes
+
+
+class PlannedPruning(PlannedRewrite[PartitionPruning]):
+    """A prune of an archive."""
+
+    participle = "pruned"
+    after = FREED
+    nothing = "nothing to prune"
+    undone = "nothing was pruned"
+    columns = ("topic", "partition", "records", "chunks", "size", "readable from", "next offset", "stays")
+    droppable = ("next offset", "chunks", "stays")
+
+    def __init__(self, store: ToolStore, selection: TopicSelection | None, keep: Keep, driver: Driver) -> None:
+        """Plan the selected topics, or all, as the markers are now.
+
+        Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and the errors of a listing.
+        """
+
+        def prune_one(plan: PartitionPruning) -> Outcome:
+            return driver.run(prune(plan.keys, plan.pruned_before))
+
+        partitions = rewritable_partitions(store, selection, "pruned", "let a rule of the store delete what is old")
+        super().__init__(partitions, lambda keys: driver.run(plan_partition(keys, keep)), one_by_one(prune_one))
+
+    @property
+    def num_chunks(self) -> int:
+        return sum(plan.num_chunks for plan in self.partitions)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(plan.num_bytes for plan in self.partitions)
+
+    @property
+    def question(self) -> str | None:
+        """See PlannedCommand."""
+        return f"Prune {self.num_chunks:,} chunks ({self.num_bytes:,} bytes)?" if self.partitions else None
+
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """See PlannedCommand."""
+        return [
+            (
+                *(str(plan.keys.folder), plan.keys.partition, plan.num_records, plan.num_chunks),
+                *(bytes_text(plan.num_bytes), plan.pruned_before, plan.marker.next_offset, bytes_text(plan.left_bytes)),
+            )
+            for plan in self.partitions
+        ]
+
+    def as_json(self, *, dry_run: bool) -> dict[str, Any]:
+        """See PlannedCommand."""
+        partitions = [
+            {
+                "topic": str(plan.keys.folder),
+                "partition": plan.keys.partition,
+                "pruned_before": plan.pruned_before,
+                "records": plan.num_records,
+                "chunks": plan.num_chunks,
+                "bytes": plan.num_bytes,
+                "left_records": plan.marker.num_records - plan.num_records,
+                "left_chunks": plan.marker.num_chunks - plan.num_chunks,
+                "left_bytes": plan.left_bytes,
+                "next_offset": plan.marker.next_offset,
+                "pruned": self.is_whole(plan),
+            }
+            for plan in self.partitions
+        ]
+        return {
+            "dry_run": dry_run,
+            "chunks": self.num_chunks,
+            "bytes": self.num_bytes,
+            "untouched": self.untouched,
+            "partitions": partitions,
+        }
+
+    def num_tried(self, *, dry_run: bool) -> int | None:
+        """See PlannedCommand."""
+        return None if dry_run else self._num_tried
+
+
+def plan_partition(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPruning | None]:
+    """Return what goes of one partition as its marker is now; None if all of it stays.
+
+    Raises the errors of reading it.
+    """
+    marker = (yield from read_known(keys)).marker
+    if marker.next_offset is None:
+        return None
+    lists = yield from level_1_lists(keys, marker, 0, marker.next_offset)
+    if keep.since_ms is not None and (yield from _older_stays(keys, marker, keep.since_ms)):
+        return None
+    going = prunable([each for references in lists for each in references], marker.num_bytes, keep)
+    return PartitionPruning(keys, marker, going) if going else None
+
+
+def _older_stays(keys: PartitionKeys, marker: Marker, since_ms: int) -> Protocol[bool]:
+    """Return whether a folder that the partition continues holds a record that is to stay.
+
+    The floor of a folder hides all that lies below it, in older folders as well; late records and clocks that are ahead
+    may be in any of them.
+    """
+    while marker.continues:
+        offset = marker.continues.offset
+        keys = LAYOUTS[keys.layout](parse_topic_folder(marker.continues.folder), keys.partition)
+        marker = (yield from read_known(keys)).marker
+        for span in marker.spans:
+            if span.start_offset < offset and (span.max_timestamp >= since_ms or has_no_age(span)):
+                return True
+    return False
+
+
+def has_no_age(reference: Span) -> bool:
+    """Return whether there are records, and none of them has a timestamp (Kafka: -1)."""
+    return reference.num_records > 0 and reference.max_timestamp < 0
+
+
+def prunable(references: Sequence[CatalogReference], num_bytes: int, keep: Keep) -> list[CatalogReference]:
+    """Return those of a partition's catalogs of level 1, from the oldest on, that go; `num_bytes` is all of its data.
+
+    A catalog goes, as a whole, if all records up to its end are older than `since_ms`, or if at least `newest_bytes`
+    are left without it. A catalog of which no record has a timestamp stays, and what is not in a catalog.
+    """
+    going: list[CatalogReference] = []
+    left = num_bytes
+    for reference in references:
+        left -= reference.bytes
+        if keep.since_ms is not None and (reference.max_timestamp >= keep.since_ms or has_no_age(reference)):
+            break
+        if keep.newest_bytes is not None and left < keep.newest_bytes:
+            break
+        going.append(reference)
+    return going
+
+
+def prune(keys: PartitionKeys, pruned_before: int, *, lease_ms: int = LEASE_MS) -> Protocol[Outcome]:
+    """Raise a partition's floor to the end of a catalog of level 1; NOTHING if none ends there.
+
+    Raises RewriteRefused, and the errors of reading catalogs.
+    """
+
+    def choose(marker: Marker) -> Protocol[Below | None]:
+        start = max(marker.start_offset or 0, marker.pruned_before)
+        if pruned_before <= start:
+            return None
+        lists = yield from level_1_lists(keys, marker, start, pruned_before)
+        ends = {each.next_offset for references in lists for each in references}
+        return Below(start, pruned_before) if pruned_before in ends else None
+
+    begun = yield from begin(keys, "prune", choose, lease_ms=lease_ms)
+    if isinstance(begun, Outcome):
+        return begun
+    attempt, _ = begun
+    return (yield from given_up_on_failure(attempt, commit(attempt, Change((), is_prune=True))))
+
+
+class Below(NamedTuple):
+    """The offsets [start, end) that a prune takes away."""
+
+    start: int
+    end: int

@@ -1,1 +1,0 @@
-"""Re-wrapping: the keys of encrypted chunks are wrapped with a newer master key, and only indexes are stored again."""
