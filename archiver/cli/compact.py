@@ -9,7 +9,7 @@ import click
 from archiver.cli.planned import buffer_options, carry_out, rewrite_keys_options
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact import Compaction, Compactor, Conversion, PartitionCompaction, PlannedCompaction
-from archiver.maintain.planned import Ended
+from archiver.maintain.planned import RewriteResult
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.throttle import Pace
@@ -165,7 +165,7 @@ def compact(
     store = open_existing_store(archive, s3)
     pace = Pace.of(store, rate)
 
-    def compact_each(plans: Sequence[PartitionCompaction]) -> Iterator[Ended[PartitionCompaction]]:
+    def compact_each(plans: Sequence[PartitionCompaction]) -> Iterator[RewriteResult[PartitionCompaction]]:
         if master is not None:
             task = CompactionTask(store.url, s3, compaction, buffer_dir, buffer_bytes, max_block_bytes, rate)
             yield from compact_on(master, plans, task)

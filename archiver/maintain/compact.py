@@ -10,7 +10,15 @@ from archiver.commit.continuation import turn_of
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.planned import FREED, Cell, Ended, PlannedRewrite, Problem, name_of, rewritable_partitions
+from archiver.maintain.planned import (
+    FREED,
+    Cell,
+    PlannedRewrite,
+    Problem,
+    RewriteResult,
+    name_of,
+    rewritable_partitions,
+)
 from archiver.maintain.rewrite.chunks import (
     NO_KEYS,
     ChangedItem,
@@ -187,7 +195,7 @@ class PlannedCompaction(PlannedRewrite[PartitionCompaction]):
         compaction: Compaction,
         driver: Driver,
         buffer_bytes: int,
-        rewrite: Callable[[Sequence[PartitionCompaction]], Iterable[Ended[PartitionCompaction]]],
+        rewrite: Callable[[Sequence[PartitionCompaction]], Iterable[RewriteResult[PartitionCompaction]]],
     ) -> None:
         """Plan the selected topics, or all, as the markers are now; `rewrite` carries plans out.
 
@@ -391,7 +399,7 @@ class Compactor:
     """Bytes of old chunks that are stored again at once, unless a single new chunk has more."""
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
 
-    def compact(self, plan: PartitionCompaction) -> Ended[PartitionCompaction]:
+    def compact(self, plan: PartitionCompaction) -> RewriteResult[PartitionCompaction]:
         """Compact a partition as planned, one rewrite for each run."""
         done, outcome = list[PlannedRun](), Outcome.COMMITTED
         try:
@@ -404,8 +412,8 @@ class Compactor:
                 if ended not in (Outcome.COMMITTED, Outcome.NOTHING):
                     break
         except BlockgzError as error:
-            return Ended(plan, outcome, error, tuple(done))
-        return Ended(plan, outcome, None, tuple(done))
+            return RewriteResult(plan, outcome, error, tuple(done))
+        return RewriteResult(plan, outcome, None, tuple(done))
 
     def _compact(self, keys: PartitionKeys, run: PlannedRun) -> Outcome:
         """Rewrite one run, in parts if the buffer has no room for the whole of it."""

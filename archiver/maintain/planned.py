@@ -106,7 +106,7 @@ K = TypeVar("K", bound=HasKeys)
 
 
 @dataclass(frozen=True)
-class Ended(Generic[K]):
+class RewriteResult(Generic[K]):
     """How the rewrite of one partition ended."""
 
     plan: K
@@ -135,7 +135,7 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
         self,
         partitions: Iterable[PartitionKeys],
         plan_of: Callable[[PartitionKeys], K | None],
-        rewrite: Callable[[Sequence[K]], Iterable[Ended[K]]],
+        rewrite: Callable[[Sequence[K]], Iterable[RewriteResult[K]]],
     ) -> None:
         """Plan each partition; `plan_of` returns None if nothing is to be done in it.
 
@@ -146,7 +146,7 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
         self.partitions, self.problems = plan_each(partitions, plan_of)
         self._num_tried = len(self.partitions) + len(self.problems)
         self.untouched = len(partitions) - self._num_tried
-        self.ended = dict[str, Ended[K]]()
+        self.ended = dict[str, RewriteResult[K]]()
 
     def carry_out(self) -> None:
         """See PlannedCommand."""
@@ -170,15 +170,15 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
         return f"{self.participle} {whole:,} of {len(self.partitions):,} partitions{self.after if whole else ''}"
 
 
-def one_by_one(rewrite: Callable[[K], Outcome]) -> Callable[[Sequence[K]], Iterator[Ended[K]]]:
+def one_by_one(rewrite: Callable[[K], Outcome]) -> Callable[[Sequence[K]], Iterator[RewriteResult[K]]]:
     """Return a function that rewrites one partition after another; a failure does not stop the others."""
 
-    def rewrite_all(plans: Sequence[K]) -> Iterator[Ended[K]]:
+    def rewrite_all(plans: Sequence[K]) -> Iterator[RewriteResult[K]]:
         for plan in plans:
             try:
-                yield Ended(plan, rewrite(plan))
+                yield RewriteResult(plan, rewrite(plan))
             except BlockgzError as error:
-                yield Ended(plan, Outcome.NOTHING, error)
+                yield RewriteResult(plan, Outcome.NOTHING, error)
 
     return rewrite_all
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction
-from archiver.maintain.planned import Ended
+from archiver.maintain.planned import RewriteResult
 from archiver.maintain.throttle import Pace
 from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from blockgz.spark.session import session
@@ -33,7 +33,7 @@ class CompactionTask(Shipped):
     max_block_bytes: int
     bytes_per_second: int | None
 
-    def __call__(self, plan: PartitionCompaction) -> Ended[PartitionCompaction]:
+    def __call__(self, plan: PartitionCompaction) -> RewriteResult[PartitionCompaction]:
         with carry_errors(TaskFailed):
             pace = Pace.of(_opened(self.archive, self.s3), self.bytes_per_second)
             with closing(BufferFolder(self.buffer_dir or default_buffer_root(self.archive))) as buffers:
@@ -42,7 +42,7 @@ class CompactionTask(Shipped):
 
 def compact_on(
     master: str, plans: Sequence[PartitionCompaction], task: CompactionTask
-) -> list[Ended[PartitionCompaction]]:
+) -> list[RewriteResult[PartitionCompaction]]:
     """How the compaction of each partition ended; the largest are begun first. Raises JobFailed, SparkFailed."""
     ordered = sorted(plans, key=lambda plan: plan.moved_bytes, reverse=True)
     with session("archiver compact", master, {}) as spark, spark_errors():

@@ -15,7 +15,7 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.maintain import compact
 from archiver.maintain.compact import Compaction, Compactor, Conversion, PartitionCompaction, PlannedCompaction
 from archiver.maintain.gc import read_chain
-from archiver.maintain.planned import Ended
+from archiver.maintain.planned import RewriteResult
 from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.throttle import Pace
@@ -35,7 +35,7 @@ def planned(world: EraseWorld, compaction: Compaction = MERGE, buffer_bytes: int
 
 def compacted(
     world: EraseWorld, folder: Path, compaction: Compaction = MERGE, buffer_bytes: int = LARGE
-) -> Sequence[Ended[PartitionCompaction]]:
+) -> Sequence[RewriteResult[PartitionCompaction]]:
     """Plan and carry out; how it ended."""
     plan = planned(world, compaction, buffer_bytes)
     assert plan.problems == []

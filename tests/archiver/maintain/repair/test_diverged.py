@@ -18,7 +18,7 @@ from archiver.errors import Diverged, Fenced, FolderClosed, RewriteOvertaken, Un
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction, PlannedCompaction
 from archiver.maintain.gc import plan_sweep
-from archiver.maintain.planned import Ended
+from archiver.maintain.planned import RewriteResult
 from archiver.maintain.prune import Below
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
@@ -170,7 +170,7 @@ def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, mon
     driver, buffers, done = (
         Driver(world.store, NoLog(), no_wait, lambda: True),
         BufferFolder(tmp_path),
-        list[Ended[PartitionCompaction]](),
+        list[RewriteResult[PartitionCompaction]](),
     )
     compactor = Compactor(Pace(world.store, driver), compaction, buffers, MAX, MAX)
     while plans := PlannedCompaction(world.store, None, compaction, driver, MAX, lambda plans: ()).partitions:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
 from archiver.maintain.gc import plan_sweep
-from archiver.maintain.planned import Ended
+from archiver.maintain.planned import RewriteResult
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget
 from archiver.maintain.repair.plan import carry_out as carry_out_repair
@@ -39,7 +39,7 @@ def planned(world: EraseWorld, keyring: Keyring = BOTH) -> PlannedRewrapping:
     return PlannedRewrapping(world.store, None, keyring, world.maintainer())
 
 
-def rewrapped(world: EraseWorld, keyring: Keyring = BOTH) -> list[Ended[PartitionRewrapping]]:
+def rewrapped(world: EraseWorld, keyring: Keyring = BOTH) -> list[RewriteResult[PartitionRewrapping]]:
     command = planned(world, keyring)
     command.carry_out()
     return list(command.ended.values())
