@@ -15,6 +15,8 @@ from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import NewRecord, create_topic, produce
 
 SECONDS = 90
+SESSION = ("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500")
+"""A member whose heartbeats are denied notices once its session is over, by default after 45 s."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def test_the_right_to_read_comes_back(
     rights = [ACL("User:*", "*", asked, kind, pattern) for kind, asked in kinds]
     with (
         KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin,
-        site.start(topic_name, "--group-id", topic_name, "--chunk-interval", "1s") as archiver,
+        site.start(topic_name, "--group-id", topic_name, "--chunk-interval", "1s", *SESSION) as archiver,
     ):
         marker = tmp_path.joinpath("archive", f"topic={topic_name}", "partition=00000", "last_chunk_index.json")
         archiver.wait_for(
