@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.support.sampling import slow
+
 CONVERSIONS = """
 import sys
 import pyarrow as pa
@@ -20,6 +22,7 @@ with pandas_refused():
 """
 
 
+@slow
 @pytest.mark.parametrize(
     ("first", "comes"),
     [("", True), (REFUSED, False)],

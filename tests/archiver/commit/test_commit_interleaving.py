@@ -14,6 +14,7 @@ from tests.support.broken_protocols import BROKEN, Handler, intercepted, untouch
 from tests.support.chain import check_history, read_chain
 from tests.support.chunks import archive_all
 from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.sampling import slow
 from tests.support.scenarios import (
     COLLECTED,
     CROWD,
@@ -30,6 +31,7 @@ FIRST_SEED = 20_260_700
 SCHEDULES_TO_BREAK = 5_000
 
 
+@slow
 @pytest.mark.parametrize(
     ("company", "schedules"), [(PAIR, 1_000), (CROWD, 100), (COLLECTED, 200)], ids=["pair", "crowd", "collected"]
 )
@@ -39,6 +41,7 @@ def test_no_schedule_loses_or_doubles_a_record(company: Company, schedules: int)
         run_schedule(scenario, seed, company)
 
 
+@slow
 @pytest.mark.parametrize("company", [PAIR, CROWD, COLLECTED], ids=["pair", "crowd", "collected"])
 def test_nor_of_chunks_that_go_up_in_parts(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_store, "PART_BYTES", 0)

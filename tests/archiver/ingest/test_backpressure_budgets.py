@@ -14,6 +14,7 @@ from archiver.ingest.partition_archiver import PartitionArchiver
 from index_format.records import batch_from_records
 from tests.archiver.ingest.test_partition_archiver import Bench, until
 from tests.index_format.builders import record
+from tests.support.sampling import slow
 
 BIG = 10**9
 SHARES_OF_OPEN_BLOCKS = 12
@@ -199,6 +200,7 @@ def test_a_partition_whose_commit_hangs_is_paused_alone(partitions: Partitions) 
     partitions.until(lambda: turns() == Turns(set(), {SICK}), "the partition resumes")
 
 
+@slow
 def test_a_commit_that_hangs_does_not_fill_the_buffer(partitions: Partitions) -> None:
     with_a_commit_that_hangs(partitions, chunk_records=10_000)
     for number in (1, 2, 3):

@@ -18,6 +18,7 @@ from index_format.chunk_index import Gap
 from tests.index_format.builders import record
 from tests.support.archives import records
 from tests.support.partition_bench import FLUSH, PARTITION, Bench, fetched, some, unreadable, until
+from tests.support.sampling import slow
 
 
 @pytest.fixture
@@ -575,6 +576,7 @@ def test_an_open_block_is_told_to_end_once_while_the_partition_waits(bench: Benc
     assert archiver.state.open_index_bytes == ENTRY_BYTES
 
 
+@slow
 def test_chunks_with_many_skipped_records_end_and_fold(bench: Bench) -> None:
     archiver = bench.archiver(layout="seed", skip=True, chunk_bytes=10**9)
     for start in range(0, 24_000, 2000):

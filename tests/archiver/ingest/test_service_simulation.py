@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sampling import slow
 from tests.support.service_simulation import virtual_time as virtual
 from tests.support.service_simulation.logs import Log
 from tests.support.service_simulation.planted import PLANTED, Bug, planted
@@ -45,6 +46,7 @@ def test_every_planted_bug_has_a_test() -> None:
     assert FOUND_AS.keys() == PLANTED.keys()
 
 
+@slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     """In a process of its own: the order in which sets are walked is part of a schedule."""

@@ -11,6 +11,7 @@ from blockgz.record_filter import KeyIn, Not, RecordFilter
 from tests.index_format.builders import record
 from tests.support.archives import ArchiveWriter
 from tests.support.opened import Opened
+from tests.support.sampling import slow
 
 
 def found(opened: Opened, *conditions: KeyIn | Not) -> list[int]:
@@ -22,6 +23,7 @@ def found(opened: Opened, *conditions: KeyIn | Not) -> list[int]:
     return opened.read(read)
 
 
+@slow
 @pytest.mark.parametrize("bits", [None, 12])
 def test_only_blocks_that_may_hold_the_key_are_read(writer: ArchiveWriter, opened: Opened, bits: int | None) -> None:
     partition = writer.partition("orders", 0)
@@ -37,6 +39,7 @@ def test_only_blocks_that_may_hold_the_key_are_read(writer: ArchiveWriter, opene
     assert found(opened, Not(KeyIn([b"user-50"]))) == [offset for offset in range(400) if offset // 4 != 50]
 
 
+@slow
 def test_no_record_is_missed_by_any_search(writer: ArchiveWriter, opened: Opened) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

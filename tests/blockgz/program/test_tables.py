@@ -18,6 +18,7 @@ from tests.replayer.replay.jobs.test_log import request
 from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
+from tests.support.sampling import slow
 
 TOPIC = "production.eu-west-1.payments.transactions.v1"
 JOB = f"{TOPIC}-restored-once-more"
@@ -84,6 +85,7 @@ def test_a_time_outside_of_the_years_1_to_9999_is_its_number(timestamp: int, tex
     assert (range_text(0, 301), range_text(None, None)) == ("[0..301)", "-")
 
 
+@slow
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 @pytest.mark.parametrize("arguments", TABLES, ids=lambda arguments: " ".join(arguments[:2]))
 def test_a_table_fits_80_columns(arguments: tuple[str, ...], terminal: bool, tmp_path: Path) -> None:
@@ -91,6 +93,7 @@ def test_a_table_fits_80_columns(arguments: tuple[str, ...], terminal: bool, tmp
     assert_fits([*arguments, "-a", str(tmp_path / "a")], tmp_path, is_terminal=terminal)
 
 
+@slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -11,6 +11,7 @@ import pytest
 from blockgz.program.terminal import escaped_terminals, printable, unescaped
 from index_format.records import Record
 from tests.support.archives import ArchiveWriter
+from tests.support.sampling import slow
 from tests.support.terminal import shown_on_terminal
 
 EVIL = "\x1b]0;owned\x07 \u202eabc\x9b31m\r\x08\x00"
@@ -37,6 +38,7 @@ def test_printable() -> None:
     assert printable("\u2066\u2069\u200f\u061c\x7f\u2028") == "\\u2066\\u2069\\u200f\\u061c\\u007f\\u2028"
 
 
+@slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -5,6 +5,7 @@ import pytest
 
 from blockgz.errors import UsageError
 from blockgz.spark.versions import require_spark
+from tests.support.sampling import slow
 
 AS_IN_SPARK_4_0 = """
 import sys
@@ -18,6 +19,7 @@ import archiver.spark.sink, replayer.spark.formats, replayer.spark.sink.topic_si
 """
 
 
+@slow
 def test_formats_load_in_spark_4_0() -> None:
     """It has neither filters nor limits of a stream's batches nor writers of streams that take Arrow."""
     done = subprocess.run([sys.executable, "-c", AS_IN_SPARK_4_0], capture_output=True, text=True, check=False)

@@ -26,6 +26,7 @@ from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
 from tests.support.recording_proxy import RecordingProxy
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
+from tests.support.sampling import slow
 
 PART = 64 * 1024
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
@@ -170,6 +171,7 @@ def test_an_archive_without_a_key_takes_none(proxy: RecordingProxy, address: S3A
         open_existing_store(str(address), settings(proxy))
 
 
+@slow
 def test_both_programs(proxy: RecordingProxy, address: S3Address, tmp_path: Path) -> None:
     copied(tmp_path / "archive", proxy, address)
     where = ["-a", str(address), "--endpoint-url", proxy.endpoint_url, "--region", "us-east-1"]

@@ -23,6 +23,7 @@ from index_format.keys import Conflict
 from tests.support.fault_proxy import Fault, FaultProxy, no_fault, once, seeded
 from tests.support.http_proxy import Request
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
+from tests.support.sampling import slow
 
 PART = 64 * 1024
 AFTER_IT_WAS_APPLIED = [Fault.RESET_AFTER, Fault.ERROR_AFTER, Fault.TWICE, Fault.TWICE_LATE]
@@ -101,6 +102,7 @@ def store_at(store: S3Store, body: FileBody | bytes, tries: list[int]) -> Confli
     return driver.run(store_once([(lambda conflict: f"x{conflict or ''}", body)], 7))
 
 
+@slow
 @pytest.mark.parametrize("fault", [*BEFORE_IT_WAS_APPLIED, *AFTER_IT_WAS_APPLIED], ids=lambda fault: fault.value)
 @pytest.mark.parametrize("operation", ["CompleteMultipartUpload", "UploadPart", "CreateMultipartUpload"])
 def test_a_large_object_is_stored_once_under_its_plain_name(

@@ -24,6 +24,7 @@ from index_format.marker import MAX_RETIRED, Maintenance, Retired
 from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import EraseWorld, ranges
 from tests.archiver.maintain.repair.world import MAX, Died
+from tests.support.sampling import slow
 
 MERGE = Compaction(MergeLimits(1 << 20, 2 << 20))
 LARGE = 1 << 30
@@ -56,6 +57,7 @@ def entries(world: EraseWorld) -> list[markers.ChunkEntry]:
     return [entry for entry in chain.entries if entry not in world.marker.tail]
 
 
+@slow
 @pytest.mark.parametrize("run", range(2))
 def test_random_compactions_beside_a_writer(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
@@ -140,6 +142,7 @@ def test_a_writer_at_work_is_not_fenced(tmp_path: Path) -> None:
     world.check()
 
 
+@slow
 @pytest.mark.parametrize("first", [1, 2.5])
 def test_a_compaction_that_dies_at_any_request_can_be_run_again(
     first: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,6 +172,7 @@ def test_a_compaction_that_dies_at_any_request_can_be_run_again(
     assert died > 40
 
 
+@slow
 def test_a_compaction_that_is_interrupted_leaves_no_intent_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from index_format.records import Record
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
 from tests.support.encryption import key_of
 from tests.support.memory_store import MemoryStore
-from tests.support.sampling import mostly_long
+from tests.support.sampling import mostly_long, slow
 
 LARGE = 1 << 30
 
@@ -64,6 +64,7 @@ def records_in(partition: Partition, replacement: Replacement) -> list[Record]:
     return found
 
 
+@slow
 @pytest.mark.parametrize("run", mostly_long(range(6), 3))
 def test_random_runs_keep_every_record(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)

@@ -17,7 +17,7 @@ from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
 from tests.index_format.builders import SHA256
-from tests.support.sampling import mostly_long
+from tests.support.sampling import mostly_long, slow
 
 
 def entry(start: int, size: int, *, end: int | None = None) -> ChunkEntry:
@@ -102,6 +102,7 @@ def test_groups_of_random_entries_keep_the_limits() -> None:
             assert all(before.next_offset == after.start_offset for before, after in pairwise(chosen))
 
 
+@slow
 @pytest.mark.parametrize("run", mostly_long(range(8), 3))
 def test_a_merged_chunk_holds_the_same_bytes_of_every_block(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)

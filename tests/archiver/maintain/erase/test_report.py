@@ -19,6 +19,7 @@ from blockgz.store.writer import Leftover
 from index_format import marker as markers
 from index_format.chunk_index import Gap
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, log_of, ranges
+from tests.support.sampling import slow
 
 GRACE = 3600.0
 
@@ -127,6 +128,7 @@ def test_a_report_that_was_cut_is_none(change: dict[str, Any], why: str, tmp_pat
     assert why in caught.value.why
 
 
+@slow
 @pytest.mark.parametrize("kind", ["data", "index", "catalog", "upload", "upload above", "rewritten"])
 def test_any_object_that_nothing_leads_to_may_hold_them(kind: str, tmp_path: Path) -> None:
     world, erased = erased_world(4, tmp_path)

@@ -19,6 +19,7 @@ from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Reti
 from tests.archiver.maintain.erase.world import EraseWorld, log_of, ranges, some
 from tests.archiver.maintain.repair.world import Died
 from tests.index_format.builders import SHA256
+from tests.support.sampling import slow
 
 
 def world_of(rng: random.Random, chunks: int, **fields: Any) -> EraseWorld:
@@ -27,6 +28,7 @@ def world_of(rng: random.Random, chunks: int, **fields: Any) -> EraseWorld:
     return world
 
 
+@slow
 @pytest.mark.parametrize("run", range(2))
 def test_random_erases_beside_a_writer(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)

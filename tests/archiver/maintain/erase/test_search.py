@@ -15,6 +15,7 @@ from index_format.canonical import RecordsDigest
 from index_format.errors import CorruptBlock
 from index_format.records import Record, batch_from_records
 from tests.support.archives import ArchiveWriter, PartitionWriter
+from tests.support.sampling import slow
 
 MAX = 1 << 22
 
@@ -39,6 +40,7 @@ def found_in(writer: PartitionWriter, wanted: Wanted) -> ErasedPartition:
     return find_records(store, chain, wanted, MAX)
 
 
+@slow
 @pytest.mark.parametrize("record_format", ["json", "arrow"])
 @pytest.mark.parametrize("bits", [None, 10])
 def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: int | None, tmp_path: Path) -> None:
@@ -87,6 +89,7 @@ def test_a_damaged_block_is_an_error_and_not_a_record_less(tmp_path: Path) -> No
         found_in(writer, Matching.all_of(KeyIn([b"unknown"])))
 
 
+@slow
 def test_random_keys_are_found_in_random_archives(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -23,6 +23,7 @@ from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in
 from tests.archiver.maintain.repair.world import Died
 from tests.support.memory_store import MemoryStore
+from tests.support.sampling import slow
 
 HOUR = 3600.0
 
@@ -138,6 +139,7 @@ def test_small_chunks_are_merged_once_there_are_enough(tmp_path: Path) -> None:
     kept.world.check()
 
 
+@slow
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
@@ -205,6 +207,7 @@ def test_chunks_whose_keys_are_missing_are_told_and_the_others_merged(
     assert (kept.round().troubles, world.marker.num_chunks < before) == ((), True)
 
 
+@slow
 def test_wherever_it_ends_or_dies_the_writer_goes_on(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -36,7 +36,7 @@ from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of, two_bl
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
-from tests.support.sampling import mostly_long
+from tests.support.sampling import mostly_long, slow
 from tests.support.simulator import Actor
 
 MARKER = "last_chunk_index.json"
@@ -142,6 +142,7 @@ def test_an_index_that_said_something_else_is_not_made(tmp_path: Path) -> None:
     assert "byte for byte" in result["problems"][0]["error"]
 
 
+@slow
 @pytest.mark.parametrize("state", ["lost", "damaged", "emptied"])
 @pytest.mark.parametrize("form", ["json", "arrow"])
 def test_a_marker_is_rebuilt(tmp_path: Path, state: str, form: str) -> None:
