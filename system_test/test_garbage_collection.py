@@ -30,8 +30,8 @@ from index_format import objects
 from index_format.chunk_index import ancestor_index
 from index_format.keys import ChunkStart, Conflict, ObjectKey, ObjectKind, catalog_name, parse_key
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.partition import verify_partition
+from replayer.verify.report import Depth
+from replayer.verify.verifying import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 from tests.support.sampling import mostly_long

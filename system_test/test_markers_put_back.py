@@ -13,9 +13,8 @@ from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport
-from replayer.verify.partition import verify_partition
+from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.verifying import verify_partition
 from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
 from system_test.support.programs import run

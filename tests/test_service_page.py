@@ -5,20 +5,19 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
-from replayer.serve.api import archive_routes, job_routes
+from replayer.serve import archive_routes, job_routes
 from replayer.serve.app import ERRORS
 from replayer.serve.errors import MAX_BODY_BYTES, STATUS_OF_CODE
 from replayer.serve.guard import LOGINS_A_MINUTE, SESSION_SECONDS
 from replayer.serve.replays import MOST_PLANS
-from replayer.serve.searching import MOST_FOUND
 from replayer.serve.settings import LEAST_TOKEN
-from replayer.serve.tasks import MOST_RUNNING
+from replayer.serve.tasks import MOST_FOUND, MOST_RUNNING
 
 PAGE = (Path(__file__).parent.parent / "docs" / "service.md").read_text()
 
 
 def test_every_operation_is_named() -> None:
-    routes = [*archive_routes.routes.routes, *job_routes.routes.routes]
+    routes = [*archive_routes.api.routes, *job_routes.api.routes]
     there = {f"{next(iter(route.methods))} {route.path}" for route in routes if isinstance(route, APIRoute)}
     assert set(re.findall(r"^\| `((?:GET|POST) [^`]+)`", PAGE, re.MULTILINE)) == there
 

@@ -25,9 +25,8 @@ from blockgz.archive.damage import Verdict
 from blockgz.archive.lookup import Found, look_up
 from blockgz.store.address import LocalAddress
 from blockgz.store.reader import CountingReader
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport
-from replayer.verify.partition import verify_partition
+from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.verifying import verify_partition
 from tests.support.memory_reader import MemoryReader
 
 SIZES = (1, 4, 16)

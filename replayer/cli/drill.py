@@ -28,9 +28,7 @@ from replayer.cli.options.restore_options import Running, factor_option, report_
 from replayer.cli.options.selection_options import at_rule_option, with_choice
 from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay_output import duration_text
-from replayer.cli.restore import refuse_undecided
-from replayer.cli.restore.carrying_out import ending_signals, surroundings
-from replayer.cli.restore.output import print_outcome
+from replayer.cli.restore import ending_signals, print_outcome, refuse_undecided, surroundings
 from replayer.kafka.admin import KafkaAdmin
 from replayer.replay.jobs.lock import held
 from replayer.replay.stages import wall_clock
@@ -39,7 +37,7 @@ from replayer.restore.drill import Drill, drill_document, removed, sampled
 from replayer.restore.folder import RestoreFolder
 from replayer.restore.planning import found_topics, looked_over
 from replayer.restore.running import RestoreRun
-from replayer.verify.report_files import ReportFiles
+from replayer.verify.report import ReportFiles
 
 
 class DrillOptions(NamedTuple):

@@ -13,11 +13,8 @@ from blockgz.program.main import closing, noting_what_is_left
 from blockgz.program.tables import print_table
 from blockgz.signing import check_signature, is_signed_by, signature_of
 from blockgz.units import timestamp_text
-from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report
-from replayer.verify.findings import ArchiveReport, EarlierFindings
-from replayer.verify.report import verification_document
-from replayer.verify.report_files import FORMAT, ReportFiles
+from replayer.verify.report import FORMAT, ArchiveReport, Depth, EarlierFindings, ReportFiles, verification_document
 
 ERASE_FORMAT = "block-gzip-erase-report"
 """What `archiver erase --report` writes."""

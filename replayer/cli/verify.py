@@ -22,10 +22,9 @@ from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude, naming_what_is_left
-from replayer.verify.chunk_checks import ChunkChoice, Depth
+from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.earlier import EarlierReport
-from replayer.verify.findings import ArchiveReport
-from replayer.verify.report_files import ReportFiles
+from replayer.verify.report import ArchiveReport, Depth, ReportFiles
 from replayer.verify.verifying import VerifyWork, verify_archive
 
 
@@ -109,7 +108,7 @@ def command(
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
         # Here, because no other verification needs a Kafka client.
-        from replayer.cli.against_topic import verify_against  # noqa: PLC0415
+        from replayer.cli.verify_topic import verify_against  # noqa: PLC0415
 
         wanted = parse_topic(topics[0]).narrowed(partitions)
         return verify_against(wanted, against_topic, positions, kafka, archive, report_to, as_json=as_json)
@@ -125,7 +124,7 @@ def _verify_job(
 ) -> int:
     if beside:
         raise click.UsageError("--job determines what is compared: use only -a, -b, --jobs and --json with it")
-    from replayer.cli.job_proof import verify_job  # noqa: PLC0415  # it needs a Kafka client
+    from replayer.cli.verify_topic import verify_job  # noqa: PLC0415  # it needs a Kafka client
 
     return verify_job(job, jobs, kafka, archive, as_json=as_json)
 

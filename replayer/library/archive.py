@@ -30,8 +30,7 @@ from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
 from replayer.export import Exported, ExportForm, export, format_of
 from replayer.library.background_loop import BackgroundLoop
 from replayer.library.choice import Choice, Place, Time, chosen, now_ms, one_of
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import ArchiveReport, ComparisonReport
+from replayer.verify.report import ArchiveReport, ComparisonReport, Depth
 from replayer.verify.verifying import verify_archive
 
 if TYPE_CHECKING:
@@ -240,7 +239,7 @@ class Archive:
         Differences and damage are in the report, not raised. Raises NoSuchTopic.
         """
         from replayer.library.replaying import cluster_properties  # noqa: PLC0415  # it loads Kafka's client
-        from replayer.verify.against_topic import compare_with_topic  # noqa: PLC0415  # as above
+        from replayer.verify.comparison import compare_with_topic  # noqa: PLC0415  # as above
 
         wanted, selection = chosen(topic, {"partitions": partitions, "start": start, "end": end, "at": at})
         properties = cluster_properties(kafka)

@@ -1,14 +1,15 @@
-"""The consumer groups of a restore: planned for all topics first, then set."""
+"""The consumer groups and the ACLs of a restore: set once all of its records are proved."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from blockgz.errors import NotInArchive, listed
 from blockgz.units import time_text
+from index_format.acls import Acl
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from replayer.groups import map_of
@@ -24,10 +25,10 @@ from replayer.groups.planning import (
 from replayer.kafka.groups import GroupOffset
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
-from replayer.restore.choosing import topic_job
-from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore
-from replayer.restore.folder import GroupsDone, RestoreFolder
-from replayer.restore.request import Surroundings
+from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore, topic_job
+from replayer.restore.folder import AclsDone, GroupsDone, RestoreFolder
+from replayer.restore.planning import Surroundings
+from replayer.topics import acl_text, literal_acls
 
 REST = 9
 """So many times as long as it took, groups are left alone: their run maps are read each time."""
@@ -176,3 +177,44 @@ async def _of_topic(
     return await plan_groups_of_job(
         kept, folder, around.archive, around.properties, positions, map_of(wanted.rename), admin
     )
+
+
+class AclCreation(Protocol):
+    """Creates ACLs in the target."""
+
+    def create(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
+        """Creates ACLs, unless they exist; those that are left out, because the client does not know their words."""
+
+
+class AclsOutcome(NamedTuple):
+    """The number of ACLs by topic, what a person should know, and why none was created, if that is so."""
+
+    created: Mapping[str, int]
+    notes: Sequence[str] = ()
+    error: str | None = None
+
+
+def acls_to_create(plan: RestorePlan) -> dict[str, tuple[Acl, ...]]:
+    """By topic of the target its ACLs, on its name alone; without topics that have none."""
+    wanted = {each.target: literal_acls(each.acls or (), each.target) for each in plan.restorable}
+    return {target: acls for target, acls in sorted(wanted.items()) if acls}
+
+
+def set_acls(plan: RestorePlan, folder: RestoreFolder, acls: AclCreation) -> AclsOutcome:
+    """Creates the ACLs of all topics, which are restored, unless an earlier run did; raises what `acls` raises."""
+    done = folder.acls()
+    if done is not None:
+        return AclsOutcome(done.acls, ["the ACLs were created by an earlier run"])
+    wanted = acls_to_create(plan)
+    left_out = acls.create([each for of_topic in wanted.values() for each in of_topic])
+    created = {target: sum(each not in left_out for each in of_topic) for target, of_topic in wanted.items()}
+    folder.add_acls(AclsDone(acls=created, at=wall_clock()))
+    notes = [f"{each.name}: {acl_text(each)} is not created: this release does not know it" for each in left_out]
+    return AclsOutcome(created, [*notes, *_unknown(plan)])
+
+
+def _unknown(plan: RestorePlan) -> list[str]:
+    unknown = [each.target for each in plan.restorable if each.acls is None]
+    if not unknown:
+        return []
+    return [f"no ACL is created for {listed(unknown)}: the archive does not know which there were"]

@@ -19,8 +19,8 @@ from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import RestorePlan
 from replayer.restore.folder import RestoreFolder
-from replayer.restore.request import RestoreRequest, Surroundings
-from replayer.restore.topic_replay import TopicOutcome
+from replayer.restore.planning import RestoreRequest, Surroundings
+from replayer.restore.running import TopicOutcome
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,278 @@
 """The plan of a restore: what archive and cluster say of every topic. Nothing is written."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, SurveyedTopic
 from blockgz.archive.cuts import Cut, cut_lines
+from blockgz.archive.damage import Damaged
+from blockgz.archive.group_tables import config_at, groups_at
 from blockgz.archive.inventory import Compared, archive_info, compare
-from blockgz.archive.selection import cuts_of
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import AtOffset, BeforeTime, Budget, Rule
+from blockgz.archive.request import STOPS, SelectionRequest
+from blockgz.archive.selection import Positions, cuts_of, positions_before, resolved
+from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
+from blockgz.store.writer import Store
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
-from replayer.groups import map_of, rules_of
-from replayer.groups.planning import idle_globs
-from replayer.kafka.admin import KafkaAdmin
+from index_format.identity import TopicConfig as ArchivedTopic
+from index_format.keys import TopicFolder, check_topic
+from replayer.groups import GroupMap, map_of, rules_of
+from replayer.groups.planning import chosen_groups, idle_globs, positions_of, vanished_text
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka.groups import GroupOffset
+from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.pace import Slowest
 from replayer.replay.plan import SourcePartition
 from replayer.replay.preflight import pruned_text
+from replayer.replay.proof.sampling import Sample
 from replayer.replay.replaying import PlannedReplay, planned_replay
-from replayer.restore.choosing import ChosenIncarnation, incarnation_at, restore_name, topic_job, wanted_topics
+from replayer.replay.request import ReplayRequest, Shape
+from replayer.replay.seams import PATIENCE_SECONDS
 from replayer.restore.document import (
+    SAMPLE,
+    ChosenIncarnation,
     Followed,
+    RestoreGroups,
     RestorePlan,
     TopicLeftOut,
     TopicToRestore,
+    incarnation_at,
     refuse_group_twins,
     refuse_twins,
+    restore_name,
+    same_topic,
+    topic_job,
+    wanted_topics,
 )
 from replayer.restore.folder import RestoreFolder
-from replayer.restore.looking import Looking
-from replayer.restore.request import RestoreRequest, Surroundings, replay_of
+from replayer.restore.settings import first_settings
+from replayer.topics import left_behind
+from replayer.topics import new_topic as archived_topic
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """What is restored, as of `at` in ms: topics by name, glob or `~regex`, all without any."""
+
+    at: int
+    topics: tuple[str, ...] = ()
+    rename: GroupMap = field(default_factory=GroupMap)
+    """New names of topics."""
+    replication_factor: int | None = None
+    transactional: bool = True
+    on_damage: str = STOPS
+    partial: bool = False
+    prove: Literal["all", "sample", "none"] = "all"
+    sample: Sample = SAMPLE
+    """What is compared where a sample is to be proved."""
+    groups: RestoreGroups | None = field(default_factory=RestoreGroups)
+    create_acls: bool = False
+    follows: bool = False
+    """Whether what is archived later is restored as well."""
+    at_rule: Rule | None = None
+    """None if nobody chose one."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a restore reads, writes and notes, and how fast and patient it is; nothing of it changes what is restored.
+
+    `properties` are librdkafka's, `jobs` holds the folders of jobs and of restores.
+    """
+
+    archive: Archive
+    properties: Mapping[str, str]
+    jobs: Store
+    pace: Slowest = field(default_factory=Slowest)
+    patience: float = PATIENCE_SECONDS
+    budget: Budget = field(default_factory=Budget)
+    """For the cuts of all topics."""
+
+    @cached_property
+    def admin(self) -> KafkaAdmin:
+        """A client of the cluster, made when it is first asked for: that blocks. Raises as KafkaAdmin does."""
+        return KafkaAdmin(self.properties)
+
+    def reading(self, archive: Archive) -> "Surroundings":
+        """The same with another view of the archive; clients that were made stay."""
+        same = replace(self, archive=archive)
+        vars(same).update({name: made for name, made in vars(self).items() if name in ("admin", "changes")})
+        return same
+
+    @cached_property
+    def changes(self) -> TopicChanges:
+        """One for changes, made when it is first asked for."""
+        return TopicChanges(self.properties)
+
+
+def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
+    """The topic as it is created, before its records come."""
+    return NewTopic(topic.target, topic.partitions, first_settings(topic.settings), plan.replication_factor)
+
+
+def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Surroundings) -> ReplayRequest:
+    """The replay that restores one topic: it resumes what an earlier run of the restore began.
+
+    One that follows the archive takes all partitions that there are, and all of their records.
+    """
+    follows = plan.follow is not None
+    until = positions_before(None, BeforeTime(plan.at, plan.at_rule, around.budget), ("earliest", f"@{plan.at}"))
+    ends = {number: (None, AtOffset(end)) for number, end in topic.cuts.items() if number in topic.numbers}
+    until = replace(until, of_partitions=ends)
+    return ReplayRequest(
+        TopicPartitions(topic.source, None if follows else topic.numbers),
+        topic.target,
+        SelectionRequest(Positions(asked=("earliest", "latest")) if follows else until),
+        Shape(create_topic=True, new_topic=new_topic(plan, topic)),
+        on_damage=plan.on_damage,
+        into_source=True,
+        transactional=plan.transactional,
+        partial=True,
+        resume=True,
+        follows=follows,
+        job=topic_job(restore, topic.source),
+        patience=around.patience,
+        pace=around.pace,
+    )
+
+
+class LookedAt(NamedTuple):
+    """A topic, or why it is left out; the archive's id, where a partition says it; a warning about its groups."""
+
+    topic: TopicToRestore | TopicLeftOut
+    archive_id: str | None = None
+    warning: str | None = None
+
+
+class Looking(NamedTuple):
+    """What is looked at: `archive` pinned, `compared` with its inventory, at a time in ms."""
+
+    archive: Archive
+    compared: Compared
+    at_ms: int
+    rename: GroupMap
+    groups: RestoreGroups | None
+
+    async def at(self, chosen: ChosenIncarnation) -> LookedAt:
+        """The topic of an incarnation; raises BadName for a new name that no topic can have."""
+        folders = same_topic(chosen.folder, self.compared.inventory)
+        held = self.compared.held or dict.fromkeys(await self.archive.find())
+        source, missing = str(chosen.folder), [each for each in self.compared.missing if each.folder in folders]
+        source = source if "~" in source else f"{source}~1"
+        if chosen.folder not in held:
+            survey = SurveyedTopic((), ())
+        else:
+            meant = [chosen.folder]
+            if len(folders) > 1 and chosen.folder == max(each for each in held if each.topic == chosen.folder.topic):
+                # The plain name means the folders before it, too.
+                source, meant = chosen.folder.topic, [each for each in folders if each in held]
+            numbers = [number for each in meant for number in self.compared.held.get(each, ())]
+            survey = await self.archive.survey_topic(source, numbers if self.compared.held else None)
+        archive_id = next((each.marker.archive_id for each in survey.partitions), None)
+        if chosen.in_doubt and not await self._began_before(survey.partitions):
+            return LookedAt(
+                TopicLeftOut(chosen.folder.topic, f"{chosen.note}, and holds no record from before"), archive_id
+            )
+        archived, damage = await self._config(chosen.folder)
+        count = await self._partitions(archived, survey)
+        found = TopicToRestore(
+            source=source,
+            target=check_topic(self.rename(chosen.folder.topic)),
+            partitions=count,
+            numbers=tuple(each.partition for each in survey.partitions if each.partition < count),
+            settings=dict(archived_topic("", count, archived, {}).config),
+            left_behind=left_behind(archived.config if archived else None),
+            acls=None if archived is None or archived.acls is msgspec.UNSET else archived.acls,
+            lacks=(
+                *(f"{each} is missing" for each in map(str, missing)),
+                *(f"partition {number} cannot be read: {error.reason}" for number, error in survey.damaged),
+            ),
+            notes=tuple(_notes(chosen, archived, damage, folders, source)),
+        )
+        return (await self._with_groups(found, chosen.folder))._replace(archive_id=archive_id)
+
+    async def _config(self, folder: TopicFolder) -> tuple[ArchivedTopic | None, str | None]:
+        try:
+            return await config_at(self.archive.reader, self.archive.layout, folder, self.at_ms), None
+        except Damaged as error:
+            return None, f"its configuration cannot be read: {error.reason}"
+
+    async def _partitions(self, archived: ArchivedTopic | None, survey: SurveyedTopic) -> int:
+        """How many the topic had at the time: those that were seen, and those that hold records from before."""
+        numbers = [each.partition for each in survey.partitions] + [each.partition for each in survey.damaged]
+        if archived is None or archived.seen_at is msgspec.UNSET:
+            seen = 0 if archived is None else archived.partitions
+            return max([1, seen, *(number + 1 for number in numbers)])
+        later = [each for each in survey.partitions if each.partition >= archived.partitions]
+        begun = [each.partition + 1 for each in later if await self._began_before([each])]
+        return max([1, archived.partitions, *begun])
+
+    async def _began_before(self, partitions: Sequence[ArchivedPartition]) -> bool:
+        before = Positions(None, BeforeTime(self.at_ms))
+        chosen = await resolved(self.archive, partitions, before)
+        return any(each.offsets.start < each.offsets.end for each in chosen)
+
+    async def _with_groups(self, topic: TopicToRestore, folder: TopicFolder) -> LookedAt:
+        if self.groups is None:
+            return LookedAt(topic)
+        try:
+            table = await groups_at(self.archive.reader, self.archive.layout, folder, self.at_ms)
+        except Damaged as error:
+            note = f"where consumer groups stood cannot be read: {error.reason}"
+            return LookedAt(msgspec.structs.replace(topic, notes=(*topic.notes, note)))
+        if table is None:
+            note = "the archive does not say where consumer groups stood"
+            return LookedAt(msgspec.structs.replace(topic, notes=(*topic.notes, note)))
+        warning = await vanished_text(self.archive, folder, table, self.groups.globs)
+        groups = chosen_groups(positions_of(table), self.groups.globs)
+        found = msgspec.structs.replace(
+            topic,
+            groups=tuple(sorted(groups)),
+            positions=sum(map(len, groups.values())),
+            group_ends=_foremost(groups),
+            groups_at=table.slot,
+        )
+        return LookedAt(found, warning=warning)
+
+
+def _foremost(groups: Mapping[str, Mapping[int, GroupOffset]]) -> dict[int, int]:
+    """Return by partition how far the foremost group had come."""
+    ends: dict[int, int] = {}
+    for positions in groups.values():
+        for number, position in positions.items():
+            ends[number] = max(ends.get(number, 0), position.offset)
+    return ends
+
+
+def _notes(
+    chosen: ChosenIncarnation,
+    archived: ArchivedTopic | None,
+    damage: str | None,
+    folders: Sequence[TopicFolder],
+    source: str,
+) -> Iterator[str]:
+    if chosen.note is not None:
+        yield chosen.note + (": it is taken, because it holds records from before" if chosen.in_doubt else "")
+    if damage is not None:
+        yield damage
+    elif archived is None:
+        yield "the archive does not say what it was like: it gets Kafka's defaults"
+    elif archived.config is None:
+        yield "the archive holds its partition count and not its configuration: it gets the cluster's defaults"
+    elif archived.seen_at is msgspec.UNSET:
+        yield "its settings are those it had last: the archive has none from that time or before"
+    if len(folders) > 1 and "~" in source:
+        yield f"its log was truncated: partitions that are only in {folders[-2]} and before are not restored"
+
 
 T = TypeVar("T")
 R = TypeVar("R")

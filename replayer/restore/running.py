@@ -1,25 +1,174 @@
-"""Running a restore: its topics side by side, each replayed, proved and given its last settings."""
+"""Run a restore: its topics side by side, each replayed, proved and given its last settings."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from blockgz.archive.damage import Verdict
+import msgspec
+
+from blockgz.archive.damage import Verdict, worst
 from blockgz.open_files import allow_open_files
 from index_format.errors import BlockgzError
-from replayer.replay.prepare import PRODUCERS
+from replayer.errors import ReplayRefused, TargetChanged
+from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.pace import Commands
+from replayer.replay.prepare import PRODUCERS, refuse_changed_target
 from replayer.replay.proof.job_proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job
-from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER
+from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, planned_replay
 from replayer.replay.run import Progress
+from replayer.replay.seams import JobLog
 from replayer.replay.stages import wall_clock
-from replayer.restore.choosing import topic_job
-from replayer.restore.document import RestorePlan, TopicToRestore
+from replayer.replay.target_topic import LIMIT
+from replayer.restore.consumers import AclsOutcome, GroupsOutcome
+from replayer.restore.document import RestorePlan, TopicToRestore, topic_job
 from replayer.restore.folder import RestoreFolder, TopicDone
-from replayer.restore.request import Surroundings
-from replayer.restore.target import create_empty, refuse_lost, set_last
-from replayer.restore.topic_replay import TopicOutcome, TopicReplays
+from replayer.restore.planning import Surroundings, new_topic, replay_of
+from replayer.restore.settings import Restored, last_settings
+
+
+def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Raises ReplayRefused for a topic that this restore did not create.
+
+    Killed right after it had, nothing but the topic itself tells: then it is empty and just as it is created.
+    """
+    if JobFolder(around.jobs, job).request() is not None:
+        return
+    facts = around.admin.again().topic(topic.target)
+    if facts is None:
+        return
+    wanted = new_topic(plan, topic)
+    own = dict(around.changes.own_config(topic.target))
+    if LIMIT in own and LIMIT in wanted.config:
+        own[LIMIT] = wanted.config[LIMIT]  # a replay raises it at first
+    if facts.num_partitions != wanted.partitions or own != dict(wanted.config):
+        raise ReplayRefused(
+            f"topic {topic.target} exists",
+            why="this restore did not create it",
+            remedy="restore under another name with --map and another --name, or delete it",
+        )
+
+
+def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Raises ReplayRefused as `refuse_foreign` does; adds the partitions that a topic gained which is followed.
+
+    Raises TargetChanged for another topic of its name.
+    """
+    refuse_foreign(plan, topic, job, around)
+    kept = JobFolder(around.jobs, job).request()
+    if plan.follow is None or kept is None:
+        return
+    facts = around.admin.again().topic(topic.target)
+    refuse_changed_target(kept, facts)
+    if facts is not None and facts.num_partitions < topic.partitions:
+        around.changes.add_partitions(topic.target, topic.partitions)
+
+
+def create_empty(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Creates a topic of which no partition is archived; raises as `refuse_foreign` does."""
+    refuse_foreign(plan, topic, job, around)
+    if around.admin.again().topic(topic.target) is None:
+        around.changes.create(new_topic(plan, topic))
+
+
+def refuse_lost(topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Raises TargetChanged where a topic that was restored is gone, or another one has its name now."""
+    kept = JobFolder(around.jobs, job).request()
+    facts = around.admin.again().topic(topic.target)
+    remedy = f"restore {topic.topic} again in another restore, with --name NAME"
+    if facts is None:
+        raise TargetChanged(
+            f"topic {topic.target} no longer exists in the target",
+            why="it was restored, and deleted since",
+            remedy=remedy,
+        )
+    known = None if kept is None else kept.target_topic_id
+    if None not in (known, facts.topic_id) and known != facts.topic_id:
+        raise TargetChanged(
+            f"topic {topic.target} is not the one that was restored",
+            why=f"that had id {known}, the topic with that name has id {facts.topic_id}",
+            remedy=f"delete it, and {remedy}",
+        )
+
+
+def set_last(topic: TopicToRestore, around: Surroundings) -> tuple[str, ...]:
+    """Gives the topic the settings that come last; what is not set, and why."""
+    replicas = around.admin.again().replication_factor(topic.target)
+    restored = Restored(topic.oldest, topic.largest, replicas)
+    change, notes = last_settings(topic.settings, around.changes.own_config(topic.target), restored, wall_clock())
+    if change:
+        around.changes.alter(topic.target, change)
+    return notes
+
+
+TopicState = Literal["restored", "failed", "interrupted", "refused"]
+
+
+@dataclass
+class TopicOutcome:
+    """What became of a topic; `records` are all that the restore wrote, `error` what happened and why."""
+
+    topic: TopicToRestore
+    job: str
+    state: TopicState = "interrupted"
+    records: int = 0
+    seconds: float = 0.0
+    verdict: Verdict | None = None
+    error: str | None = None
+    do: str | None = None
+    notes: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Offsets that were passed over at damage."""
+
+
+class TopicReplays:
+    """The replays of one restore's topics, which end together; `progress` is called with records and bytes."""
+
+    def __init__(self, restore: str, progress: Progress) -> None:
+        self._restore, self._progress = restore, progress
+        self._running: set[Commands] = set()
+        self._logs: dict[str, JobLog] = {}
+        """Of jobs that follow their archive: what an earlier replay noted need not be read again."""
+        self.ending = False
+
+    def end(self) -> None:
+        """Commits what was sent, and ends."""
+        self.ending = True
+        for commands in self._running:
+            commands.end()
+
+    async def run(self, plan: RestorePlan, outcome: TopicOutcome, around: Surroundings) -> bool:
+        """Whether all records of the topic are there; raises as `make_ready`, `planned_replay` and `run_replay` do."""
+        topic = outcome.topic
+        await asyncio.to_thread(make_ready, plan, topic, outcome.job, around)
+        request = replay_of(plan, topic, self._restore, around)
+        commands = Commands()
+        admin = await asyncio.to_thread(around.admin.again)
+        place = (around.archive, around.properties, around.jobs)
+        async with planned_replay(request, *place, admin, topic.lacks) as planned:
+            self._progress(planned.plan.job.written, 0)
+            async with planned.begun() as begun:
+                log = self._logs.pop(outcome.job, begun.keeping.log)
+                work = begun._replace(keeping=begun.keeping._replace(log=log))
+                self._running.add(commands)
+                try:
+                    if self.ending:
+                        commands.end()
+                    result = await work.run(commands, self._progress)
+                    await work.settled(result)
+                finally:
+                    self._running.discard(commands)
+                if request.follows:
+                    self._logs[outcome.job] = log
+            outcome.records = result.records + result.records_before
+            outcome.skipped = [
+                f"{partition} [{lost.start}..{lost.end}): {lost.reason}" for partition, lost in planned.damage.skipped
+            ]
+            if result.zero_timestamps:
+                outcome.notes.append(f"{result.zero_timestamps} records with timestamp 0 were sent with 1")
+            return result.complete
 
 
 @dataclass
@@ -144,3 +293,65 @@ class RestoreRun:
 
 def _fault(proof: JobProof) -> str:
     return next((fault for lane in proof.lanes for fault in lane.faults), "see the lanes")
+
+
+def plan_document(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> dict[str, Any]:
+    """The plan, the seconds that it takes at the least, and the bytes that were read to find its cuts."""
+    whole: dict[str, Any] = msgspec.to_builtins(plan)
+    totals = {"records": plan.records, "bytes": plan.bytes, "seconds": round(seconds, 3), "cut_bytes": cut_bytes}
+    totals |= {"acls": plan.acls, "topics_with_unknown_acls": plan.without_acls}
+    return {"restore": name, "totals": totals, "plan": whole}
+
+
+def outcome_document(
+    name: str,
+    plan: RestorePlan,
+    outcomes: Sequence[TopicOutcome],
+    groups: GroupsOutcome | None,
+    groups_error: str | None,
+    seconds: float,
+    acls: AclsOutcome | None = None,
+) -> dict[str, Any]:
+    """Return what was done; `verdict` is OK only if every topic is restored and proved, and groups and ACLs are set."""
+    restored = all(each.state == "restored" for each in outcomes)
+    lacks = any(each.topic.lacks or each.topic.gaps or each.skipped for each in outcomes)
+    verdicts = [each.verdict for each in outcomes if each.verdict is not None]
+    verdicts += [Verdict.UNPROVED] if plan.prove == "none" else []
+    failed = groups_error or (acls is not None and acls.error) or not restored
+    verdicts += [Verdict.FAILURE] if failed else [Verdict.WARNING] if lacks else []
+    return {
+        "verdict": worst(verdicts),
+        "restore": name,
+        "archive_id": plan.archive_id,
+        "prove": plan.prove,
+        "sample": None if plan.sample is None else plan.sample._asdict(),
+        "at": plan.at,
+        "seconds": round(seconds, 3),
+        "records": sum(each.records for each in outcomes),
+        "topics": [
+            {
+                "source": each.topic.source,
+                "target": each.topic.target,
+                "job": each.job,
+                "state": each.state,
+                "records": each.records,
+                "proof": each.verdict,
+                "seconds": round(each.seconds, 3),
+                "error": each.error,
+                "do": each.do,
+                "gaps": each.topic.gaps,
+                "lacks": each.topic.lacks,
+                "skipped": each.skipped,
+                "notes": [*each.topic.notes, *each.notes],
+            }
+            for each in outcomes
+        ],
+        "left_out": msgspec.to_builtins(plan.left_out),
+        "groups": None if groups is None else groups.positions,
+        "group_notes": [] if groups is None else list(groups.notes),
+        "groups_error": groups_error,
+        "acls": None if acls is None else dict(acls.created),
+        "acl_notes": [] if acls is None else list(acls.notes),
+        "acls_error": None if acls is None else acls.error,
+        "warnings": plan.warnings,
+    }

@@ -17,11 +17,10 @@ from starlette.staticfiles import StaticFiles
 
 from blockgz.errors import UsageError
 from index_format.errors import BlockgzError
-from replayer.serve.api import archive_routes, job_routes
+from replayer.serve import archive_routes, job_routes
 from replayer.serve.errors import MAX_BODY_BYTES, told
 from replayer.serve.guard import Guard, Logins
-from replayer.serve.pages import archive_pages, job_pages, login_pages
-from replayer.serve.pages.rendering import error_page
+from replayer.serve.pages import error_page, login_pages
 from replayer.serve.service import running_service
 from replayer.serve.settings import ServeSettings
 
@@ -72,9 +71,9 @@ def make_app(settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
     )
     known = [Depends(refuse_unknown_parameters)]
-    for routes in (archive_routes.routes, job_routes.routes):
+    for routes in (archive_routes.api, job_routes.api):
         app.include_router(routes, prefix=API, responses=ERRORS, dependencies=known)
-    for routes in (archive_pages.routes, job_pages.routes, login_pages.routes):
+    for routes in (archive_routes.pages, job_routes.pages, login_pages):
         app.include_router(routes, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     for kind in (BlockgzError, RequestValidationError, ValidationError, HTTPException):

@@ -1,28 +1,141 @@
-"""What every route works with: the archive, what is known of it, and what is under way."""
+"""The service behind every route: the archive, what is known of it, the work under way, and limits on large answers."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, HTTPException, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from blockgz.archive.place import opened
 from blockgz.elastic_pool import ElasticPool
+from blockgz.errors import StoreBusy
+from blockgz.program.tables import bytes_text
 from blockgz.store.cache import DiskCache, default_folder
+from blockgz.store.reader import PassingReader
 from replayer.serve.archive_view import ArchiveView, Look
 from replayer.serve.archivers import Archivers
-from replayer.serve.bounds import Bound, BoundedAnswer, pieces
-from replayer.serve.costs import CostingReader
 from replayer.serve.errors import told
 from replayer.serve.replays import Replays
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Tasks
 from replayer.serve.verifying import OpenDamage, Reports
+
+PIECE_BYTES = 64 * 1024
+
+
+@dataclass
+class Bound:
+    """So many answers of a kind at once."""
+
+    most: int
+    kind: str
+    held: int = 0
+
+    def take(self) -> None:
+        """One more; raises StoreBusy where there are enough."""
+        if self.held >= self.most:
+            raise StoreBusy(f"{self.held} {self.kind} are being sent", remedy="close some of them, and try again")
+        self.held += 1
+
+    def give_back(self) -> None:
+        """One less."""
+        self.held -= 1
+
+
+class BoundedAnswer(StreamingResponse):
+    """An answer in parts, one of a bound until the last part is sent or its client went away; raises StoreBusy."""
+
+    def __init__(
+        self, bound: Bound, parts: AsyncIterator[bytes], media_type: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(parts, media_type=media_type, headers=headers)
+        self._bound = bound
+        bound.take()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._bound.give_back()
+
+
+async def pieces(body: bytes) -> AsyncIterator[bytes]:
+    """A body in pieces, so that no more of it is copied than its client takes."""
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
+        await asyncio.sleep(0)  # other requests have their turn, and a client that left is noticed
+
+
+@dataclass
+class Costs:
+    """Running totals."""
+
+    requests: int = 0
+    bytes_fetched: int = 0
+
+
+_COSTS: ContextVar[Costs | None] = ContextVar("costs", default=None)
+
+
+@contextmanager
+def counted() -> Iterator[Costs]:
+    """Counts what is read within the block, also by tasks and threads that begin there."""
+    costs = Costs()
+    token = _COSTS.set(costs)
+    try:
+        yield costs
+    finally:
+        _COSTS.reset(token)
+
+
+def cost_text(costs: Costs, opened_bytes: int) -> str:
+    """`41.0 kB of 1.0 GB, 2 requests`: what was read of the chunks that were opened."""
+    requests = f"{costs.requests} request{'' if costs.requests == 1 else 's'}"
+    return f"{bytes_text(costs.bytes_fetched)} of {bytes_text(max(opened_bytes, costs.bytes_fetched))}, {requests}"
+
+
+class CostingReader(PassingReader):
+    """Adds requests and bytes to whoever counts where they are made."""
+
+    async def get(self, key: str, max_bytes: int) -> bytes:
+        _add(requests=1)
+        body = await super().get(key, max_bytes)
+        _add(num_bytes=len(body))
+        return body
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        _add(requests=1)
+        body = await super().get_range(key, start, end)
+        _add(num_bytes=len(body))
+        return body
+
+    async def size(self, key: str) -> int:
+        _add(requests=1)
+        return await super().size(key)
+
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        _add(requests=1)
+        return super().list(prefix, after)
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        _add(requests=1)
+        return await super().folders(prefix)
+
+
+def _add(requests: int = 0, num_bytes: int = 0) -> None:
+    costs = _COSTS.get()
+    if costs is not None:
+        costs.requests += requests
+        costs.bytes_fetched += num_bytes
+
 
 T = TypeVar("T")
 

@@ -23,9 +23,8 @@ from index_format.objects import Sealed, decode, encode, stored
 from replayer.replay.jobs.control import TRIES
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Task
-from replayer.verify.chunk_checks import ChunkChoice, Depth
-from replayer.verify.report import verification_document
-from replayer.verify.report_files import ReportFiles, created_now
+from replayer.verify.chunk_checks import ChunkChoice
+from replayer.verify.report import Depth, ReportFiles, created_now, verification_document
 from replayer.verify.verifying import VerifyWork, verify_archive
 
 MAX_REPORT_BYTES = 64 * 1024 * 1024

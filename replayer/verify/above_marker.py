@@ -20,7 +20,7 @@ from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, conflict_in, parse_key
 from index_format.marker import MAX_LEVELS, ChunkCatalog, Marker, ReferenceCatalog, Span
-from replayer.verify.findings import Orphan
+from replayer.verify.report import Orphan
 
 PARTITIONS_AT_ONCE = 8
 READS_AT_ONCE = 16

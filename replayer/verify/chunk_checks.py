@@ -3,9 +3,10 @@
 import asyncio
 import hashlib
 import random
+import struct
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from blockgz.archive.blocks import (
 )
 from blockgz.archive.damage import Damage, LostRange, Unreadable
 from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.positions import OffsetRange
 from blockgz.archive.prefetch import prefetched
 from blockgz.errors import ObjectMissing
 from index_format.canonical import RecordsDigest
@@ -33,7 +35,7 @@ from index_format.errors import CorruptBlock
 from index_format.key_filter import column_hashes, holds_all
 from index_format.marker import ChunkEntry
 from index_format.records import record_hash, record_view
-from replayer.verify.findings import Digests
+from replayer.verify.report import Depth, Digests
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,78 @@ SIZES_AT_ONCE = 8
 END = 2**63 - 1
 
 
-class Depth(IntEnum):
-    """How much is read: each level includes those before."""
+class ChainDigest:
+    """A SHA-256 over the chunks of a partition: what was committed once has the same for ever (docs/verify.md)."""
 
-    STRUCTURE = 0
-    """Chain, catalogs, indexes, and the sizes of data objects."""
-    BLOCKS = 1
-    """All data: checksums of objects and blocks, counts of records."""
-    RECORDS = 2
-    """Every record is decoded."""
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, entry: ChunkEntry) -> None:
+        """A chunk, in the order of offsets; its entry's `next_offset` may still rise, and does not count."""
+        facts = struct.pack(">QQQ", entry.first_offset, entry.last_offset, entry.num_records)
+        self._digest.update(facts + bytes.fromhex(entry.sha256))
+
+    @property
+    def sha256(self) -> str:
+        """Of the chunks so far, as lower-case hex."""
+        return self._digest.hexdigest()
+
+
+@dataclass
+class ChunkChain:
+    """What marker and catalogs say of a partition's chunks, and what is wrong with it; of a chunk 8 bytes are kept."""
+
+    choice: ChunkChoice
+    records: int = 0
+    candidates: int = 0
+    """Chunks among which `choice` takes its share."""
+    first_candidate: str = ""
+    first_offset: int | None = None
+    last_is_candidate: bool = False
+    checked: int = 0
+    """Chunks that were chosen and could be read once more."""
+    checked_offsets: list[OffsetRange] = field(default_factory=list)
+    """The offsets of these, each from the end of the chunk before it: in order and apart."""
+    unlisted: list[ChunkEntry] = field(default_factory=list)
+    """Chunks that were not chosen, and of which a listing lacks the index or the data."""
+    last_offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    gaps: set[Gap] = field(default_factory=set)
+    lost: list[LostRange] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    digest: ChainDigest = field(default_factory=ChainDigest)
+    is_whole: bool = True
+    """Whether all catalogs could be read."""
+
+    @property
+    def chunks(self) -> int:
+        return len(self.last_offsets)
+
+    def add(self, entry: ChunkEntry) -> None:
+        self.last_offsets.append(entry.last_offset)
+        self.digest.add(entry)
+        self.records += entry.num_records
+        self.first_offset = entry.first_offset if self.first_offset is None else self.first_offset
+        self.last_is_candidate = self.choice.considers(entry)
+        if self.last_is_candidate:
+            self.candidates += 1
+            self.first_candidate = self.first_candidate or entry.name
+
+    def check(self, start: int, end: int) -> None:
+        """Note that all there is at offsets [start, end), at or above those before, is checked."""
+        if self.checked_offsets and self.checked_offsets[-1].end == start:
+            start = self.checked_offsets.pop().start
+        if start < end:
+            self.checked_offsets.append(OffsetRange(start, end))
+
+    def lose(self, catalog: Unreadable) -> None:
+        self.is_whole = False
+        self.damage.append(Damage(catalog.key, catalog.reason))
+        self.lost.append(LostRange(catalog.start, catalog.end, catalog.reason))
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """The numbers of the chosen chunks among the candidates, rising."""
+        return self.choice.numbers(self.candidates, self.first_candidate)
 
 
 Progress = Callable[[int, int], None]

@@ -19,9 +19,8 @@ from index_format.chunk_index import Erased, Gap
 from index_format.errors import BadName
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
-from replayer.verify.chunk_checks import EVERY_CHUNK
-from replayer.verify.findings import EarlierDifference, EarlierFindings
-from replayer.verify.partition import ChunkChain
+from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChain
+from replayer.verify.report import EarlierDifference, EarlierFindings
 
 
 class EarlierPartition(msgspec.Struct, frozen=True):

@@ -1,17 +1,416 @@
-"""Verifying an archive, or some of its topics and partitions, one after the other."""
+"""Verify an archive: its objects of identity, its partitions, and what is missing.
 
-from collections.abc import Callable, Sequence
+Every damage is found in one run, and reported as the offsets that it costs.
+"""
+
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from blockgz.archive.archive import Archive
+from blockgz.archive.damage import MOST_REWRITES, Damage, Damaged, LostRange, Unreadable
+from blockgz.archive.inventory import Compared, Wanted, compare
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.prefetch import streamed
+from blockgz.archive.selection import joined_ranges
 from blockgz.archive.topics import TopicPartitions
-from replayer.verify.above_marker import list_above
-from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, Depth
+from blockgz.errors import NotInArchive, ObjectMissing
+from index_format import objects
+from index_format.chunk_index import EMPTY, ERASED, ChunkIndex, Gap
+from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
+from index_format.keys import (
+    INDEX_SUFFIXES,
+    TOPIC_CONFIG_OBJECT,
+    PartitionKeys,
+    TopicFolder,
+    archive_key,
+    parse_topic_folder,
+    topic_home,
+)
+from index_format.marker import ChunkEntry, Marker
+from replayer.verify.above_marker import AboveListing, AboveMarker, list_above, look_above
+from replayer.verify.chunk_checks import (
+    END,
+    EVERY_CHUNK,
+    ChunkChain,
+    ChunkChoice,
+    ChunkFindings,
+    Progress,
+    check_chunks,
+    joined,
+    unwatched,
+)
 from replayer.verify.earlier import EarlierReport, compare_with
-from replayer.verify.findings import ArchiveReport
-from replayer.verify.partition import verify_partition
-from replayer.verify.survey import survey
+from replayer.verify.report import AbsentPartition, ArchiveReport, Depth, PartitionReport
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the objects of identity say; None and absent where they cannot be read or do not tell."""
+
+    archive_id: str | None = None
+    topic_ids: Mapping[TopicFolder, str] = field(default_factory=dict)
+    partitions: Mapping[TopicFolder, int] = field(default_factory=dict)
+    """How many partitions a topic has."""
+    damage: tuple[Damage, ...] = ()
+
+    def objections(self, folder: TopicFolder, marker: Marker) -> list[str]:
+        """Why a marker of that folder is not of this archive and topic; ids that are not known never differ."""
+        found = []
+        if self.archive_id is not None and marker.archive_id != self.archive_id:
+            found.append(f"it is of archive {marker.archive_id}, not {self.archive_id}")
+        topic_id = self.topic_ids.get(folder)
+        if None not in (topic_id, marker.topic_id) and marker.topic_id != topic_id:
+            found.append(f"it is of the topic with id {marker.topic_id}, not {topic_id}")
+        return found
+
+
+class Survey(NamedTuple):
+    """`report` has what is known before any partition is opened; `places` are topics and partitions in order."""
+
+    identity: Identity
+    places: Sequence[tuple[str, int]]
+    report: ArchiveReport
+
+
+async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
+    """Checks the objects that say whose the archive and its topics are, and the topics' configurations if any.
+
+    An old archive has none.
+    """
+    folders = [await archive.folder_of(topic) for topic in topics]
+    if archive.other is not None:
+        return Identity()
+    damage: list[Damage] = []
+    topic_ids: dict[TopicFolder, str] = {}
+    partitions: dict[TopicFolder, int] = {}
+    info = await _checked(archive, archive_key(archive.layout), ArchiveInfo, damage)
+    for folder in dict.fromkeys(folders):
+        home = topic_home(archive.layout, folder)
+        topic = await _checked(archive, home + "_topic.json", TopicInfo, damage)
+        if topic is not None and (topic.topic, topic.incarnation) != folder:
+            reason = f"it names another topic: {topic.topic}~{topic.incarnation}"
+            damage.append(Damage(home + "_topic.json", reason))
+        elif topic is not None and topic.topic_id is not None:
+            topic_ids[folder] = topic.topic_id
+        config = await _checked(archive, home + TOPIC_CONFIG_OBJECT, TopicConfig, damage)
+        if config is not None and config.topic != folder.topic:
+            damage.append(Damage(home + TOPIC_CONFIG_OBJECT, f"it is of another topic: {config.topic}"))
+        elif config is not None:
+            partitions[folder] = config.partitions
+    return Identity(None if info is None else info.archive_id, topic_ids, partitions, tuple(damage))
+
+
+NOTHING_CHECKED = "nothing was checked: the archive holds no partition"
+NO_INVENTORY = "no inventory lists what the archive should hold: archiver repair inventory builds one from what exists"
+
+
+async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()) -> Survey:
+    """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty.
+
+    What the inventory has beyond that is missing; of each of the `expected` topics, something has to be there.
+    """
+    compared = await compare(archive, wanted)
+    every = wanted or [(topic, None) for topic in await archive.all_incarnations()]
+    asked = [each for each in every if not (wanted and await _is_lost(archive, each[0], compared))]
+    identity = await read_identity(archive, [topic for topic, _ in asked])
+    report = ArchiveReport(damage=list(identity.damage), archive_id=identity.archive_id)
+    places = []
+    for topic, partitions in asked:
+        numbers = partitions or await archive.partitions(topic)
+        if partitions and any(each.partition in partitions for each in compared.missing):
+            numbers = sorted({*partitions} & {*await archive.partitions(topic)})
+        places += [(topic, number) for number in numbers]
+        if partitions is None:
+            numbered = range(identity.partitions.get(await archive.folder_of(topic), 0))
+            report.absent += [AbsentPartition(topic, number) for number in numbered if number not in numbers]
+    _note(report, compared)
+    if not places and not archive.other:
+        report.warnings.append(NOTHING_CHECKED)
+    report.unmet = [each for each in expected if not await _is_held(archive, each)]
+    return Survey(identity, places, report)
+
+
+async def _is_held(archive: Archive, topic: str) -> bool:
+    try:
+        return bool(await archive.partitions(topic))
+    except NotInArchive:
+        return False
+
+
+async def _is_lost(archive: Archive, topic: str, compared: Compared) -> bool:
+    """Whether the archive has no folder of the topic, though it had one."""
+    folder = parse_topic_folder(topic)
+    if folder.topic not in {each.topic for each in compared.missing}:
+        return False
+    held = await archive.find()
+    return folder not in held if "~" in topic else folder.topic not in {each.topic for each in held}
+
+
+def _note(report: ArchiveReport, compared: Compared) -> None:
+    """What the inventory says, or that there is none."""
+    report.missing = list(compared.missing)
+    claimed = {(str(each.folder), each.partition) for each in compared.missing}
+    claimed |= {(each.topic, each.partition) for each in compared.missing}
+    report.absent = [each for each in report.absent if each not in claimed]
+    if compared.damage is not None:
+        report.damage.append(compared.damage)
+    elif compared.inventory is not None:
+        report.rebuilt_at = compared.inventory.rebuilt_at
+    elif compared.is_expected:
+        report.warnings.append(NO_INVENTORY)
+
+
+async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damage]) -> T | None:
+    """The object; None where it is damaged, which is noted, or missing, which is damage of all but configurations."""
+    try:
+        return objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), kind, key)
+    except Damaged as error:
+        if kind is not TopicConfig or not isinstance(error, ObjectMissing):
+            damage.append(Damage(key, error.reason))
+        return None
+
+
+class Joint(NamedTuple):
+    """A place where the chain does not go on where it stopped: `key` is what stands at `start`."""
+
+    stop: int
+    start: int
+    key: str
+
+
+async def verify_partition(
+    archive: Archive,
+    topic: str,
+    partition: int,
+    depth: Depth,
+    progress: Progress,
+    *,
+    choice: ChunkChoice = EVERY_CHUNK,
+    identity: Identity | None = None,
+    listing: AboveListing | None = None,
+) -> PartitionReport:
+    """Checks one partition: marker, catalogs, what lies above it, and the chosen chunks.
+
+    `listing` was made before, of this partition too; without one it is made here. Where something is damaged, and was
+    rewritten since the marker was read, what it leads to now is verified. Raises only for what is not damage.
+    """
+    listing = listing or await list_above(archive, [(topic, partition)], chunks=not choice.takes_all)
+    opened = await open_to_verify(archive, topic, partition)
+    if isinstance(opened, PartitionReport):
+        return opened
+    for _ in range(MOST_REWRITES):
+        chain = await read_chain(opened, choice)
+        above = await look_above(opened, listing)
+        parts = [await check_chunks(opened, chosen_chunks(opened, chain, progress, listing), depth, progress)]
+        if chain.unlisted:
+            parts.insert(0, await check_chunks(opened, streamed(chain.unlisted), depth, unwatched))
+        report = assembled(opened, topic, chain, parts, identity, above)
+        lost = [each.start for each in (*chain.lost, *(lost for part in parts for lost in part.lost))]
+        newer = await opened.newer(*lost[:1]) if lost or any(part.damage for part in parts) else None
+        if newer is None:
+            break
+        opened, progress = newer, unwatched
+    return report
+
+
+async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionReport:
+    """The partition, or the report on it where its marker is damaged."""
+    try:
+        return await archive.open_partition(topic, partition)
+    except Damaged as error:
+        keys = await archive.partition_keys(topic, partition)
+        lost = await _unreachable(archive, keys)
+        damage = [Damage(keys.marker, error.reason)]
+        return PartitionReport(topic, partition, lost=lost, damage=damage, incarnation=keys.folder.incarnation)
+
+
+async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_CHUNK) -> ChunkChain:
+    """Reads all catalogs: what one held that cannot be read, and what no one names, is lost."""
+    chain = ChunkChain(choice, gaps={gap for gap in partition.marked_gaps if gap.end > partition.floor})
+    joints: list[Joint] = []
+    position = partition.start_offset
+    async for opened in partition.walk(0, END):
+        if isinstance(opened, ChunkEntry):
+            chain.add(opened)
+            start, end, key = opened.start_offset, opened.next_offset, partition.index_key(opened)
+        elif isinstance(opened, Unreadable):
+            chain.lose(opened)
+            start, end, key = opened.start, opened.end, opened.key
+        else:
+            chain.gaps.update(gap for gap in opened.gaps if gap.end > partition.floor)
+            continue
+        if start != position:
+            joints.append(Joint(position, start, key))
+        position = end
+    turns = frozenset(offset for _, offset in partition.folders[1:])
+    _check_joints(chain, joints, turns)
+    if position not in turns:
+        _check_end(chain, position, partition)
+    return chain
+
+
+async def chosen_chunks(
+    partition: ArchivedPartition,
+    chain: ChunkChain,
+    progress: Progress = unwatched,
+    listing: AboveListing | None = None,
+) -> AsyncIterator[ChunkEntry]:
+    """The chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others.
+
+    A catalog that cannot be read any more becomes damage of the chain. Those of the others that a `listing` lacks are
+    noted there.
+    """
+    known = {each.key for each in chain.damage}
+    chosen = iter(chain.chosen)
+    wanted, number = next(chosen, None), 0
+    behind, is_checked = partition.floor, True
+    chain.check(0, behind)
+    async for entry in partition.walk(0, END):
+        if isinstance(entry, Unreadable) and entry.key not in known:
+            chain.lose(entry)
+            chain.records -= entry.num_records
+            chain.last_is_candidate = False  # which of the others are chosen is another question now
+        if isinstance(entry, Unreadable):
+            behind, is_checked = entry.end, False
+        if not isinstance(entry, ChunkEntry):
+            continue
+        is_candidate = chain.choice.considers(entry)
+        is_checked = is_candidate and number == wanted
+        if is_checked:
+            wanted = next(chosen, None)
+            chain.checked += 1
+            chain.check(behind, entry.next_offset)
+            yield entry
+        else:
+            if listing is not None and listing.lacks(partition.keys_of(entry).layout, partition.index_key(entry)):
+                chain.unlisted.append(entry)
+            progress(0, entry.bytes)
+        behind, number = entry.next_offset, number + is_candidate
+    if is_checked:
+        chain.check(behind, partition.next_offset)
+
+
+def _check_joints(chain: ChunkChain, joints: Sequence[Joint], turns: Collection[int]) -> None:
+    """Gaps explain a joint if the first begins where the chain stopped, and the last ends where it goes on.
+
+    `turns` is where the chain goes on in another folder: holes may follow, up to the first gap there or the next turn.
+    Known at the end only: a catalog may name gaps among the chunks of those before it.
+    """
+    gaps = sorted(chain.gaps, key=lambda gap: gap.start)
+    for stop, start, key in joints:
+        unexplained = list(_unexplained(gaps, stop, start, turns))
+        before = bisect_left(gaps, start, key=lambda gap: gap.start)
+        if before and gaps[before - 1].end > start > gaps[before - 1].start >= stop:
+            chain.damage.append(Damage(key, f"it begins at {start}, inside the recorded gap before it"))
+        if unexplained or start < stop:
+            reason = f"no chunk and no recorded gap: the chain breaks before {key}"
+            chain.damage.append(Damage(key, reason))
+            chain.lost += [LostRange(*offsets, reason) for offsets in unexplained]
+
+
+def _check_end(chain: ChunkChain, position: int, partition: ArchivedPartition) -> None:
+    """Behind the newest chunk the log may have gone on without records, but only behind a gap."""
+    behind = min((gap.start for gap in chain.gaps if gap.start >= position), default=partition.next_offset)
+    if position < behind:
+        reason = "no chunk and no recorded gap: the chain breaks before its end"
+        chain.damage.append(Damage(partition.keys.marker, reason))
+        chain.lost.append(LostRange(position, behind, reason))
+
+
+def _unexplained(gaps: Sequence[Gap], stop: int, start: int, turns: Collection[int]) -> Iterator[tuple[int, int]]:
+    """The edges of offsets [stop, start) that gaps in order do not cover; between two gaps may be holes."""
+    first = bisect_left(gaps, stop, key=lambda gap: gap.start)
+    behind = bisect_left(gaps, start, key=lambda gap: gap.start)
+    if first == behind:
+        if stop < start and not (stop in turns and start in turns):
+            yield stop, start
+        return
+    if stop < gaps[first].start and stop not in turns:
+        yield stop, gaps[first].start
+    if gaps[behind - 1].end < start:
+        yield gaps[behind - 1].end, start
+
+
+def assembled(
+    partition: ArchivedPartition,
+    topic: str,
+    chain: ChunkChain,
+    parts: Sequence[ChunkFindings],
+    identity: Identity | None,
+    above: AboveMarker | None = None,
+) -> PartitionReport:
+    """The report: `parts` are of the chosen chunks, in order; only where it is one there are digests."""
+    above = above or AboveMarker()
+    found = joined(parts)
+    marker, chosen = partition.marker, chain.chosen
+    lost = sorted([*chain.lost, *found.lost], key=lambda each: each.start)
+    reasons = [] if identity is None else identity.objections(partition.keys.folder, marker)
+    about_tail = list[Damage]()
+    has_last = chain.last_is_candidate and chosen[-1] == chain.candidates - 1 and _has_newest(partition, chain)
+    if has_last and found.last_hash != marker.tail_hash and found.last_hash and marker.tail_hash:
+        reason, last = "its tail_hash is not that of the last record", chain.last_offsets[-1]
+        about_tail.append(Damage(partition.keys.marker, reason, last, last + 1))
+    named = [gap for gap in found.gaps if gap.end > partition.floor]
+    # Markers tell when a gap was recorded, and indexes do not.
+    gaps = {(gap.start, gap.end, gap.reason): gap for gap in (*named, *chain.gaps)}.values()
+    erased = [(each.start, each.end) for each in found.erased]
+    erased += [(gap.start, gap.end) for gap in gaps if gap.reason == ERASED]
+    return PartitionReport(
+        topic,
+        partition.partition,
+        records=chain.records + found.recounted - found.lost_records,
+        chunks=chain.chunks,
+        checked_chunks=chain.checked,
+        first_offset=chain.first_offset,
+        next_offset=marker.next_offset,
+        gaps=sorted((gap for gap in gaps if gap.reason not in (EMPTY, ERASED)), key=lambda gap: gap.start),
+        pruned_before=partition.floor or None,
+        erased=joined_ranges(erased),
+        lost=[*lost, *above.lost],
+        damage=[
+            *chain.damage,
+            *found.damage,
+            *partition.damage,
+            *about_tail,
+            *(Damage(partition.keys.marker, reason) for reason in reasons),
+            *above.damage,
+        ],
+        digests=found.digests if len(chosen) == chain.chunks and not lost else None,
+        orphans=above.orphans,
+        incarnation=partition.keys.folder.incarnation,
+        chain=chain.digest.sha256 if chain.is_whole else None,
+        unopened=found.unopened,
+        checked=chain.checked_offsets,
+    )
+
+
+def _has_newest(partition: ArchivedPartition, chain: ChunkChain) -> bool:
+    """Whether the last record is the one that the marker's tail_hash is of: it may have been erased."""
+    newest = partition.marker.newest_offset
+    return not partition.is_maintained if newest is None else newest == chain.last_offsets[-1]
+
+
+async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:
+    """The offsets of a partition without a marker, as far as the indexes beside it tell."""
+    lost = []
+    suffix = INDEX_SUFFIXES[keys.layout]
+    async for key in archive.reader.list(keys.chunks):
+        if not key.endswith(suffix):
+            continue
+        try:
+            index = objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), ChunkIndex, key)
+        except Damaged:
+            continue
+        if (index.topic, index.partition) == (keys.folder.topic, keys.partition):
+            lost.append(LostRange(index.first_offset, index.last_offset + 1, "no marker leads to its chunk"))
+    return sorted(set(lost), key=lambda each: each.start)
 
 
 @dataclass

@@ -28,10 +28,8 @@ from index_format.errors import BlockgzError
 from index_format.identity import TopicConfig
 from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_catalog, decode_marker
 from index_format.records import Record, iter_records
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport
-from replayer.verify.partition import verify_partition
-from replayer.verify.survey import Identity, read_identity
+from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.verifying import Identity, read_identity, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
 

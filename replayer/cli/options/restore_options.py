@@ -24,8 +24,8 @@ from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof.sampling import Sample
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan
-from replayer.restore.request import RestoreRequest
-from replayer.verify.report_files import ReportFiles
+from replayer.restore.planning import RestoreRequest
+from replayer.verify.report import ReportFiles
 
 MOST_WORKERS = 8
 ENDS = 1e-9

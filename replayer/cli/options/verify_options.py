@@ -14,7 +14,7 @@ from blockgz.program.report_options import sign_key_option
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.report_files import ReportFiles
+from replayer.verify.report import ReportFiles
 
 
 def parse_share(text: str) -> float:

@@ -23,9 +23,9 @@ from replayer.cli.spark.job_options import (
     session_options,
 )
 from replayer.cli.spark.stage_progress import stage_progress
-from replayer.verify.chunk_checks import ChunkChoice, Depth
+from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.earlier import EarlierReport
-from replayer.verify.report_files import ReportFiles
+from replayer.verify.report import Depth, ReportFiles
 
 
 @click.command(

@@ -19,11 +19,10 @@ from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
 from replayer.spark.jobs.reading import named_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
-from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks, unwatched
+from replayer.verify.chunk_checks import ChunkChain, ChunkChoice, ChunkFindings, check_chunks, unwatched
 from replayer.verify.earlier import EarlierReport, compare_with
-from replayer.verify.findings import ArchiveReport, PartitionReport
-from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, open_to_verify, read_chain
-from replayer.verify.survey import Survey, survey
+from replayer.verify.report import ArchiveReport, Depth, PartitionReport
+from replayer.verify.verifying import Survey, assembled, chosen_chunks, open_to_verify, read_chain, survey
 
 TASK_CHUNKS = 5_000
 """Chunks of a task at most, which are sent to it: about 2 MB."""

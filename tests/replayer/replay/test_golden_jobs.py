@@ -27,8 +27,7 @@ from replayer.replay.stages import (
     TimestampsNow,
     TransformStage,
 )
-from replayer.restore.choosing import restore_name, topic_job
-from replayer.restore.document import parse_plan, plan_text
+from replayer.restore.document import parse_plan, plan_text, restore_name, topic_job
 from replayer.restore.folder import RestoreFolder
 from replayer.transforms.chain import build_chain
 from replayer.transforms.documents import read_transforms

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from blockgz.errors import AccessDenied
 from blockgz.store.local import LocalStore
 from index_format.acls import Acl
-from replayer.restore.acls import AclsOutcome, acls_to_create, set_acls
+from replayer.restore.consumers import AclsOutcome, acls_to_create, set_acls
 from replayer.restore.document import RestorePlan, parse_plan, plan_text
 from replayer.restore.folder import RestoreFolder
-from replayer.restore.report import outcome_document, plan_document
+from replayer.restore.running import outcome_document, plan_document
 from tests.replayer.restore.test_document import PLAN, topic
 
 

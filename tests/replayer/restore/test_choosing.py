@@ -4,15 +4,15 @@ from blockgz.errors import NotInArchive, UsageError
 from index_format.inventory import Incarnation, Inventory
 from index_format.keys import TopicFolder
 from replayer.replay.job import is_job_name
-from replayer.restore.choosing import (
+from replayer.restore.document import (
     ChosenIncarnation,
+    TopicLeftOut,
     incarnation_at,
     restore_name,
     same_topic,
     topic_job,
     wanted_topics,
 )
-from replayer.restore.document import TopicLeftOut
 
 ORDERS = (TopicFolder("orders", 1), TopicFolder("orders", 2), TopicFolder("orders", 3))
 

@@ -16,7 +16,7 @@ from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
 from replayer.kafka.groups import GroupOffset
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
 from replayer.restore.document import RestoreGroups, RestorePlan
-from replayer.restore.request import Surroundings
+from replayer.restore.planning import Surroundings
 from tests.replayer.groups.fake_groups import FakeGroups
 from tests.replayer.restore.test_turns import plan, topic
 

@@ -16,7 +16,7 @@ from replayer.restore.document import (
     refuse_group_twins,
     refuse_twins,
 )
-from replayer.restore.request import Surroundings, replay_of
+from replayer.restore.planning import Surroundings, replay_of
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryStore
 

@@ -6,7 +6,7 @@ from blockgz.archive.damage import Verdict
 from blockgz.errors import NotInArchive
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.drill import Drill, drill_document, sampled
-from replayer.restore.topic_replay import TopicOutcome
+from replayer.restore.running import TopicOutcome
 
 DRILL = Drill(1000, (), "drill.", 0.05, 7)
 

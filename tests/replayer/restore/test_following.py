@@ -18,9 +18,9 @@ from index_format.keys import TopicFolder, inventory_key
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.restore.document import Followed, RestorePlan
 from replayer.restore.folder import RestoreFolder, StandbyReport, SwitchOver, TopicStand
-from replayer.restore.following import StandbyRun
-from replayer.restore.request import Surroundings
-from replayer.restore.topic_replay import TopicOutcome
+from replayer.restore.planning import Surroundings
+from replayer.restore.running import TopicOutcome
+from replayer.restore.standby import StandbyRun
 from tests.support.archives import ArchiveWriter, records
 
 PLAN = RestorePlan(archive_id="archive-1", at=1, groups=None, follow=Followed())
@@ -134,7 +134,7 @@ def test_a_topic_that_is_created_again_stops_and_goes_on_once_its_copy_is_gone(s
 
 
 def test_a_topic_without_new_records_commits_where_it_stands(standby: Standby, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replayer.restore.following.REFRESH_SECONDS", 0)
+    monkeypatch.setattr("replayer.restore.standby.REFRESH_SECONDS", 0)
     standby.slot()
     standby.copied()
     standby.slot()

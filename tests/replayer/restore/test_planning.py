@@ -20,8 +20,7 @@ from index_format.inventory import Incarnation, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
 from replayer.groups import GroupMap, compiled_rule
 from replayer.restore.document import RestoreGroups, RestorePlan
-from replayer.restore.planning import found_topics
-from replayer.restore.request import RestoreRequest, Surroundings
+from replayer.restore.planning import RestoreRequest, Surroundings, found_topics
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import CLAIMED_MS, ArchiveWriter, put_topic_config, records
 

@@ -12,12 +12,10 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobRequest
-from replayer.restore.choosing import topic_job
-from replayer.restore.document import RestorePlan
+from replayer.restore.document import RestorePlan, topic_job
 from replayer.restore.folder import RestoreFolder, TopicDone
-from replayer.restore.request import Surroundings
-from replayer.restore.running import RestoreRun
-from replayer.restore.topic_replay import TopicOutcome
+from replayer.restore.planning import Surroundings
+from replayer.restore.running import RestoreRun, TopicOutcome
 from tests.replayer.restore.test_document import topic
 from tests.support.archives import ArchiveWriter, records
 

@@ -9,9 +9,8 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.restore.document import RestorePlan, TopicLeftOut
 from replayer.restore.folder import StandbyReport, TopicStand
-from replayer.restore.request import Surroundings
-from replayer.restore.standby import TopicLag, follows_elsewhere, lag_of, standby_document, switched_plan
-from replayer.restore.turns import Survey, Turn
+from replayer.restore.planning import Surroundings
+from replayer.restore.standby import Survey, TopicLag, Turn, follows_elsewhere, lag_of, standby_document, switched_plan
 from tests.replayer.restore.test_turns import plan, topic
 from tests.support.archives import ArchiveWriter, records
 

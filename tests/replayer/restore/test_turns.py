@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from replayer.groups import GroupMap, map_of, rules_of
 from replayer.restore.document import Followed, RestorePlan, TopicLeftOut, TopicToRestore
 from replayer.restore.planning import TRUNCATED
-from replayer.restore.turns import AHEAD_MS, gone, request_of, turns
+from replayer.restore.standby import AHEAD_MS, gone, request_of, turns
 
 
 def topic(source: str, target: str | None = None, lacks: tuple[str, ...] = ()) -> TopicToRestore:

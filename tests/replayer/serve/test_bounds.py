@@ -17,7 +17,7 @@ from blockgz.errors import StoreBusy, StoreUnavailable
 from blockgz.store.local import LocalReader
 from index_format.records import Record
 from replayer.serve import service
-from replayer.serve.bounds import PIECE_BYTES, Bound, BoundedAnswer, pieces
+from replayer.serve.service import PIECE_BYTES, Bound, BoundedAnswer, pieces
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_client, page_server, settings_of
 

@@ -22,8 +22,7 @@ from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedStat
 from replayer.replay.jobs.folder import JobFolder, JobUndone
 from replayer.replay.jobs.lock import held
 from replayer.serve import replays
-from replayer.serve.replay_form import ReplayForm, form_of
-from replayer.serve.replays import MOST_PLANS, CommandFailed, JobLaunch, Replays, environment_of
+from replayer.serve.replays import MOST_PLANS, CommandFailed, JobLaunch, ReplayForm, Replays, environment_of, form_of
 from replayer.serve.settings import Access, ServeSettings
 from tests.support.memory_store import MemoryStore
 

@@ -19,9 +19,8 @@ from index_format.chunk_index import Gap
 from index_format.keys import Conflict, ObjectKey, ObjectKind, parse_key
 from index_format.marker import Continues, Marker, claimed, decode_marker, encode
 from replayer.verify import above_marker
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import PartitionReport
-from replayer.verify.partition import verify_partition
+from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.verifying import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryStore

@@ -18,7 +18,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
 from replayer.verify.comparison import compare_copy, compare_source, relation_of
-from replayer.verify.findings import ComparisonReport, Difference, Excused, PartitionComparison, Relation
+from replayer.verify.report import ComparisonReport, Difference, Excused, PartitionComparison, Relation
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.selections import selections_of

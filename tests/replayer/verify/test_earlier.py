@@ -18,12 +18,9 @@ from index_format import marker as marker_module
 from index_format.chunk_index import Gap
 from index_format.keys import Conflict
 from index_format.marker import encode, inserted
-from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, compare_with, parse_report
-from replayer.verify.findings import ArchiveReport, EarlierFindings
-from replayer.verify.partition import verify_partition
-from replayer.verify.report import verification_document
-from replayer.verify.survey import survey
+from replayer.verify.report import ArchiveReport, Depth, EarlierFindings, verification_document
+from replayer.verify.verifying import survey, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 HEAD = {"format": "blockgz-report", "version": 1, "created": "2026-11-22T00:00:00Z"}

@@ -20,11 +20,17 @@ from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import INDEX_SUFFIXES
 from index_format.marker import encode, entry_of, inserted
 from index_format.records import Record
-from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth
-from replayer.verify.findings import ArchiveReport, PartitionReport
-from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, read_chain, verify_partition
-from replayer.verify.survey import read_identity
-from replayer.verify.verifying import VerifyWork, verify_archive
+from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChain, ChunkChoice, ChunkFindings
+from replayer.verify.report import ArchiveReport, Depth, PartitionReport
+from replayer.verify.verifying import (
+    VerifyWork,
+    assembled,
+    chosen_chunks,
+    read_chain,
+    read_identity,
+    verify_archive,
+    verify_partition,
+)
 from tests.index_format.builders import record
 from tests.support import chain
 from tests.support.archives import ArchiveWriter, PartitionWriter, records

@@ -19,7 +19,7 @@ from index_format.objects import encode
 from index_format.records import canonical_bytes
 from replayer.cli import main
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.findings import PartitionReport
+from replayer.verify.report import PartitionReport
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.key_pair import key_pair
 

@@ -20,12 +20,17 @@ from index_format.records import Record, batch_from_records
 from replayer.cli.report import print_report
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.verify.above_marker import list_above
-from replayer.verify.chunk_checks import Depth
 from replayer.verify.comparison import compare_source
 from replayer.verify.earlier import EarlierReport, compare_with, parse_report
-from replayer.verify.findings import ArchiveReport, EarlierFindings, Excused, PartitionReport
-from replayer.verify.partition import verify_partition
-from replayer.verify.report import verification_document
+from replayer.verify.report import (
+    ArchiveReport,
+    Depth,
+    EarlierFindings,
+    Excused,
+    PartitionReport,
+    verification_document,
+)
+from replayer.verify.verifying import verify_partition
 from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records
 from tests.support.maintained import Maintainer
 from tests.support.memory_reader import MemoryReader

@@ -39,8 +39,8 @@ from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Continues
 from replayer.spark.source import following
 from replayer.spark.source.logs import parts_of
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.partition import verify_partition
+from replayer.verify.report import Depth
+from replayer.verify.verifying import verify_partition
 from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
 from tests.index_format.builders import record
 from tests.support.archives import ARCHIVE_ID

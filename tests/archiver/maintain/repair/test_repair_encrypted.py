@@ -21,8 +21,8 @@ from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import exit_code
 from index_format.errors import KeyMissing
 from index_format.keys import ENCRYPTED_SUFFIX
-from replayer.verify.chunk_checks import Depth
-from replayer.verify.partition import verify_partition
+from replayer.verify.report import Depth
+from replayer.verify.verifying import verify_partition
 from tests.archiver.maintain.repair.test_diverged import Cluster, rewritten
 from tests.archiver.maintain.repair.world import MAX, World
 from tests.support.archives import ARCHIVE_ID

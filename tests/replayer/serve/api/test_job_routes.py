@@ -11,8 +11,7 @@ from starlette.testclient import TestClient
 
 from replayer.errors import TargetInUse
 from replayer.serve.errors import status_of
-from replayer.serve.replay_form import ReplayForm
-from replayer.serve.replays import Replays
+from replayer.serve.replays import ReplayForm, Replays
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_client, send_form, settings_of
 

@@ -29,12 +29,10 @@ from replayer.spark.jobs.verifying import (
     planned,
     reported,
 )
-from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth
+from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
 from replayer.verify.earlier import compare_with, parse_report
-from replayer.verify.findings import ArchiveReport
-from replayer.verify.partition import verify_partition
-from replayer.verify.report import verification_document
-from replayer.verify.survey import survey
+from replayer.verify.report import ArchiveReport, Depth, verification_document
+from replayer.verify.verifying import survey, verify_partition
 from tests.support.archives import ArchiveWriter, records
 from tests.support.corruption import Case, cases, damaged, sample_archive
 from tests.support.sampling import mostly_long

@@ -6,7 +6,8 @@ import pytest
 
 from blockgz.archive.place import ArchivePlace
 from blockgz.store.address import LocalAddress
-from replayer.verify.chunk_checks import EVERY_CHUNK, Depth
+from replayer.verify.chunk_checks import EVERY_CHUNK
+from replayer.verify.report import Depth
 from tests.archiver.spark.test_sink import Sink, at
 from tests.replayer.spark.jobs.test_verifying import both
 from tests.support.archives import records

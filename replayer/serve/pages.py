@@ -1,4 +1,4 @@
-"""Pages made from templates: what all of them show, and forms that only a page of this server may send."""
+"""Pages made from templates: what all of them show, forms that only a page of this server may send, and the log-in."""
 
 import hashlib
 import hmac
@@ -6,10 +6,10 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from blockgz.errors import UsageError
 from blockgz.program.tables import bytes_text
@@ -18,7 +18,7 @@ from blockgz.units import time_text, timestamp_text
 from replayer.serve.archive_view import Look
 from replayer.serve.content import preview_of
 from replayer.serve.errors import Failure
-from replayer.serve.guard import media_type
+from replayer.serve.guard import SESSION, SESSION_SECONDS, Logins, media_type
 from replayer.serve.service import Service
 
 PAGE_SECONDS = 0.25
@@ -27,7 +27,7 @@ _FORM_KEY = secrets.token_bytes(32)
 """Of this process: forms of an earlier one are refused, and made again by loading the page."""
 
 _templates = Environment(
-    loader=FileSystemLoader(Path(__file__).parent.parent / "templates"),
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=select_autoescape(default=True),
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -119,3 +119,40 @@ def first(fields: dict[str, list[str]], name: str, default: str = "") -> str:
 def lines_of(fields: dict[str, list[str]], name: str) -> list[str]:
     """The lines of a field that are not empty."""
     return [line for line in first(fields, name).splitlines() if line.strip()]
+
+
+login_pages = APIRouter()
+
+
+@login_pages.get("/login")
+async def login_page(request: Request, where: Annotated[str, Query(alias="next", max_length=2000)] = "/") -> Response:
+    """The form."""
+    return page(request, "login.html", where=own_path(where), wrong=False)
+
+
+@login_pages.post("/login")
+async def login(request: Request, form: SentForm) -> Response:
+    """Begins a session for who knows the token."""
+    logins: Logins = request.state.logins
+    where = own_path(first(form, "next", "/"))
+    if not logins.is_right(first(form, "token")):
+        return page(request, "login.html", 401 if logins.may_fail() else 429, where=where, wrong=True)
+    answer = RedirectResponse(where, status_code=303)
+    secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+    answer.set_cookie(
+        SESSION, logins.session(), max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure
+    )
+    return answer
+
+
+@login_pages.post("/logout")
+async def logout(form: SentForm) -> Response:  # noqa: ARG001  # it brings the form's token
+    """Ends the session of this browser."""
+    answer = RedirectResponse("/login", status_code=303)
+    answer.delete_cookie(SESSION)
+    return answer
+
+
+def own_path(where: str) -> str:
+    """A path of this server; the first page for anything else."""
+    return where if where.startswith("/") and not where.startswith(("//", "/\\")) else "/"

@@ -1,14 +1,16 @@
-"""The API of what is archived: topics, partitions, coverage, records."""
+"""The API and the pages of what is archived: topics, partitions, coverage, records."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import shlex
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
 from blockgz.archive.blocks import READ_AHEAD
 from blockgz.archive.formatting import json_printer
@@ -21,19 +23,31 @@ from blockgz.archive.selection import Positions
 from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
+from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats.json_lines import json_object
-from index_format.records import Record
+from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage.document import coverage_document
-from replayer.coverage.partition_coverage import Axis, Scale, axis_of
-from replayer.coverage.picture import CoverageRow
-from replayer.serve.bounds import BoundedAnswer
-from replayer.serve.costs import Costs, counted
-from replayer.serve.errors import failure_of
-from replayer.serve.service import MOST_STREAMS, Service, Serving, now_ms, unless_gone
+from replayer.coverage.partition_coverage import Axis, PartitionCoverage, Scale, axis_of, timed_gaps
+from replayer.coverage.picture import CoverageRow, svg
+from replayer.serve.content import shown
+from replayer.serve.errors import failure_of, told, trouble_of
+from replayer.serve.pages import PAGE_SECONDS, error_page, page, progress_page
+from replayer.serve.service import (
+    MOST_STREAMS,
+    BoundedAnswer,
+    Costs,
+    Service,
+    Serving,
+    cost_text,
+    counted,
+    now_ms,
+    unless_gone,
+)
+from replayer.serve.verifying import OpenDamage
 
-routes = APIRouter(tags=["archive"])
+api = APIRouter(tags=["archive"])
 NDJSON = "application/x-ndjson"
 MOST_SLICES = 2000
 MOST_ON_A_PAGE = 1000
@@ -47,7 +61,7 @@ Place = Annotated[
 ]
 
 
-@routes.get("/topics")
+@api.get("/topics")
 async def list_topics(service: Serving, q: Annotated[str, Query(max_length=249)] = "") -> dict[str, Any]:
     """All topics whose names contain `q`, each with its sums; as of a moment ago."""
     survey = await service.view.survey()
@@ -63,7 +77,7 @@ async def list_topics(service: Serving, q: Annotated[str, Query(max_length=249)]
     }
 
 
-@routes.get("/topics/{topic}")
+@api.get("/topics/{topic}")
 async def get_topic(topic: str, service: Serving) -> dict[str, Any]:
     """The partitions of a topic, each read now."""
     parse_topic_folder(topic)
@@ -75,7 +89,7 @@ async def get_topic(topic: str, service: Serving) -> dict[str, Any]:
     }
 
 
-@routes.get("/topics/{topic}/coverage")
+@api.get("/topics/{topic}/coverage")
 async def get_coverage(
     topic: str,
     service: Serving,
@@ -103,7 +117,7 @@ def narrowed(axis: Axis | None, start: int | None, end: int | None) -> Axis | No
     return Axis(first, last, axis.slices, axis.scale)
 
 
-@routes.get("/topics/{topic}/find")
+@api.get("/topics/{topic}/find")
 async def find_offsets(
     topic: str, service: Serving, request: Request, time: Annotated[list[str], Query(max_length=20)]
 ) -> list[dict[str, Any]]:
@@ -129,14 +143,14 @@ async def find_offsets(
     return await unless_gone(request, find())
 
 
-@routes.get("/topics/{topic}/partitions/{partition}")
+@api.get("/topics/{topic}/partitions/{partition}")
 async def get_partition(topic: str, partition: int, service: Serving) -> dict[str, Any]:
     """One partition: offsets, chunks, gaps, owner; read now."""
     parse_topic_folder(topic)
     return await partition_document(await service.view.archive.open_partition(topic, partition))
 
 
-@routes.get("/topics/{topic}/partitions/{partition}/page")
+@api.get("/topics/{topic}/partitions/{partition}/page")
 async def get_page(
     topic: str,
     partition: int,
@@ -189,7 +203,7 @@ def _item(item: Record | Missing, topic: str, partition: int) -> dict[str, Any]:
     return {"record": json_object(item, topic=topic, partition=partition)}
 
 
-@routes.get("/topics/{topic}/partitions/{partition}/records", response_class=StreamingResponse)
+@api.get("/topics/{topic}/partitions/{partition}/records", response_class=StreamingResponse)
 async def stream_records(
     topic: str,
     partition: int,
@@ -242,7 +256,7 @@ def conditions(keys: list[str] | None, headers: list[str] | None, pattern: str |
     return tuple(found)
 
 
-@routes.get("/topics/{topic}/partitions/{partition}/records/{position}")
+@api.get("/topics/{topic}/partitions/{partition}/records/{position}")
 async def get_record(topic: str, partition: int, position: str, service: Serving, request: Request) -> Response:
     """One record by its offset, or the first at or after another position; `stats` say what it cost."""
     with counted() as costs:
@@ -272,7 +286,7 @@ async def look_up(service: Service, topic: str, partition: int, position: str) -
     raise failure(query, outcome)
 
 
-@routes.get("/topics/{topic}/partitions/{partition}/records/{position}/{part}", response_class=Response)
+@api.get("/topics/{topic}/partitions/{partition}/records/{position}/{part}", response_class=Response)
 async def get_content(
     topic: str, partition: int, position: str, part: str, service: Serving, request: Request
 ) -> Response:
@@ -286,3 +300,184 @@ async def get_content(
     name = f"{parse_topic_folder(topic).topic}-{partition}-{found.record.offset}.{part}"
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
     return service.answer(bytes(content), "application/octet-stream", disposition)
+
+
+pages = APIRouter()
+TOPICS_ON_A_PAGE = 100
+PARTITIONS_ON_A_PAGE = 25
+RECORDS_ON_A_PAGE = 50
+MOST_HEADERS = 100
+SLICES = 150
+Number = Annotated[int, Query(ge=1, le=100_000)]
+
+
+@pages.get("/healthz")
+async def health() -> Response:
+    """Whether the server answers."""
+    return PlainTextResponse("ok\n")
+
+
+@pages.get("/")
+async def overview(
+    request: Request, service: Serving, q: Annotated[str, Query(max_length=249)] = "", number: Number = 1
+) -> Response:
+    """All topics."""
+    survey = await service.view.survey(PAGE_SECONDS)
+    if survey is None:
+        return progress_page(request, "Topics", service.view.look)
+    named = [each for name, each in survey.documents.items() if q.lower() in name.lower()]
+    start = (number - 1) * TOPICS_ON_A_PAGE
+    reports = await service.in_thread(service.reports.of_archive, service.view.archive_id)
+    everything = survey.documents.values()
+    return page(
+        request,
+        "overview.html",
+        topics=named[start : start + TOPICS_ON_A_PAGE],
+        named=len(named),
+        totals={
+            "topics": len(everything),
+            "partitions": sum(len(each["partitions"]) for each in everything),
+            "records": sum(each["records"] for each in everything),
+            "bytes": sum(each["bytes"] for each in everything),
+            "newest": max((each["max_timestamp_ms"] or 0 for each in everything), default=0) or None,
+        },
+        missing=survey.missing,
+        open_damage=await service.open_damage(),
+        taken_at=int(survey.taken_at * 1000),
+        trouble=trouble_of(service.view.look.error),
+        lags=await service.archivers.of_topics(PAGE_SECONDS),
+        silent=[each.url for each in await service.archivers.all(0.0) if each.error],
+        report=next(iter(reports), None),
+        q=q,
+        number=number,
+        pages=max(1, -(-len(named) // TOPICS_ON_A_PAGE)),
+    )
+
+
+@pages.get("/topics/{topic}")
+async def topic_page(
+    topic: str,
+    request: Request,
+    service: Serving,
+    scale: Scale = "time",
+    start: Annotated[int | None, Query(alias="from", ge=0, lt=2**62)] = None,
+    end: Annotated[int | None, Query(alias="to", ge=0, lt=2**62)] = None,
+    number: Number = 1,
+) -> Response:
+    """The coverage of a topic's partitions as a picture, and what there is of each."""
+    parse_topic_folder(topic)
+    found = await service.view.coverage(topic, PAGE_SECONDS)
+    if not isinstance(found, tuple):
+        return progress_page(request, topic, found)
+    coverages, look = found
+    survey = await service.view.topic(topic)
+    assert survey is not None
+    folders = {parse_topic_folder(topic), *(each.keys.folder for each in survey.partitions)}
+    known = [each for each in await service.open_damage() if each.folder in set(map(str, folders))]
+    begin = (number - 1) * PARTITIONS_ON_A_PAGE
+    shown_ones = coverages[begin : begin + PARTITIONS_ON_A_PAGE]
+    rows = [CoverageRow(topic, with_lost(each, known)) for each in shown_ones]
+    axis = narrowed(axis_of(shown_ones, SLICES, scale), start, end)
+    return page(
+        request,
+        "topic.html",
+        topic=topic,
+        rows=rows,
+        picture=svg(rows, axis, style=False) if axis is not None else None,
+        scale=scale,
+        is_narrowed=start is not None or end is not None,
+        damaged=survey.damaged,
+        objects=[each for each in known if each.start is None],
+        maintenance={each.partition: each.marker.maintenance or None for each in survey.partitions},
+        incarnations=service.view.incarnations(parse_topic_folder(topic).topic),
+        taken_at=service.view.taken_at_ms,
+        trouble=trouble_of(look.error or service.view.look.error),
+        partitions=len(coverages),
+        records=sum(each.records for each in coverages),
+        number=number,
+        pages=max(1, -(-len(coverages) // PARTITIONS_ON_A_PAGE)),
+        command=shlex.join(["replayer", "coverage", topic, "-a", service.view.archive.reader.address]),
+    )
+
+
+def with_lost(coverage: PartitionCoverage, found: Sequence[OpenDamage]) -> PartitionCoverage:
+    """Return the coverage with what verifications found damaged."""
+    lost = [
+        Gap(each.start, each.end, each.reason)
+        for each in found
+        if each.partition == coverage.partition
+        and each.start is not None
+        and each.end is not None
+        and each.start < each.end
+    ]
+    if not lost:
+        return coverage
+    damage = (*coverage.damage, *timed_gaps(lost, coverage.timed))
+    return replace(coverage, damage=damage)
+
+
+@pages.get("/topics/{topic}/{partition}")
+async def records_page(
+    topic: str,
+    partition: int,
+    request: Request,
+    service: Serving,
+    at: Annotated[str, Query(max_length=80)] = "latest",
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+) -> Response:
+    """Records from a position on, or before an offset."""
+    at = at.strip() or "latest"
+    with counted() as costs:
+        opened = partial(open_page, service, topic, partition, at, before, RECORDS_ON_A_PAGE)
+        found = await service.reading(request, opened)
+    cost = cost_text(costs, found.opened_bytes)
+    address = service.view.archive.reader.address
+    where = f"{topic}:{partition}"
+    command = ["replayer", "cat", where, "--from", str(found.start), "--to", str(found.end), "-a", address]
+    return page(
+        request,
+        "records.html",
+        topic=topic,
+        partition=partition,
+        found=found,
+        items=[(isinstance(item, Missing), item) for item in found.items],
+        at=at if before is None else "",
+        cost=cost,
+        command=shlex.join(command),
+    )
+
+
+@pages.get("/topics/{topic}/{partition}/{position}")
+async def record_page(topic: str, partition: int, position: str, request: Request, service: Serving) -> Response:
+    """One record, in every form."""
+    try:
+        with counted() as costs:
+            found = await service.reading(request, partial(look_up, service, topic, partition, position))
+    except BlockgzError as error:
+        status, failure = told(error)
+        is_offset = position.isascii() and position.isdecimal() and status in (404, 410)
+        return error_page(request, status, failure, f"/topics/{topic}/{partition}?at={position}" if is_offset else None)
+    record: Record = found.record
+    if position != str(record.offset):
+        return RedirectResponse(f"/topics/{topic}/{partition}/{record.offset}", status_code=303)
+    address = service.view.archive.reader.address
+    return page(
+        request,
+        "record.html",
+        topic=topic,
+        partition=partition,
+        record=record,
+        timestamp_type=TIMESTAMP_TYPES[record.timestamp_type],
+        key=shown(record.key),
+        value=shown(record.value),
+        headers=[(name, shown(value)) for name, value in record.headers[:MOST_HEADERS]],
+        more_headers=max(0, len(record.headers) - MOST_HEADERS),
+        cost=cost_text(costs, found.chunk_bytes),
+        command=shlex.join(["replayer", "get", f"{topic}:{partition}:{record.offset}", "-a", address]),
+    )
+
+
+@pages.get("/api")
+async def api_page(request: Request) -> Response:
+    """What the API offers."""
+    return page(request, "api.html", schema=request.app.openapi())

@@ -1,0 +1,620 @@
+"""`replayer restore`, and a warm standby: `--follow`, `--status` and `--switch-over`."""
+
+import asyncio
+import gc
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import click
+import msgspec
+
+from blockgz.archive.archive import Archive
+from blockgz.archive.damage import Verdict
+from blockgz.archive.place import ArchivePlace
+from blockgz.errors import FAILED, PARTLY_FAILED, CutUndecided, UsageError, listed
+from blockgz.process import ENDING, loop_signals, run_async, share_heaps
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, confirm, ended_code
+from blockgz.program.progress import record_progress
+from blockgz.program.tables import bytes_text, print_table
+from blockgz.units import time_text
+from index_format.errors import BlockgzError
+from replayer.cli.options.archive_options import archive_options, open_archive
+from replayer.cli.options.job_options import open_jobs
+from replayer.cli.options.options import json_option
+from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
+from replayer.cli.options.selection_options import with_choice
+from replayer.cli.replay_output import duration_text, print_cut_bytes
+from replayer.errors import ReplayRefused
+from replayer.kafka.admin import KafkaAcls
+from replayer.kafka.groups import KafkaGroups
+from replayer.replay.jobs.lock import held, is_running
+from replayer.replay.jobs.log import this_process
+from replayer.replay.stages import wall_clock
+from replayer.replay.target_topic import state_folder
+from replayer.restore.consumers import AclsOutcome, FollowedGroups, GroupsOutcome, plan_groups, set_acls, set_groups
+from replayer.restore.document import RestorePlan, TopicToRestore, parse_plan, plan_text
+from replayer.restore.folder import RestoreFolder, RestoreRecord, StandbyReport, SwitchOver, TopicStand
+from replayer.restore.planning import Surroundings, found_topics, gathered, looked_over, name_of, refuse_other_archive
+from replayer.restore.running import RestoreRun, TopicOutcome, TopicReplays, outcome_document, plan_document
+from replayer.restore.standby import StandbyRun, follows_elsewhere, lag_of, standby_document, survey, switched_plan
+
+
+def print_plan(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> None:
+    """The plan as a table, totals and warnings, on stderr."""
+    rows = [
+        (
+            each.source,
+            each.target,
+            each.partitions,
+            each.records,
+            bytes_text(each.bytes),
+            time_text(each.newest),
+            len(each.groups),
+            "REFUSED" if each.refused else "yes",
+        )
+        for each in plan.topics
+    ]
+    columns = ("SOURCE", "TARGET", "PARTITIONS", "RECORDS", "SIZE", "NEWEST", "GROUPS", "RESTORED")
+    title = f"standby {name}" if plan.follow else f"restore {name}, as of {time_text(plan.at)}"
+    print_table(columns, rows, droppable=("NEWEST", "GROUPS", "PARTITIONS"), title=title, file=sys.stderr)
+    for each in plan.left_out:
+        click.echo(f"left out: {each.topic}: {each.why}", err=True)
+    for topic in plan.topics:
+        _print_notes(topic)
+    for warning in plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    print_cut_bytes(cut_bytes)
+    groups = sorted({group for each in plan.restorable for group in each.groups})
+    positions = sum(each.positions for each in plan.restorable)
+    click.echo(_acls_text(plan), err=True)
+    factor = plan.replication_factor
+    disk = f"{bytes_text(plan.bytes * (factor or 1))} on disk before compression"
+    disk += f" with {factor} replicas" if factor else " a replica"
+    click.echo(
+        f"{len(plan.restorable)} of {len(plan.topics)} topics, {plan.records} records, {disk}; {len(groups)} consumer "
+        f"groups with {positions} positions; {duration_text(seconds)} or more{_proof_text(plan)}",
+        err=True,
+    )
+
+
+def _acls_text(plan: RestorePlan) -> str:
+    unknown = f"; which ones {plan.without_acls} topics had is unknown" if plan.without_acls else ""
+    what = "are created for the new names" if plan.create_acls else "are not created without --acls"
+    return f"{plan.acls} ACLs of the topics are known, and {what}{unknown}"
+
+
+def _proof_text(plan: RestorePlan) -> str:
+    if plan.sample is not None:
+        return f", and a sample of {plan.sample.share:.6g} is proved (seed {plan.sample.seed})"
+    if plan.follow is not None:
+        return ", then what the archive gains"
+    return ", twice that proved" if plan.prove == "all" else ", without a proof"
+
+
+def _print_notes(topic: TopicToRestore) -> None:
+    for text in (*topic.notes, *(f"recorded gap: {gap}" for gap in topic.gaps)):
+        click.echo(f"note: {topic.source}: {text}", err=True)
+    for setting, value in topic.left_behind.items():
+        click.echo(f"note: {topic.source}: {setting}={value} belonged to the old brokers and is left out", err=True)
+    for text in topic.lacks:
+        click.echo(f"warning: {topic.source}: {text}", err=True)
+    if topic.refused is not None:
+        click.echo(f"REFUSED {topic.source}: {topic.refused}", err=True)
+
+
+def print_outcome(outcome: TopicOutcome) -> None:
+    """A topic that is done, or failed, in a line on stderr."""
+    names = f"{outcome.topic.source} -> {outcome.topic.target}"
+    if outcome.state == "restored":
+        proof = "not proved" if outcome.verdict is None else f"proof {outcome.verdict}"
+        click.echo(f"{names}: {outcome.records} records, {proof}, {outcome.seconds:.1f} s", err=True)
+    elif outcome.error is not None:
+        click.echo(f"{names}: {outcome.state}: {outcome.error}", err=True)
+
+
+def print_restored(
+    outcomes: Sequence[TopicOutcome],
+    groups: GroupsOutcome | None,
+    groups_error: str | None,
+    acls: AclsOutcome | None,
+    again: str,
+) -> None:
+    """The result, as a table on stdout; `again` are the options that continue it."""
+    rows = [(each.topic.source, each.topic.target, each.records, each.verdict or "-", each.state) for each in outcomes]
+    print_table(("SOURCE", "TARGET", "RECORDS", "PROOF", "STATE"), rows)
+    for each in outcomes:
+        for note in each.notes:
+            click.echo(f"note: {each.topic.target}: {note}", err=True)
+        for lost in each.skipped:
+            click.echo(f"FAILURE {each.topic.source}: skipped {lost}", err=True)
+        if each.state in ("failed", "refused"):
+            click.echo(f"FAILURE {each.topic.source}: {each.error}", err=True)
+            if each.do:
+                click.echo(f"do: {each.do}", err=True)
+    if groups is not None:
+        positions = sum(groups.positions.values())
+        click.echo(f"{len(groups.positions)} consumer groups stand where they stood: {positions} positions are set")
+        for note in groups.notes:
+            click.echo(f"note: {note}", err=True)
+    if groups_error is not None:
+        click.echo(f"FAILURE no consumer group was set: {groups_error}", err=True)
+    if acls is not None:
+        _print_acls(acls)
+    unset = groups_error is not None or (acls is not None and acls.error is not None)
+    if any(each.state == "interrupted" for each in outcomes) or unset:
+        click.echo(f"not complete: repeat the command with {again}", err=True)
+
+
+def _print_acls(acls: AclsOutcome) -> None:
+    if acls.error is not None:
+        click.echo(f"FAILURE no ACL was created: {acls.error}", err=True)
+        return
+    click.echo(f"{sum(acls.created.values())} ACLs are created, of {len(acls.created)} topics")
+    for note in acls.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+THREADS_OF_A_TOPIC = 6
+"""So many calls of one replay may wait for brokers at once."""
+
+
+NOTHING: Mapping[str, Sequence[str]] = {}
+
+
+class Named(NamedTuple):
+    """A plan, and what its restore is called."""
+
+    name: str
+    plan: RestorePlan
+
+
+class Endable(Protocol):
+    """What a signal ends."""
+
+    def end(self) -> None: ...
+
+
+def with_acls(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
+    """The plan, with or without ACLs where that is said now."""
+    return plan if options.create_acls is None else msgspec.structs.replace(plan, create_acls=options.create_acls)
+
+
+def surroundings(running: Running, archive: Archive, kafka: dict[str, str], place: ArchivePlace) -> Surroundings:
+    """What a restore works with; the calls of all its topics get threads."""
+    executor = ThreadPoolExecutor(THREADS_OF_A_TOPIC * (running.workers + 1))
+    asyncio.get_running_loop().set_default_executor(executor)
+    return Surroundings(archive, kafka, open_jobs(running.jobs, place), running.pace, running.patience)
+
+
+async def carried_out(
+    named: Named,
+    options: RestoreOptions,
+    around: Surroundings,
+    *,
+    as_json: bool,
+    skipped: Mapping[str, Sequence[str]] = NOTHING,
+) -> int:
+    """Restores, prints and writes what was done; `skipped` by source what was passed over at damage before."""
+    name, plan = named
+    again = "--switch-over" if options.doing == "switch-over" else "--resume"
+    folder = RestoreFolder(around.jobs, name)
+    await asyncio.to_thread(begin, folder, plan, around, resume=again == "--switch-over" or options.resume)
+    began = time.monotonic()
+    total = round(plan.records * plan.passes)
+    with record_progress("restoring", total, as_json=as_json) as progress:
+        told = (lambda _: None) if as_json else print_outcome
+        run = RestoreRun(plan, folder, around, options.running.workers, progress, told)
+        with ending_signals(run) as signals:
+            try:
+                outcomes = await run.topics()
+                groups, error = await _groups(run, outcomes)
+                acls = await _acls(run, outcomes)
+            except asyncio.CancelledError as stopped:
+                raise click.exceptions.Exit(ended_code(FAILED, signals, is_done=False)) from stopped
+    for outcome in outcomes:
+        outcome.skipped = [*skipped.get(outcome.topic.source, ()), *outcome.skipped]
+    document = outcome_document(name, plan, outcomes, groups, error, time.monotonic() - began, acls)
+    options.report_to.write(document)
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+    else:
+        print_restored(outcomes, groups, error, acls, f"{again} --name {name}")
+    stand = (groups is not None or plan.groups is None) and (acls is not None or not plan.create_acls)
+    is_done = not run.ending or (stand and all(each.state == "restored" for each in outcomes))
+    lacks = any(each.topic.lacks or each.skipped for each in outcomes)
+    failed = document["verdict"] is Verdict.FAILURE or lacks
+    return ended_code(PARTLY_FAILED if failed else 0, signals, is_done=is_done)
+
+
+def begin(folder: RestoreFolder, plan: RestorePlan, around: Surroundings, *, resume: bool) -> None:
+    """Writes down what is agreed to, or checks that it is continued on the same cluster and archive."""
+    cluster = around.admin.cluster_id
+    if not resume:
+        record = RestoreRecord(
+            name=folder.name, cluster_id=cluster, host=this_process(), begun_at=wall_clock(), plan=plan
+        )
+        folder.begin(record)
+        return
+    kept = folder.begun()
+    if None not in (kept.cluster_id, cluster) and kept.cluster_id != cluster:
+        raise ReplayRefused(
+            f"restore {folder.name} goes to another cluster",
+            why=f"that has id {kept.cluster_id}, this one {cluster}",
+            remedy="check -b, or start another restore with --name NAME",
+        )
+
+
+async def _groups(run: RestoreRun, outcomes: list[TopicOutcome]) -> tuple[GroupsOutcome | None, str | None]:
+    """What was set, or why not; nothing before every topic is restored."""
+    if run.plan.groups is None or run.ending:
+        return None, None
+    failed = [each for each in outcomes if each.state == "failed"]
+    if failed:
+        return None, f"{failed[0].topic.source} is not restored; set the others with replayer groups apply --job"
+    try:
+        groups = KafkaGroups(run.around.properties)
+        return await set_groups(run.plan, run.folder, run.around, groups), None
+    except BlockgzError as error:
+        return None, f"{error.reason}; {error.remedy}" if error.remedy else error.reason
+
+
+async def _acls(run: RestoreRun, outcomes: list[TopicOutcome]) -> AclsOutcome | None:
+    """What was created, or why not; nothing before every topic is restored."""
+    if not run.plan.create_acls or run.ending:
+        return None
+    failed = [each for each in outcomes if each.state == "failed"]
+    if failed:
+        return AclsOutcome({}, error=f"{failed[0].topic.source} is not restored")
+    try:
+        return await asyncio.to_thread(set_acls, run.plan, run.folder, KafkaAcls(run.around.properties))
+    except BlockgzError as error:
+        return AclsOutcome({}, error=f"{error.reason}; {error.remedy}" if error.remedy else error.reason)
+
+
+@contextmanager
+def ending_signals(run: Endable) -> Iterator[set[int]]:
+    """While this lasts, signals end the run; a second one does not wait for the commit. Those that came."""
+    work, signals = asyncio.current_task(), set[int]()
+
+    def end(number: int) -> None:
+        if signals and work is not None:
+            work.cancel()
+        elif number == signal.SIGINT:
+            click.echo("stopping after the next commit; interrupt again to stop at once", err=True)
+        signals.add(number)
+        run.end()
+
+    with loop_signals({number: partial(end, number) for number in ENDING}):
+        yield signals
+
+
+ASK_AGAIN_SECONDS = 0.2
+ELSEWHERE_SECONDS = 30.0
+"""So long a follower on another machine is waited for; after that its writes are refused."""
+
+
+async def followed(named: Named, options: RestoreOptions, around: Surroundings, *, as_json: bool) -> int:
+    """Follows until a signal or a switch-over ends it; topics whose state changed are printed, as lines of JSON too."""
+    folder = RestoreFolder(around.jobs, named.name)
+    await asyncio.to_thread(begin, folder, named.plan, around, resume=options.resume)
+    if await asyncio.to_thread(folder.switched_over) is not None:
+        raise ReplayRefused(
+            f"standby {named.name} is switched over",
+            why="consumers and producers may use it",
+            remedy="start another one with --name NAME, on another cluster or with --map",
+        )
+    wanted, groups = named.plan.groups, None
+    if wanted is not None:
+        cluster = await asyncio.to_thread(KafkaGroups, around.properties)
+        groups = FollowedGroups(wanted, named.name, cluster, plan_groups)
+    replays = TopicReplays(named.name, lambda *_: None)
+    run = StandbyRun(
+        named.plan,
+        folder,
+        around,
+        replays,
+        groups,
+        options.running.workers,
+        options.every,
+        _print_json if as_json else _print_stand,
+    )
+    with ending_signals(run) as signals:
+        click.echo(f"following: see replayer restore --status --name {named.name}", err=True)
+        try:
+            await run.follow()
+        except asyncio.CancelledError as stopped:
+            raise click.exceptions.Exit(ended_code(FAILED, signals, is_done=False)) from stopped
+    told = await asyncio.to_thread(folder.switched_over)
+    click.echo("following ended" + (f": {told.host} switches over" if told else ""), err=True)
+    return ended_code(0, signals, is_done=True)
+
+
+def _print_json(stand: TopicStand) -> None:
+    click.echo(msgspec.json.encode(stand))
+
+
+def _print_stand(stand: TopicStand) -> None:
+    why = f": {stand.why}" if stand.why else ""
+    click.echo(f"{stand.source} -> {stand.target}: {stand.state}{why}", err=True)
+    if stand.do:
+        click.echo(f"do: {stand.do}", err=True)
+    for lost in stand.skipped:
+        click.echo(f"FAILURE {stand.source}: skipped {lost}", err=True)
+
+
+async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> int:
+    """Prints how far a standby is behind; 3 where a topic is not followed, or nobody follows."""
+    folder = RestoreFolder(around.jobs, name)
+    plan = await asyncio.to_thread(_plan_of, folder)
+    await refuse_other_archive(plan, around.archive)
+    topics = await asyncio.to_thread(folder.followed)
+    found = await survey(plan, topics, around, wall_clock())
+    lags = await gathered(found.due, lambda turn: lag_of(turn.topic, name, around))
+    report = await asyncio.to_thread(folder.reported)
+    now = wall_clock()
+    follower = await asyncio.to_thread(_follower, folder, report, now)
+    of_sources = {turn.topic.source: lag for turn, lag in zip(found.due, lags, strict=True)}
+    document = standby_document(name, found, of_sources, report, follower, now)
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+    else:
+        _print_status(document)
+    sick = document["error"] or any(each["state"] in ("stopped", "failing") for each in document["topics"])
+    return PARTLY_FAILED if sick or follower == "not running" else 0
+
+
+def _follower(folder: RestoreFolder, report: StandbyReport | None, now_ms: int) -> str:
+    if folder.switched_over() is not None:
+        return "switched over"
+    if is_running(state_folder() / "jobs", folder.name) or follows_elsewhere(report, this_process(), now_ms):
+        return "following"
+    return "not running"
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    columns = ("SOURCE", "TARGET", "STATE", "RECORDS", "BEHIND", "SECONDS")
+    rows = [
+        (
+            each["source"],
+            each["target"],
+            each["state"],
+            each["records"],
+            each["behind_records"],
+            round(each["behind_seconds"]),
+        )
+        for each in document["topics"]
+    ]
+    print_table(columns, rows, droppable=("TARGET", "RECORDS"))
+    for each in document["topics"]:
+        if each["why"]:
+            click.echo(f"{each['state']}: {each['source']}: {each['why']}", err=True)
+        if each["do"]:
+            click.echo(f"do: {each['do']}", err=True)
+        for lost in each["skipped"]:
+            click.echo(f"FAILURE {each['source']}: skipped {lost}", err=True)
+    for note in document["group_notes"]:
+        click.echo(f"note: {note}", err=True)
+    if document["error"]:
+        click.echo(f"FAILURE the last slot: {document['error']}", err=True)
+    click.echo(
+        f"{document['follower']}, last slot {time_text(document['slot_at'])}: {document['behind_records']} records and "
+        f"{duration_text(document['behind_seconds'])} behind the archive"
+    )
+
+
+async def switched_over(options: RestoreOptions, around: Surroundings, *, as_json: bool) -> int:
+    """Ends following, copies what the archive holds now, proves it, and gives settings and groups."""
+    assert options.name is not None
+    folder = RestoreFolder(around.jobs, options.name)
+    plan = await asyncio.to_thread(_plan_of, folder)
+    await refuse_other_archive(plan, around.archive)
+    await asyncio.to_thread(begin, folder, plan, around, resume=True)
+    question = f"End following, and switch over to standby {folder.name}?"
+    confirm(question, undone="it is still followed", is_agreed=options.yes)
+    await asyncio.to_thread(folder.switch_over, SwitchOver(host=this_process(), at=wall_clock()))
+    await _followers_gone(folder, options.running.patience)
+    with held(state_folder() / "jobs", folder.name):
+        topics = await asyncio.to_thread(folder.followed)
+        report = await asyncio.to_thread(folder.reported)
+        skipped = {each.source: each.skipped for each in (report.topics if report else ())}
+        plan = with_acls(_as_asked(plan, options), options)
+        found = await survey(plan, topics, around, wall_clock())
+        whole = await switched_plan(plan, found, topics, around)
+        return await carried_out(Named(folder.name, whole), options, around, as_json=as_json, skipped=skipped)
+
+
+def _plan_of(folder: RestoreFolder) -> RestorePlan:
+    plan = folder.begun().plan
+    if plan.follow is None:
+        raise UsageError(
+            f"restore {folder.name} follows nothing",
+            why="it restores one moment",
+            remedy="name a standby that was begun with --follow",
+        )
+    return plan
+
+
+def _as_asked(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
+    prove, sample = options.proof
+    groups = plan.groups
+    if groups is not None:
+        approximate = options.groups is not None and options.groups.approximate
+        groups = (
+            None
+            if options.groups is None
+            else msgspec.structs.replace(groups, approximate=groups.approximate or approximate)
+        )
+    return msgspec.structs.replace(plan, prove=prove, prove_share=sample.share, prove_seed=sample.seed, groups=groups)
+
+
+async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
+    """Waits until nobody follows, as whoever does is told; no longer than `patience` seconds."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    while (waited := clock() - began) < patience:
+        elsewhere = False
+        if waited < ELSEWHERE_SECONDS:
+            report = await asyncio.to_thread(folder.reported)
+            elsewhere = follows_elsewhere(report, this_process(), wall_clock())
+        if not elsewhere and not await asyncio.to_thread(is_running, state_folder() / "jobs", folder.name):
+            return
+        await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+
+@click.command(
+    "restore",
+    epilog=closing(
+        "replayer restore --at 2026-11-20T12:00:00Z --dry-run -b new:9092 -a s3://bucket/prefix",
+        "replayer restore --at 2026-11-20T12:00:00Z --name night -b new:9092 -a s3://bucket/prefix",
+        "replayer restore --resume --name night --yes -b new:9092 -a s3://bucket/prefix",
+        "replayer restore --at -1h 'shop.*' --map '(.*)=drill.\\1' --group-map '(.*)=drill.\\1' -b HOST:PORT -a DIR",
+        "replayer restore --at 2026-11-20T12:00:00Z --plan plan.json -b new:9092 -a ./archive",
+        "replayer restore --follow --name standby --yes -b new:9092 -a s3://bucket/prefix",
+        "replayer restore --status --name standby -b new:9092 -a s3://bucket/prefix",
+        "replayer restore --switch-over --name standby --yes -b new:9092 -a s3://bucket/prefix",
+        "replayer restore --from-plan plan.json --report restored.json --yes -b new:9092 -a ./archive",
+    ),
+)
+@restore_options
+@json_option
+@kafka_options(required=True)
+@archive_options
+def command(options: RestoreOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> int:
+    """Restore topics to a cluster, all as of one time, and let their consumers continue.
+
+    TOPIC is a name, a glob or ~regex; the default is all topics. Each gets the partitions, the settings and the records
+    that it had at the time, also where it was deleted or created again since. Every topic is proved, then the consumer
+    groups are set to where they stood. Prints the plan and asks first. Topics that exist are refused.
+
+    With --follow it keeps a warm standby: it goes on with what the archive gains, until --switch-over.
+
+    SIGTERM and Ctrl-C commit, then exit; --resume continues, after a crash as well.
+    """
+    share_heaps()
+    gc.freeze()
+    return with_choice(lambda rule: run_async(_restore(options.ruled(rule), as_json, kafka, archive)))
+
+
+async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str], place: ArchivePlace) -> int:
+    async with open_archive(place) as archive:
+        around = surroundings(options.running, archive, kafka, place)
+        if options.doing == "status":
+            return await standby_status(str(options.name), around, as_json=as_json)
+        if options.doing == "switch-over":
+            return await switched_over(options, around, as_json=as_json)
+        named = await _planned(options, around)
+        seconds = options.running.pace.seconds(named.plan.records, named.plan.bytes, 0)
+        if not as_json:
+            print_plan(*named, seconds, around.budget.used)
+        if options.plan is not None:
+            _write(options.plan, named.plan)
+        if as_json and (options.dry_run or options.plan is not None):
+            document = plan_document(*named, seconds, around.budget.used)
+            click.echo(msgspec.json.encode({"dry_run": True, **document}))
+        if options.plan is not None:
+            return 0
+        code = _code_of(named.plan)
+        if not options.has_chosen:
+            refuse_undecided(named.plan)
+        if options.dry_run:
+            return code
+        question = f"Create {len(named.plan.restorable)} topics and write {named.plan.records} records?"
+        confirm(question, undone="nothing was restored", is_agreed=options.yes)
+        with held(state_folder() / "jobs", named.name):
+            if named.plan.follow is not None:
+                return await followed(named, options, around, as_json=as_json)
+            return await carried_out(named, options, around, as_json=as_json)
+
+
+async def _planned(options: RestoreOptions, around: Surroundings) -> Named:
+    """What was agreed to before, with --resume; else what is planned now."""
+    if options.resume and options.name is not None:
+        return Named(options.name, await _resumed(options.name, options, around))
+    if options.from_plan is not None:
+        plan = with_acls(parse_plan(options.from_plan.read_bytes(), str(options.from_plan)), options)
+        await refuse_other_archive(plan, around.archive)
+    elif options.asked is not None:
+        plan = await found_topics(options.asked, around)
+    else:
+        raise UsageError(
+            "which restore is to be continued is not said",
+            why="neither --name nor --at is given",
+            remedy="add --name NAME, or repeat the first command with --resume",
+        )
+    admin = await asyncio.to_thread(lambda: around.admin)
+    name = options.name or name_of(plan, admin.cluster_id or around.properties["bootstrap.servers"])
+    if options.resume:
+        return Named(name, await _resumed(name, options, around))
+    return Named(name, await looked_over(plan, name, around, admin))
+
+
+async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
+    """The plan that was agreed to, with what may be said otherwise when it is resumed: its groups and ACLs."""
+    plan = with_acls((await asyncio.to_thread(RestoreFolder(around.jobs, name).begun)).plan, options)
+    await refuse_other_archive(plan, around.archive)
+    if options.doing == "follow" and plan.follow is None:
+        raise UsageError(
+            f"restore {name} follows nothing", why="it restores one moment", remedy="remove --follow, or check --name"
+        )
+    differing = options.begun.differing(plan)
+    if differing:
+        raise UsageError(
+            f"restore {name} was begun otherwise: {', '.join(differing)}",
+            why="--resume carries out the plan that was agreed to first",
+            remedy="remove what is named, or start another restore with --name NAME",
+        )
+    if plan.groups is None or options.groups is None:
+        return msgspec.structs.replace(plan, groups=None)
+    groups = msgspec.structs.replace(plan.groups, approximate=plan.groups.approximate or options.groups.approximate)
+    return msgspec.structs.replace(plan, groups=groups)
+
+
+def _refuse_refused(plan: RestorePlan) -> None:
+    """Raises ReplayRefused where a topic cannot be restored, unless the others are to be."""
+    if plan.refused and (not plan.partial or not plan.restorable):
+        first = plan.refused[0]
+        raise ReplayRefused(
+            f"{len(plan.refused)} of {len(plan.topics)} topics cannot be restored as planned: {first.source}",
+            why=first.refused or "",
+            remedy="change the plan (--map, --from-plan), or restore the others with --partial",
+        )
+
+
+def refuse_undecided(plan: RestorePlan) -> None:
+    """Raise CutUndecided if a person has to choose where the partitions of a topic end."""
+    doubtful = [each for each in plan.restorable if each.choice is not None]
+    if doubtful:
+        raise CutUndecided(
+            f"it is not certain which records of {listed(each.source for each in doubtful)} are from before "
+            f"{time_text(plan.at)}",
+            why=listed(each.choice for each in doubtful),
+            remedy="repeat the command with --at-rule majority (the fewest records on the wrong side) or --at-rule "
+            "first (up to the first record of the time or later); or write --plan FILE, edit its cuts, and use "
+            "--from-plan FILE",
+        )
+
+
+def _code_of(plan: RestorePlan) -> int:
+    """The code that carrying it out would exit with, if nothing fails; raises as `_refuse_refused` does."""
+    _refuse_refused(plan)
+    lacks = plan.refused or any(each.lacks for each in plan.topics)
+    return PARTLY_FAILED if lacks and plan.follow is None else 0
+
+
+def _write(path: Path, plan: RestorePlan) -> None:
+    try:
+        path.write_bytes(plan_text(plan))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written", why=str(error), remedy="name another file") from error
+    for each in plan.topics:
+        if each.choice is not None:
+            click.echo(f"warning: look at the cuts in {path} before you use them: {each.choice}", err=True)
+    click.echo(f"the plan is in {path}: carry it out with --from-plan {path}", err=True)
