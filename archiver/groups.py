@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
-from archiver.commit.claim_list import wall_ms
+from archiver.commit.claims import wall_ms
 from archiver.logs import LogEvent, log
 from blockgz.errors import BrokerUnreachable
 from blockgz.kafka.groups import Asked, GroupAnswer

@@ -15,9 +15,9 @@ import pyarrow as pa
 from benchmarks.data import START_MS, STEP_MS, generated
 from benchmarks.measure import machine
 from benchmarks.tables import Table, as_markdown
-from index_format import canonical
+from index_format import records
 from index_format.kernel_choice import KERNEL
-from index_format.record_formats import json_lines
+from index_format.record_formats import lines as line_formats
 from index_format.records import Record, batch_from_records
 
 SIZES = {"200 B": 200, "1 KB": 1024}
@@ -37,7 +37,7 @@ def batch_of(size: int) -> pa.RecordBatch:
 
 def works(batch: pa.RecordBatch) -> dict[str, tuple[Work, Work]]:
     """What is done to the records of one batch, in C and in Python; both give the same bytes and columns."""
-    json = json_lines.JsonLines()
+    json = line_formats.JsonLines()
     raw = json.encode_in_python(batch, CREATE_TIME).piece(0, batch.num_rows)
     lines = json.join([raw])
     return {
@@ -47,11 +47,11 @@ def works(batch: pa.RecordBatch) -> dict[str, tuple[Work, Work]]:
         ),
         "decode JSON lines": (
             lambda: json.decode(lines, 0, CREATE_TIME),
-            lambda: json_lines.decode_in_python(lines, CREATE_TIME),
+            lambda: line_formats.decode_in_python(lines, CREATE_TIME),
         ),
         "bytes of the digest": (
-            lambda: canonical.digest_streams(batch),
-            lambda: canonical.digest_streams_in_python(batch),
+            lambda: records.digest_streams(batch),
+            lambda: records.digest_streams_in_python(batch),
         ),
     }
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from index_format import objects
 from index_format.blocks import GZIP_WINDOW, ZlibCompressor
 from index_format.errors import MalformedObject
-from index_format.inventory import PartitionNumber
+from index_format.identity import PartitionNumber
 from index_format.objects import Name, Offset, Sealed, Timestamp
 
 MAX_METADATA_BYTES = 256

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from blockgz.archive.archive import Archive
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.topic_patterns import is_pattern, matching
-from index_format.acls import LITERAL, Acl
+from index_format.identity import LITERAL, Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import parse_topic_folder
 from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAcls, KafkaAdmin, TopicChanges

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from index_format.inventory import ended, parse
+from index_format.identity import ended, parse_inventory
 from index_format.keys import TopicFolder
 from index_format.objects import encode
 from system_test.conftest import required_parts
@@ -107,7 +107,7 @@ def end(site: Site, topic: str) -> None:
     """Deletes a topic; the inventory says so, as an archiver that follows it writes after half a minute."""
     delete_topic(site.bootstrap, topic)
     file = Path(site.address, "_inventory.json")
-    inventory = parse(file.read_bytes(), file.name)
+    inventory = parse_inventory(file.read_bytes(), file.name)
     file.write_bytes(encode(ended(inventory, TopicFolder(topic), None, time.time_ns() // 1_000_000)))
 
 

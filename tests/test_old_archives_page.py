@@ -8,9 +8,9 @@ import click
 import pytest
 
 from archiver.cli import main as archiver_main
-from archiver.old_archives.importing import IMPORT_GROUP
-from index_format.ancestor.payloads import OLD_FORMATS
+from archiver.importing import IMPORT_GROUP
 from index_format.chunk_index import UNVERIFIED
+from index_format.old_objects import OLD_FORMATS
 from replayer.cli import main as replayer_main
 
 PAGE = (Path(__file__).parent.parent / "docs/old-archives.md").read_text()

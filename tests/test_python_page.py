@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import replayer
+import blockgz
 from index_format.records import Record
-from replayer.library.choice import Choice
-from replayer.library.replaying import ReplayChoice
+from replayer.library_choice import Choice
+from replayer.library_replay import ReplayChoice
 from tests.support.archives import ArchiveWriter
 from tests.support.mock_cluster import MockCluster
 
@@ -47,9 +47,9 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_names_every_error_and_argument() -> None:
-    kinds = [name for name in replayer.__all__ if isinstance(getattr(replayer, name), type)]
-    errors = [name for name in kinds if issubclass(getattr(replayer, name), Exception)]
-    assert [name for name in errors if f"`{name}`" not in PAGE and f"`replayer.{name}`" not in PAGE] == []
+    kinds = [name for name in blockgz.__all__ if isinstance(getattr(blockgz, name), type)]
+    errors = [name for name in kinds if issubclass(getattr(blockgz, name), Exception)]
+    assert [name for name in errors if f"`{name}`" not in PAGE and f"`blockgz.{name}`" not in PAGE] == []
     assert [name for name in (*Choice.__annotations__, "limit") if f"`{name}=" not in PAGE] == []
     replaying = ReplayChoice.__annotations__.keys() - Choice.__annotations__.keys()
     assert [name for name in replaying if f"`{name}`" not in PAGE] == []

@@ -17,8 +17,7 @@ from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex, Encryption
 from index_format.encryption import CIPHER, BlockCipher
 from index_format.groups import ConsumerGroups
-from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
-from index_format.inventory import Inventory
+from index_format.identity import ArchiveInfo, Inventory, TopicConfig, TopicInfo
 from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import LAYOUTS
 from index_format.marker import (

@@ -10,9 +10,8 @@ import orjson
 from rich.console import Console
 from rich.progress import Progress
 
+from archiver.importing import ImportReport, OldReader, check_target, import_partitions, survey
 from archiver.ingest.buffer import BufferFolder
-from archiver.old_archives.importing import ImportReport, check_target, import_partitions
-from archiver.old_archives.old_archive import OldReader, survey
 from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz.program.archive_options import (
     encrypt_option,
@@ -29,8 +28,8 @@ from blockgz.program.terminal import unescaped
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import default_buffer_root, open_existing_store, open_store
 from blockgz.store.s3_settings import S3Settings
-from index_format.ancestor.files import OldPartition
-from index_format.ancestor.payloads import OldFormat
+from index_format.old_files import OldPartition
+from index_format.old_objects import OldFormat
 
 SHOWN_NOTES = 20
 

@@ -7,17 +7,24 @@ import click
 import orjson
 
 from archiver.commit.archive import archive_info, layout_of
+from archiver.importing import OldReader
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import plan_indexes
-from archiver.maintain.repair.diverged import plan_diverged
+from archiver.maintain.repair.diverged import log_source, plan_diverged
 from archiver.maintain.repair.inventory import plan_inventory
-from archiver.maintain.repair.kafka_logs import log_source
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
-from archiver.maintain.repair.planning import PlanOld, PlanOne, not_for_old, plan_repair
+from archiver.maintain.repair.plan import (
+    PlanOld,
+    PlanOne,
+    RepairPlan,
+    RepairTarget,
+    carry_out,
+    not_for_old,
+    plan_old_indexes,
+    plan_old_markers,
+    plan_repair,
+)
 from archiver.maintain.repair.salvage import plan_salvage
-from archiver.old_archives.old_archive import OldReader
 from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz.program.archive_options import (
     keys_option,
@@ -34,7 +41,7 @@ from blockgz.store.opening import open_existing_store
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
-from index_format.ancestor.payloads import OldFormat
+from index_format.old_objects import OldFormat
 
 
 @click.group(

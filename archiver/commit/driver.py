@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from archiver.commit import operations as op
-from archiver.commit.lost_markers import refuse_lost_marker
+from archiver.commit.archive import refuse_lost_marker
 from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
 from blockgz.store.writer import Store

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from archiver.commit.commit import FinishedChunk
-from archiver.commit.sealing import Sealing
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from blockgz.config.model import RunConfig
+from blockgz.encryption.opening import Sealing
 from blockgz.errors import BufferFull
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, Stored, decode_block
 from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Gap

@@ -40,8 +40,8 @@ from blockgz.kafka.connection import (
 )
 from blockgz.kafka.fetching import Message, Readable, batch_of
 from blockgz.kafka.settings import make_client
-from index_format.acls import EVERY_TOPIC, Acl, AclsOfTopics
 from index_format.errors import BlockgzError
+from index_format.identity import EVERY_TOPIC, Acl, AclsOfTopics
 from index_format.records import Record, iter_records
 
 SINGLE_READS = {

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from archiver.commit.claim_list import ClaimList
+from archiver.commit.claims import ClaimList
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 from archiver.commit.archive import open_archive
-from archiver.commit.claim_list import ClaimList
+from archiver.commit.claims import ClaimList
 from archiver.commit.operations import LogBounds
 from archiver.errors import MemberRefused, Next, Situation, what_next
 from archiver.groups import GroupKeeper, GroupTables, KeepingContext

@@ -6,9 +6,9 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from archiver.commit.continuation import turn_of
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
+from archiver.commit.repairs import turn_of
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.planned import (
     FREED,

@@ -6,8 +6,8 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from archiver.commit.archive import layout_of
+from archiver.commit.claims import change_inventory
 from archiver.commit.driver import Driver, NoLog
-from archiver.commit.inventory import change_inventory
 from archiver.errors import DropRefused
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem
@@ -16,7 +16,7 @@ from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import ListedObject, ToolStore
 from blockgz.units import bytes_text
 from index_format.errors import BlockgzError
-from index_format.inventory import parse, without
+from index_format.identity import parse_inventory, without
 from index_format.keys import MARKER_OBJECT, TOPIC_OBJECT, TopicFolder, check_topic, inventory_key, topic_folders
 
 
@@ -179,7 +179,7 @@ def _folders(store: ToolStore, layout: str, topic: str) -> tuple[DroppedFolder, 
 def _claimed(store: ToolStore, layout: str, topic: str) -> Iterator[TopicFolder]:
     stored = store.get(inventory_key(layout))
     if stored is not None:
-        inventory = parse(stored.body, inventory_key(layout))
+        inventory = parse_inventory(stored.body, inventory_key(layout))
         yield from (each.folder for each in inventory.incarnations if each.topic == topic)
 
 

@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec.structs import replace
 
-from archiver.commit.archive import archive_info, layout_of
+from archiver.commit.archive import archive_info, claimed_partitions, layout_of, lost_marker
 from archiver.commit.driver import Driver, NoLog
-from archiver.commit.lost_markers import claimed_partitions, lost_marker
 from archiver.commit.operations import Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
@@ -50,12 +49,12 @@ from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import ToolStore
 from blockgz.units import bytes_text
 from index_format.blocks import decode_parts
-from index_format.canonical import RecordsDigest
 from index_format.chunk_index import BlockEntry, ChunkIndex
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder, topic_folders
 from index_format.marker import ChunkEntry, Marker
 from index_format.objects import Count, Offset, Sha256, Timestamp
+from index_format.records import RecordsDigest
 
 LARGEST_OFFSET = 2**63 - 1
 ATTEMPTS = 3

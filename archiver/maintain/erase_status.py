@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from archiver.commit.archive import archive_info, layout_of
-from archiver.commit.lost_markers import claimed_partitions
+from archiver.commit.archive import archive_info, claimed_partitions, layout_of
 from archiver.errors import RewriteRefused
 from archiver.maintain.erase import (
     COMPLETION_FORMAT,

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from archiver.commit.archive import layout_of
+from archiver.commit.archive import layout_of, refuse_lost_marker
 from archiver.commit.driver import Driver, NoLog, Wait
-from archiver.commit.lost_markers import refuse_lost_marker
 from archiver.maintain.garbage import (
     DELETION_ORDER,
     SHORTEST_GRACE_SECONDS,
@@ -45,8 +44,6 @@ from blockgz.topic_patterns import TopicSelection, nothing_matches
 from blockgz.units import bytes_text
 from index_format import marker as markers
 from index_format import objects
-from index_format.ancestor.index import decode_old_index
-from index_format.ancestor.members import MemberScanner, Scanned
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
 from index_format.errors import BlockgzError, FormatError, MalformedObject
 from index_format.keys import (
@@ -69,6 +66,8 @@ from index_format.keys import (
     topic_of,
 )
 from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry, Floor, Marker, ReferenceCatalog
+from index_format.old_members import MemberScanner, Scanned
+from index_format.old_objects import decode_old_index
 from index_format.rebuild import blocks_of, scan_frames
 
 READ_BYTES = 4 * 1024 * 1024

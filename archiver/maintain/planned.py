@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
-from archiver.commit.archive import layout_of
-from archiver.commit.lost_markers import claimed_partitions
+from archiver.commit.archive import claimed_partitions, layout_of
 from archiver.maintain.rewrite.intent import Outcome, not_done
 from blockgz.errors import NotInArchive, UsageError, listed
 from blockgz.store.writer import ToolStore

@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from msgspec.structs import replace
 
-from archiver.commit.archive import archive_info, layout_of
-from archiver.commit.lost_markers import claimed_partitions
+from archiver.commit.archive import archive_info, claimed_partitions, layout_of
 from archiver.ingest.kafka_cluster import LogEnds
 from archiver.ingest.kafka_source import Partition
 from archiver.maintain.planned import check_names

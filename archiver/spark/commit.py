@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from archiver.commit.batch import ChainEnd, Committed, Reading, check_data, commit_batch, commit_reading
-from archiver.commit.claim_list import ClaimList
+from archiver.commit.claims import ClaimList
 from archiver.commit.commit import PartitionIdentity, StoredChunk
 from archiver.commit.objects import read_marker
 from archiver.commit.recovery import name_successors, take_over

@@ -12,8 +12,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from blockgz.archive.damage import Damaged, Unreadable
-from blockgz.archive.partition import ArchivedPartition, Chunk
-from blockgz.archive.prefetch import prefetched
+from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched
 from blockgz.encryption.opening import opened_block
 from blockgz.errors import ObjectTruncated
 from index_format.blocks import Stored, count_records, decode_block, decode_block_near, decode_parts

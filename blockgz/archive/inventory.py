@@ -1,16 +1,17 @@
 """What the archive should hold by its inventory, compared with what it holds."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
-from blockgz.archive.archive import Archive
+import msgspec
+
+from blockgz.archive.archive import Archive, DamagedPartition, SurveyedTopic
 from blockgz.archive.damage import Damage, Damaged
-from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.archive.partition import ArchivedPartition, prefetched, streamed, summarize
 from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
-from index_format.identity import ArchiveInfo
-from index_format.inventory import Inventory, parse
+from index_format.identity import ArchiveInfo, Inventory, parse_inventory
 from index_format.keys import TopicFolder, archive_key, inventory_key, parse_topic_folder
 
 CONCURRENT_LISTINGS = 16
@@ -99,7 +100,7 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
         return Compared(None)
     key = inventory_key(archive.layout)
     try:
-        inventory = parse(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), key)
+        inventory = parse_inventory(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), key)
     except ObjectMissing:
         lost = Damage(key, "it is missing, so it is unknown what the archive held")
         return Compared(None, True, lost if await _is_declared(archive) else None)
@@ -124,3 +125,50 @@ async def archive_info(archive: Archive) -> ArchiveInfo | None:
 async def _is_declared(archive: Archive) -> bool:
     info = await archive_info(archive)
     return info is not None and info.inventory is True
+
+
+def topic_document(name: str, survey: SurveyedTopic) -> dict[str, Any]:
+    """What there is of one topic, and the sums and bounds over its partitions; no request."""
+    partitions = [summarize(each) for each in survey.partitions]
+    return {
+        "topic": name,
+        "records": sum(each.records for each in partitions),
+        "chunks": sum(each.chunks for each in partitions),
+        "bytes": sum(each.bytes for each in partitions),
+        "min_timestamp_ms": known(min, [each.min_timestamp_ms for each in partitions]),
+        "max_timestamp_ms": known(max, [each.max_timestamp_ms for each in partitions]),
+        "partitions": msgspec.to_builtins(partitions),
+        "damaged": damaged_document(survey.damaged),
+    }
+
+
+def known(bound: Any, numbers: Sequence[int | None]) -> int | None:
+    """The `min` or `max` of the numbers that are not None; None where there are none."""
+    found: int | None = bound((each for each in numbers if each is not None), default=None)
+    return found
+
+
+def damaged_document(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
+    """Partitions that cannot be opened, and why."""
+    return [{"partition": each.partition, "error": each.error.reason} for each in damaged]
+
+
+async def partition_document(partition: ArchivedPartition) -> dict[str, Any]:
+    """What there is of a partition; reads all catalogs, which hold its older gaps. Raises as `gaps` does."""
+    marker = partition.marker
+    return asdict(summarize(partition)) | {
+        "gaps": msgspec.to_builtins(await partition.gaps()),
+        "layout": partition.keys.layout,
+        "folder": str(partition.keys.folder),
+        "marker": partition.keys.marker,
+        "last_chunk_index": marker.last_chunk_index,
+        "catalogs": [len(level) for level in marker.catalogs],
+        "archive_id": marker.archive_id,
+        "topic_id": marker.topic_id,
+        "group_id": marker.group_id,
+        "epoch": marker.epoch,
+        "writer": marker.writer,
+        "leader_epoch": marker.leader_epoch,
+        "successor": marker.successor,
+        "continues": msgspec.to_builtins(marker.continues) if marker.continues else None,
+    }

@@ -22,7 +22,7 @@ from blockgz.archive.blocks import (
     read_block,
 )
 from blockgz.archive.damage import MOST_REWRITES, Damaged, across_rewrites
-from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched, streamed
 from blockgz.archive.positions import (
     AtOffset,
     AtTime,
@@ -34,7 +34,6 @@ from blockgz.archive.positions import (
     parse_position,
     resolve_position,
 )
-from blockgz.archive.prefetch import prefetched, streamed
 from blockgz.errors import NotInArchive, UsageError
 from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.errors import BlockgzError

@@ -16,7 +16,12 @@ from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.errors import ObjectMissing
 from blockgz.store.reader import ObjectReader, PassingReader
 from index_format import objects
-from index_format.ancestor.files import (
+from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
+from index_format.errors import CorruptBlock
+from index_format.keys import SeedLayoutKeys, TopicFolder
+from index_format.marker import ChunkEntry, Marker
+from index_format.old_files import (
     Fetch,
     OldFile,
     OldPartition,
@@ -28,13 +33,7 @@ from index_format.ancestor.files import (
     read_file,
     records_of,
 )
-from index_format.ancestor.keys import FoundData, FoundPartition, Place
-from index_format.ancestor.payloads import OldFormat
-from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
-from index_format.errors import CorruptBlock
-from index_format.keys import SeedLayoutKeys, TopicFolder
-from index_format.marker import ChunkEntry, Marker
+from index_format.old_objects import FoundData, FoundPartition, OldFormat, Place
 from index_format.record_formats import record_format
 from index_format.records import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TIMESTAMP_TYPES
 

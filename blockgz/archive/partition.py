@@ -2,17 +2,26 @@
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from blockgz.archive.damage import Damage, Damaged, Unreadable, across_rewrites
-from blockgz.archive.prefetch import prefetched, streamed
 from blockgz.encryption.keyring import Keyring, required
 from blockgz.errors import NotInArchive
 from blockgz.store.reader import ObjectReader
@@ -32,6 +41,54 @@ from index_format.marker import (
     decode_index,
 )
 from index_format.seek import TimeBounded, gap_at, span_at_or_after
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def prefetched(
+    items: AsyncIterator[T], work: Callable[[T], Coroutine[Any, Any, R]], *, cost: Callable[[T], int], budget: int
+) -> AsyncGenerator[R]:
+    """The result of `work` for each item, in order; as many run at once as their costs fit into `budget`, at least one.
+
+    An error of `items` or `work` is raised in its place: all results before it come first.
+    """
+    pending: deque[tuple[asyncio.Task[R], int]] = deque()
+    spent = 0
+    exhausted = False
+    failure: Exception | None = None
+    try:
+        while True:
+            while not exhausted and (not pending or spent < budget):
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    exhausted = True
+                except Exception as error:  # raised below, behind the results before it
+                    exhausted, failure = True, error
+                else:
+                    pending.append((asyncio.create_task(work(item)), cost(item)))
+                    spent += pending[-1][1]
+            if not pending:
+                break
+            task, price = pending.popleft()
+            result = await task
+            spent -= price
+            yield result
+            del result, task
+        if failure is not None:
+            raise failure
+    finally:
+        for task, _ in pending:
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in pending), return_exceptions=True)
+
+
+async def streamed(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items of what is at hand, for `prefetched`."""
+    for item in items:
+        yield item
+
 
 CONCURRENT_CATALOGS = 16
 REMEMBERED_CATALOGS = 256

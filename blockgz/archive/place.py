@@ -1,19 +1,19 @@
 """Where an archive is, and how programs, tasks of Spark and callers of the library open it."""
 
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.old_archive_detection import old_archive_finder
+from blockgz.archive.archive import Archive, OtherArchive
 from blockgz.archive.partition import ObjectCache
 from blockgz.encryption.keyring import keyring_of
 from blockgz.store.address import Address, LocalAddress
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import ObjectReader
 from blockgz.store.s3_settings import AT_AWS, S3Settings
-from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.old_objects import OldFormat, found_partitions
 
 
 @dataclass(frozen=True)
@@ -46,3 +46,23 @@ async def opened(
     keyring = keyring_of(place.keys)
     async with open_reader(place.address, place.s3) as reader:
         yield Archive(around(reader), limit, finder, cache, keyring)
+
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def old_archive_finder(
+    old_format: OldFormat, max_block_bytes: int
+) -> Callable[[ObjectReader], Awaitable[OtherArchive | None]]:
+    """How `Archive` looks for an old archive where it finds no current one."""
+
+    async def find(reader: ObjectReader) -> OtherArchive | None:
+        if not any(_DATE.match(name) for name in await reader.folders("")):
+            return None  # a bucket of other things may be too large to list
+        # Here, because few archives are old ones and it loads slowly.
+        from blockgz.archive.old_archive import OldArchive  # noqa: PLC0415
+
+        found = found_partitions([key async for key in reader.list("")])
+        return OldArchive(reader, found, old_format, max_block_bytes) if found else None
+
+    return find

@@ -22,7 +22,7 @@ from blockgz.errors import AccessDenied, PartitionUnavailable
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
 from blockgz.kafka.settings import make_client
-from index_format.acls import Acl
+from index_format.identity import Acl
 
 NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
 """What brokers answer that keep no ACLs."""

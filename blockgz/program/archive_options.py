@@ -11,8 +11,8 @@ from blockgz.program.options import SIZE, F, Option, OptionSet, choice_option, w
 from blockgz.store.s3_settings import CHECKSUMS, ENCRYPTIONS, S3Settings
 from blockgz.unencrypted import unencrypted_endpoint
 from blockgz.units import format_size
-from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.old_objects import OLD_FORMATS, OldFormat
 
 
 def archive_option(*, required: bool = True) -> Option:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-import replayer
+import blockgz
 
 ARCHIVE, KAFKA, OUT = os.environ["BLOCKGZ_ARCHIVE"], os.environ["KAFKA"], os.environ["OUT"]
 COLUMNS = ("partition", "offset", "timestamp", "key", "value")
@@ -22,7 +22,7 @@ def seam() -> str:
     """The offsets where the archive's part ends and Kafka's begins: settled in the first run, and kept."""
     kept = Path(OUT, "seam.json")
     if not kept.exists():
-        with replayer.open_archive(ARCHIVE) as archive:
+        with blockgz.open_archive(ARCHIVE) as archive:
             places = archive.find("orders", datetime.now(UTC))  # the archive's end, as no record is newer
         kept.parent.mkdir(parents=True, exist_ok=True)
         unfinished = kept.with_suffix(".unfinished")

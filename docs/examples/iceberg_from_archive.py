@@ -8,7 +8,7 @@ import os
 
 from pyspark.sql import SparkSession
 
-import replayer
+import blockgz
 
 ARCHIVE, WAREHOUSE = os.environ["BLOCKGZ_ARCHIVE"], os.environ["WAREHOUSE"]
 
@@ -32,7 +32,7 @@ def starts(partition: int) -> str:
     return json.dumps({"orders": {partition: -2}, **known})  # -2: from the start, where the table has nothing
 
 
-with replayer.open_archive(ARCHIVE) as archive:
+with blockgz.open_archive(ARCHIVE) as archive:
     partitions = archive.partitions("orders")
 for number in partitions:
     source = {"path": ARCHIVE, "assign": json.dumps({"orders": [number]}), "startingOffsets": starts(number)}

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from index_format.errors import UnsupportedVersion
 from index_format.record_formats.arrow_stream import ArrowStream
-from index_format.record_formats.json_lines import JsonLines
-from index_format.record_formats.text_lines import TextLines
+from index_format.record_formats.lines import JsonLines, TextLines
 
 __all__ = ["RECORD_FORMATS", "Encoded", "Piece", "RecordFormat", "record_format"]
 

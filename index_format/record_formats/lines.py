@@ -1,13 +1,34 @@
-"""What the record formats of lines share: records cut out of one run of bytes."""
+"""Record format `json`: one lossless JSON object a line (FORMAT.md, "Record format json")."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+import binascii
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from msgspec import UNSET, Raw, UnsetType
 
+from index_format import arrow_functions as pc
 from index_format.errors import CorruptBlock
 from index_format.kernel_choice import KERNEL
+from index_format.records import (
+    HEADER_TYPE,
+    LARGE_CONTENT_BYTES,
+    SCHEMA,
+    TIMESTAMP_TYPE_IDS,
+    TIMESTAMP_TYPES,
+    Record,
+    batch_from_capsules,
+    batch_without_timestamps,
+    content_in_place,
+    has_headers,
+    header_column,
+    header_rows,
+    iter_records,
+)
 
 COUNTED_AT_ONCE = 256 * 1024
 NEWLINE = 10
@@ -62,3 +83,457 @@ class LineFormat:
         found = np.frombuffer(raw, np.uint8)
         pieces = (found[start : start + COUNTED_AT_ONCE] for start in range(0, len(raw), COUNTED_AT_ONCE))
         return sum(int(np.count_nonzero(piece == NEWLINE)) for piece in pieces)
+
+
+Text = str | None | UnsetType
+Base64 = bytes | UnsetType
+LARGE_LINE_BYTES = 1024 * 1024
+"""A longer line is decoded where it lies, if it is one alone."""
+
+
+class HeaderLine(msgspec.Struct, gc=False):
+    """One header; exactly one of the two value fields is set."""
+
+    key: str
+    value: Text = UNSET
+    value_base64: Base64 = UNSET
+
+
+class RecordLine(msgspec.Struct, gc=False):
+    """One record in the order of its fields on the line."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: str | UnsetType = UNSET
+    key: Text = UNSET
+    key_base64: Base64 = UNSET
+    headers: list[HeaderLine] | UnsetType = UNSET
+    value: Text = UNSET
+    value_base64: Base64 = UNSET
+
+
+_NOT_LINES = (ValueError, KeyError, OverflowError, RecursionError, pa.ArrowException)
+
+
+class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A record as most are: key and value are text or null, without headers, of the chunk's timestamp type."""
+
+    offset: int
+    timestamp: int
+    key: str | None
+    value: str | None
+
+
+_plain_lines = msgspec.json.Decoder(_PlainLine).decode_lines
+_any_lines = msgspec.json.Decoder(RecordLine).decode_lines
+_line = msgspec.json.Decoder(RecordLine).decode
+_encoder = msgspec.json.Encoder()
+
+
+class JsonLines(LineFormat):
+    """Lossless; readable with zcat, jq, Spark and DuckDB."""
+
+    name = "json"
+    needs_contiguous_blocks = False
+    framing_bytes = 0
+
+    def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
+        return {}
+
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
+        if KERNEL and (found := KERNEL.module.encode_json_lines(batch, timestamp_type)):
+            return EncodedLines(found[0], np.frombuffer(found[1], np.int64))
+        return self.encode_in_python(batch, timestamp_type)
+
+    def encode_in_python(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
+        """The same, as it is done without the C extension and for what that one leaves."""
+        data = _encoder.encode_lines(_lines(batch, timestamp_type))
+        return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
+
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+        if len(raw) > LARGE_LINE_BYTES and isinstance(raw, bytearray) and raw.find(b"\n") == len(raw) - 1:
+            try:
+                return decode_large_line(raw, timestamp_type)
+            except _NOT_LINES as error:
+                raise _not_records(error) from error
+        held = [raw]
+        del raw
+        return _decode(held.pop(), timestamp_type)
+
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch:
+        """See RecordFormat; takes lines of rising offsets, which it does not check."""
+        starts = {0, _start_of_line(raw, len(raw) - 1)}
+        try:
+            for offset in offsets:
+                start = _first_from(raw, offset)
+                if start:
+                    starts.add(_start_of_line(raw, start - 1))
+                starts.add(min(start, max(starts)))
+        except _NOT_LINES as error:
+            raise _not_records(error) from error
+        return _decode(b"".join(raw[start : _end_of_line(raw, start)] for start in sorted(starts)), timestamp_type)
+
+
+def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
+    """A line a record; a field that no record of the batch has costs nothing for each of them."""
+    return list(
+        map(
+            RecordLine,
+            batch.column("offset").to_pylist(),
+            batch.column("timestamp").to_pylist(),
+            _type_names(batch.column("timestamp_type"), timestamp_type),
+            *_texts(batch.column("key")),
+            _header_lines(batch),
+            *_texts(batch.column("value")),
+        )
+    )
+
+
+def _type_names(column: pa.Array, timestamp_type: int) -> Iterable[str | UnsetType]:
+    ids = column.to_numpy()
+    if (ids == timestamp_type).all():
+        return repeat(UNSET)
+    return [UNSET if type_id == timestamp_type else TIMESTAMP_TYPES[type_id] for type_id in ids.tolist()]
+
+
+def _texts(column: pa.Array) -> tuple[Iterable[Text], Iterable[Base64]]:
+    """Each value as text, None for null, and as base64 where its bytes are not UTF-8: in one of the two it is UNSET."""
+    try:
+        return column.cast(pa.string()).to_pylist(), repeat(UNSET)
+    except pa.ArrowInvalid:
+        contents = column.to_pylist()
+    texts = [_text(content) for content in contents]
+    return texts, [content if text is UNSET else UNSET for text, content in zip(texts, contents, strict=True)]
+
+
+def _text(content: bytes | None) -> Text:
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return UNSET
+
+
+def _header_lines(batch: pa.RecordBatch) -> Iterable[list[HeaderLine] | UnsetType]:
+    if not has_headers(batch):
+        return repeat(UNSET)
+    return [
+        [_header_line(key, value) for key, value in headers] if headers else UNSET for headers in header_rows(batch)
+    ]
+
+
+def _header_line(key: str, value: bytes | None) -> HeaderLine:
+    text = _text(value)
+    if text is UNSET and value is not None:
+        return HeaderLine(key, value_base64=value)
+    return HeaderLine(key, text)
+
+
+def json_object(record: Any, **where: Any) -> dict[str, Any]:
+    """A record as a plain object: `where` first, then the fields of the line.
+
+    The timestamp type is always named here.
+    """
+    line = RecordLine(record.offset, record.timestamp, TIMESTAMP_TYPES[record.timestamp_type])
+    for field in ("key", "value"):
+        content = getattr(record, field)
+        text = _text(content)
+        setattr(line, field if text is not UNSET else f"{field}_base64", text if text is not UNSET else content)
+    if record.headers:
+        line.headers = [_header_line(key, value) for key, value in record.headers]
+    fields: dict[str, Any] = msgspec.to_builtins(line)
+    return where | fields
+
+
+def _decode(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
+    """The records of lines as a batch of `records.SCHEMA`; raises CorruptBlock."""
+    if KERNEL and (columns := KERNEL.module.decode_json_lines(raw, timestamp_type)):
+        return batch_from_capsules(columns)
+    held = [raw]
+    del raw
+    return decode_in_python(held.pop(), timestamp_type)
+
+
+def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
+    """The same, as it is done without the C extension and for what that one leaves: lines of another form, wrong ones.
+
+    Raises CorruptBlock.
+    """
+    try:
+        try:
+            lines = _plain_lines(raw)
+        except msgspec.ValidationError:
+            return _batch_of_any(_any_lines(raw), timestamp_type)
+        del raw  # as large as what is made of it now
+        # Straight from str to Arrow: a bytes object for each field would double what this costs.
+        keys = pa.array([line.key for line in lines], pa.string())
+        values = _text_column([line.value for line in lines])
+        types = pa.repeat(pa.scalar(timestamp_type, pa.int8()), len(lines))
+        return _batch(lines, types, keys, values, header_column([None] * len(lines)))
+    except _NOT_LINES as error:
+        raise _not_records(error) from error
+
+
+def _text_column(texts: list[str | None]) -> pa.Array:
+    """For a single large record exactly as large as it is: Arrow would take a quarter more."""
+    if len(texts) != 1 or texts[0] is None or len(texts[0]) < LARGE_CONTENT_BYTES:
+        return pa.array(texts, pa.string())
+    content = texts[0].encode()
+    ends = pa.array([0, len(content)], pa.int32())
+    return pa.StringArray.from_buffers(1, ends.buffers()[1], pa.py_buffer(content))
+
+
+def _first_from(raw: bytes, offset: int) -> int:
+    """Where the first line of an offset not below `offset` begins: the end of `raw` where there is none."""
+    low, high = 0, len(raw)
+    while low < high:
+        start = _start_of_line(raw, (low + high) // 2)
+        end = _end_of_line(raw, start)
+        if _line(raw[start:end]).offset < offset:
+            low = end
+        else:
+            high = start
+    return low
+
+
+def _start_of_line(raw: bytes, position: int) -> int:
+    """Where the line begins that holds a byte, its own newline included."""
+    return raw.rfind(b"\n", 0, position) + 1
+
+
+def _end_of_line(raw: bytes, position: int) -> int:
+    return raw.find(b"\n", position) + 1 or len(raw)
+
+
+def _batch_of_any(lines: Sequence[RecordLine], timestamp_type: int) -> pa.RecordBatch:
+    return _batch(
+        lines,
+        pa.array([_type_id(line, timestamp_type) for line in lines], pa.int8()),
+        _contents([line.key for line in lines], [line.key_base64 for line in lines]),
+        _contents([line.value for line in lines], [line.value_base64 for line in lines]),
+        header_column([_header_pairs(line.headers) for line in lines]),
+    )
+
+
+def _batch(
+    lines: Sequence[Any], types: pa.Array, keys: pa.Array, values: pa.Array, headers: pa.Array
+) -> pa.RecordBatch:
+    offsets = pa.array([line.offset for line in lines], pa.int64())
+    timestamps = pa.array([line.timestamp for line in lines], pa.int64())
+    contents = (column.view(pa.binary()) for column in (keys, values))
+    return pa.record_batch([offsets, timestamps, types, *contents, headers], schema=SCHEMA)
+
+
+def _contents(texts: Sequence[Text], base64s: Sequence[Base64]) -> pa.Array:
+    """Keys or values, each of which must stand exactly once, as text or as base64."""
+    if set(base64s) == {UNSET} and UNSET not in texts:
+        return pa.array(texts, pa.string())
+    return pa.array([_bytes(*pair) for pair in zip(texts, base64s, strict=True)], pa.binary())
+
+
+def _type_id(line: RecordLine, timestamp_type: int) -> int:
+    if isinstance(line.timestamp_type, UnsetType):
+        return timestamp_type
+    try:
+        return TIMESTAMP_TYPE_IDS[line.timestamp_type]
+    except KeyError:
+        raise ValueError(f"unknown timestamp type {line.timestamp_type!r}") from None
+
+
+def _bytes(text: Text, content: Base64) -> bytes | None:
+    if isinstance(text, UnsetType) == isinstance(content, UnsetType):
+        raise ValueError("a key or value must appear exactly once, as text or as base64")
+    if not isinstance(content, UnsetType):
+        return content
+    return text.encode() if isinstance(text, str) else None
+
+
+def _header_pairs(headers: list[HeaderLine] | UnsetType) -> list[tuple[str, bytes | None]] | None:
+    if isinstance(headers, UnsetType):
+        return None
+    return [(header.key, _bytes(header.value, header.value_base64)) for header in headers]
+
+
+def _not_records(error: Exception) -> CorruptBlock:
+    return CorruptBlock("a block holds a line that is not a record", why=str(error))
+
+
+class TextLines(LineFormat):
+    """Values only: no null, newline, key or header; a reader counts offsets from the block's first."""
+
+    name = "text"
+    needs_contiguous_blocks = True
+    framing_bytes = 0
+
+    def objections(self, batch: pa.RecordBatch) -> dict[int, str]:
+        values = batch.column("value")
+        if (
+            values.null_count == 0
+            and batch.column("key").null_count == batch.num_rows
+            and not has_headers(batch)
+            and not pc.any(pc.match_substring(values, b"\n")).as_py()
+        ):
+            return {}
+        reasons = {row: _objection(record) for row, record in enumerate(iter_records(batch))}
+        return {row: reason for row, reason in reasons.items() if reason}
+
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:  # noqa: ARG002
+        values = batch.column("value")
+        lengths = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        data = b"".join([value + b"\n" for value in values.to_pylist()])
+        return EncodedLines(data, np.cumsum(lengths))
+
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+        """See RecordFormat; timestamps are not in the bytes, so they come as -1."""
+        if not raw.endswith(b"\n"):
+            raise CorruptBlock("a text block does not end with a newline")
+        if raw.find(b"\n") == len(raw) - 1 and len(raw) > LARGE_CONTENT_BYTES:
+            batch = batch_without_timestamps(first_offset, [None], [b""])
+            return batch.set_column(4, SCHEMA.field("value"), content_in_place(memoryview(raw)[:-1]))
+        found = np.frombuffer(raw, np.uint8)
+        ends = np.flatnonzero(found == NEWLINE)
+        batch = batch_without_timestamps(first_offset, [None] * len(ends), [b""] * len(ends))
+        edges = np.concatenate(([0], ends - np.arange(len(ends)))).astype(np.int32)
+        buffers = [None, pa.py_buffer(edges), pa.py_buffer(found[found != NEWLINE])]
+        values = pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
+        return batch.set_column(4, SCHEMA.field("value"), values)
+
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> None:
+        """See RecordFormat; a few records cost as much as all."""
+
+
+def _objection(record: Record) -> str:
+    """Why a record cannot be a line of text; empty when it can."""
+    if record.value is None:
+        return "cannot hold a null value"
+    if b"\n" in record.value:
+        return "cannot hold a value with a newline"
+    if record.key is not None:
+        return "cannot hold a key"
+    return "cannot hold headers" if record.headers else ""
+
+
+STEP_BYTES = 1024 * 1024
+"""Of a content, unescaped or decoded from base64 at once; a multiple of 4."""
+LONGEST_ESCAPE_BYTES = 12
+_NULL = b"null"
+
+
+class _LargeHeader(msgspec.Struct, gc=False):
+    key: Raw
+    value: Raw = Raw()
+    value_base64: Raw = Raw()
+
+
+class _LargeLine(msgspec.Struct, gc=False):
+    offset: int
+    timestamp: int
+    timestamp_type: str | UnsetType = UNSET
+    key: Raw = Raw()
+    key_base64: Raw = Raw()
+    headers: list[_LargeHeader] | UnsetType = UNSET
+    value: Raw = Raw()
+    value_base64: Raw = Raw()
+
+
+_large_line = msgspec.json.Decoder(_LargeLine).decode
+
+
+def decode_large_line(line: bytearray, timestamp_type: int) -> pa.RecordBatch:
+    """The record of one line, which is overwritten by its contents, as a batch that lies on it.
+
+    Raises ValueError or ArrowInvalid where the line is no record.
+    """
+    record = _large_line(line)
+    if isinstance(record.timestamp_type, str):
+        timestamp_type = TIMESTAMP_TYPE_IDS[record.timestamp_type]
+    place = _Place(line)
+    key, value = place.content(record.key, record.key_base64), place.content(record.value, record.value_base64)
+    columns = [pa.array([record.offset], pa.int64()), pa.array([record.timestamp], pa.int64())]
+    columns += [pa.array([timestamp_type], pa.int8()), _binary([key]), _binary([value]), _headers(place, record)]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def _headers(place: "_Place", record: _LargeLine) -> pa.ListArray:
+    if isinstance(record.headers, UnsetType) or not record.headers:
+        return header_column([None])
+    keys, values = [], []
+    for header in record.headers:
+        key = place.content(header.key, Raw())
+        if key is None:
+            raise ValueError("a header without a key")
+        keys.append(key)
+        values.append(place.content(header.value, header.value_base64))
+    arrays = [_binary(keys).cast(pa.string()), _binary(values)]
+    ends = pa.array([0, len(keys)], pa.int32())
+    return pa.ListArray.from_arrays(
+        ends, pa.StructArray.from_arrays(arrays, fields=list(HEADER_TYPE)), type=SCHEMA.field("headers").type
+    )
+
+
+class _Place:
+    """The bytes of the line."""
+
+    def __init__(self, line: bytearray) -> None:
+        self._view = memoryview(line)
+        self._address = _address(self._view)
+
+    def content(self, text: Raw, base64: Raw) -> memoryview | None:
+        """A key or value, which must stand exactly once, as text or as base64."""
+        raw, decoded = memoryview(text), memoryview(base64)
+        if bool(raw) == bool(decoded):
+            raise ValueError("a key or value must appear exactly once, as text or as base64")
+        if raw == _NULL:
+            return None
+        literal = self._written(raw or decoded)
+        content = _in_steps(literal, _unescaped) if _has(literal, b"\\") else literal
+        if raw:
+            content_in_place(content).view(pa.string()).validate(full=True)
+            return content
+        if len(content) % 4 or _has(content[:-2], b"="):
+            raise ValueError("base64 that is not padded at its end")
+        return _in_steps(content, lambda part: (binascii.a2b_base64(part, strict_mode=True), len(part)))
+
+    def _written(self, raw: memoryview) -> memoryview:
+        """The inside of a JSON string where it can be written to."""
+        if raw[0] != ord('"'):
+            raise ValueError("a key or value that is not a string")
+        start = _address(raw) - self._address
+        return self._view[start + 1 : start + len(raw) - 1]
+
+
+def _in_steps(place: memoryview, decoded: Callable[[memoryview], tuple[bytes, int]]) -> memoryview:
+    """Overwrites bytes by what they stand for, which is never longer; `decoded` says how many it took."""
+    read = written = 0
+    while read < len(place):
+        content, taken = decoded(place[read : read + STEP_BYTES])
+        place[written : written + len(content)] = content
+        read, written = read + taken, written + len(content)
+    return place[:written]
+
+
+def _unescaped(part: memoryview) -> tuple[bytes, int]:
+    """The content of JSON text, without a character at its end that is cut."""
+    for end in range(len(part), max(len(part) - LONGEST_ESCAPE_BYTES, 0), -1):
+        try:
+            return msgspec.json.decode(b'"%b"' % bytes(part[:end]), type=str).encode(), end
+        except ValueError as error:
+            failure = error
+    raise failure
+
+
+def _has(content: memoryview, byte: bytes) -> bool:
+    found = np.frombuffer(content, np.uint8)
+    return any((found[at : at + STEP_BYTES] == ord(byte)).any() for at in range(0, len(found), STEP_BYTES))
+
+
+def _binary(contents: Sequence[memoryview | None]) -> pa.BinaryArray:
+    """Contents as one column: a single one lies where it lay."""
+    if len(contents) == 1 and contents[0] is not None:
+        return content_in_place(contents[0])
+    return pa.array([None if each is None else bytes(each) for each in contents], pa.binary())
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from blockgz.archive.archive import parse_topic
 from blockgz.archive.place import ArchivePlace
-from blockgz.archive.topics import parse_topic
 from blockgz.errors import PARTLY_FAILED, NotInArchive
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
@@ -13,9 +13,17 @@ from blockgz.program.tables import print_rows, print_table, range_text
 from blockgz.store.cache import DiskCache
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option, time_printer, times_option
-from replayer.coverage.document import coverage_document
-from replayer.coverage.partition_coverage import Axis, PartitionCoverage, axis_of, sliced, topic_coverage
-from replayer.coverage.picture import CoverageRow, html, svg
+from replayer.coverage import (
+    Axis,
+    CoverageRow,
+    PartitionCoverage,
+    axis_of,
+    coverage_document,
+    html,
+    sliced,
+    svg,
+    topic_coverage,
+)
 
 SHADES = " .:-=+*#%@"
 """For a terminal, from no record to the most."""

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import click
 import orjson
 
+from blockgz.archive.archive import TopicPartitions, parse_topic
 from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import Rule
 from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
-from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.process import run_async
 from blockgz.program.main import closing
 from blockgz.program.options import Option, OptionSet, choice_option

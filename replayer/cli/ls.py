@@ -5,12 +5,17 @@ from typing import Any
 
 import click
 
-from blockgz.archive.archive import DamagedPartition, SurveyedTopic
+from blockgz.archive.archive import DamagedPartition, SurveyedTopic, TopicPartitions, parse_topic
 from blockgz.archive.damage import Damaged
-from blockgz.archive.inventory import MissingPartition, compare
-from blockgz.archive.listing import damaged_document, known, partition_document, topic_document
+from blockgz.archive.inventory import (
+    MissingPartition,
+    compare,
+    damaged_document,
+    known,
+    partition_document,
+    topic_document,
+)
 from blockgz.archive.place import ArchivePlace
-from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import PARTLY_FAILED, exit_code
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure

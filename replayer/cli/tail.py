@@ -8,7 +8,7 @@ from typing import NamedTuple
 import click
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, TopicPartitions, parse_topic
 from blockgz.archive.follow import Followed, Follower, last_records
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from blockgz.archive.partition import ArchivedPartition
@@ -16,7 +16,6 @@ from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.request import SelectionRequest
 from blockgz.archive.selection import Selection, selected
-from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing

@@ -8,11 +8,11 @@ from operator import attrgetter
 import click
 import msgspec
 
+from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.damage import Verdict
 from blockgz.archive.place import ArchivePlace
 from blockgz.archive.request import SKIPS, DamagePolicies
 from blockgz.archive.selection import Positions, Reading, Selection
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
 from blockgz.program.progress import record_progress

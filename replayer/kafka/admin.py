@@ -40,8 +40,8 @@ from blockgz.kafka.connection import (
 )
 from blockgz.kafka.groups import listed_groups
 from blockgz.kafka.settings import client_settings, make_client
-from index_format.acls import Acl, AclsOfTopics
 from index_format.errors import BlockgzError
+from index_format.identity import Acl, AclsOfTopics
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID
 from replayer.kafka.topic_facts import (

@@ -22,9 +22,8 @@ from blockgz.archive.blocks import (
 )
 from blockgz.archive.cuts import Cut
 from blockgz.archive.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
-from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched, streamed
 from blockgz.archive.positions import Budget, OffsetRange
-from blockgz.archive.prefetch import prefetched, streamed
 from blockgz.archive.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
 from blockgz.kafka.batch_producer import sizes_above
 from blockgz.record_filter import RecordFilter

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.request import STOPS, SelectionRequest
-from blockgz.archive.topics import TopicPartitions
 from index_format.keys import parse_topic_folder
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.pace import Slowest

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz.archive.positions import OffsetRange
-from index_format.canonical import canonical_stream
-from index_format.records import SCHEMA, payload_bytes
+from index_format.records import SCHEMA, canonical_stream, payload_bytes
 from replayer.replay.ledger import LanePosition
 
 

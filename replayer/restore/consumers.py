@@ -9,8 +9,8 @@ import msgspec
 
 from blockgz.errors import NotInArchive, listed
 from blockgz.units import time_text
-from index_format.acls import Acl
 from index_format.errors import BlockgzError
+from index_format.identity import Acl
 from index_format.keys import parse_topic_folder
 from replayer.groups import map_of
 from replayer.groups.applying import GroupChanges, Groups, refuse_active

@@ -14,8 +14,7 @@ from blockgz.archive.positions import Rule
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.topic_patterns import is_pattern, matching
 from blockgz.units import time_text
-from index_format.acls import Acl
-from index_format.inventory import Inventory
+from index_format.identity import Acl, Inventory
 from index_format.keys import TopicFolder, check_topic, parse_topic_folder
 from replayer.groups import map_of, twins
 from replayer.replay.job import NAME_DIGITS, check_job_name

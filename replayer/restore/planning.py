@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from blockgz.archive.archive import Archive, SurveyedTopic
+from blockgz.archive.archive import Archive, SurveyedTopic, TopicPartitions
 from blockgz.archive.cuts import Cut, cut_lines
 from blockgz.archive.damage import Damaged
 from blockgz.archive.group_tables import config_at, groups_at
@@ -17,7 +17,6 @@ from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.positions import AtOffset, BeforeTime, Budget, Rule
 from blockgz.archive.request import STOPS, SelectionRequest
 from blockgz.archive.selection import Positions, cuts_of, positions_before, resolved
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
 from blockgz.store.writer import Store
 from blockgz.units import time_text

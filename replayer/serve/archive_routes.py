@@ -12,25 +12,23 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
+from blockgz.archive.archive import TopicPartitions, parse_topic
 from blockgz.archive.blocks import READ_AHEAD
 from blockgz.archive.formatting import json_printer
-from blockgz.archive.listing import damaged_document, partition_document
+from blockgz.archive.inventory import damaged_document, partition_document
 from blockgz.archive.lookup import Found, RecordQuery, failure, look_up_together, offset_at
 from blockgz.archive.paging import Missing, Page, page_at, page_before
 from blockgz.archive.positions import parse_position, parse_time
 from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
 from blockgz.archive.selection import Positions
-from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
-from index_format.record_formats.json_lines import json_object
+from index_format.record_formats.lines import json_object
 from index_format.records import TIMESTAMP_TYPES, Record
-from replayer.coverage.document import coverage_document
-from replayer.coverage.partition_coverage import Axis, PartitionCoverage, Scale, axis_of, timed_gaps
-from replayer.coverage.picture import CoverageRow, svg
+from replayer.coverage import Axis, CoverageRow, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps
 from replayer.serve.content import shown
 from replayer.serve.errors import failure_of, told, trouble_of
 from replayer.serve.pages import PAGE_SECONDS, error_page, page, progress_page

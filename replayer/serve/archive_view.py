@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockgz.archive.archive import Archive, SurveyedTopic
-from blockgz.archive.inventory import MissingPartition, compare
-from blockgz.archive.listing import topic_document
-from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.archive.inventory import MissingPartition, compare, topic_document
+from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
 from blockgz.errors import NotInArchive
 from index_format.keys import parse_topic_folder
-from replayer.coverage.partition_coverage import PartitionCoverage, partition_coverage
+from replayer.coverage import PartitionCoverage, partition_coverage
 
 FRESH_SECONDS = 10.0
 """What is younger is not looked at again."""

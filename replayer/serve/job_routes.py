@@ -13,10 +13,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from blockgz.archive.archive import parse_topic
 from blockgz.archive.positions import parse_position
 from blockgz.archive.request import SelectionRequest
 from blockgz.archive.selection import Positions
-from blockgz.archive.topics import parse_topic
 from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
 from index_format.errors import BlockgzError

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from blockgz.archive.topics import parse_topic
+from blockgz.archive.archive import parse_topic
 from blockgz.atomic_file import make_private_folder
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import CORE_DUMP, FAILED, NotInArchive, StoreBusy, UsageError, end_text

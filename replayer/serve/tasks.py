@@ -8,10 +8,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, TopicPartitions
 from blockgz.archive.request import SKIPS, DamagePolicies, SelectionRequest
 from blockgz.archive.selection import Reading, Selection, scan
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NotInArchive, UsageError
 from index_format.errors import BlockgzError
 from index_format.records import iter_records

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, TopicPartitions
 from blockgz.archive.damage import Verdict, worst
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NotInArchive, StoreBusy
 from blockgz.signing import is_signed_by, signature_of
 from blockgz.store.writer import ContentTag, ToolStore

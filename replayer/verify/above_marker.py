@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Damage, Damaged, LostRange
-from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
 from blockgz.errors import ObjectMissing
 from index_format import objects
 from index_format.chunk_index import ChunkIndex

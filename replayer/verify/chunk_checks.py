@@ -25,16 +25,14 @@ from blockgz.archive.blocks import (
     worked,
 )
 from blockgz.archive.damage import Damage, LostRange, Unreadable
-from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched
 from blockgz.archive.positions import OffsetRange
-from blockgz.archive.prefetch import prefetched
 from blockgz.errors import ObjectMissing
-from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Erased, Gap
 from index_format.errors import CorruptBlock
 from index_format.key_filter import column_hashes, holds_all
 from index_format.marker import ChunkEntry
-from index_format.records import record_hash, record_view
+from index_format.records import RecordsDigest, record_hash, record_view
 from replayer.verify.report import Depth, Digests
 
 

@@ -13,17 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, TopicPartitions
 from blockgz.archive.blocks import readable_chunks
 from blockgz.archive.damage import Damaged, SkipDamage, Unreadable, Verdict
 from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Positions, Selection, chosen_entries, erased_ranges, scan, select
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NoSuchTopic, listed
-from index_format.canonical import RecordsDigest
 from index_format.chunk_index import ERASED, Gap
-from index_format.records import batch_from_records, payload_bytes, record_at
+from index_format.records import RecordsDigest, batch_from_records, payload_bytes, record_at
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks

@@ -7,13 +7,12 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, TopicPartitions
 from blockgz.archive.blocks import read_block
 from blockgz.archive.damage import Damaged, Verdict, worst
 from blockgz.archive.partition import END, ArchivedPartition
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import erased_ranges
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NotInArchive, UsageError
 from index_format.chunk_index import Erased, Gap
 from index_format.errors import BadName

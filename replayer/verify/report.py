@@ -20,7 +20,7 @@ from blockgz.errors import UsageError
 from blockgz.signing import signature_of, signed
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
-from index_format.record_formats.json_lines import json_object
+from index_format.record_formats.lines import json_object
 from index_format.records import Record
 
 
@@ -53,7 +53,7 @@ class Orphan(NamedTuple):
 
 @dataclass(frozen=True)
 class Digests:
-    """The digests of all records of a partition: see index_format.canonical."""
+    """The digests of all records of a partition: see index_format.records."""
 
     content: str
     positions: str

@@ -11,13 +11,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, TopicPartitions
 from blockgz.archive.damage import MOST_REWRITES, Damage, Damaged, LostRange, Unreadable
 from blockgz.archive.inventory import Compared, Wanted, compare
-from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.prefetch import streamed
+from blockgz.archive.partition import ArchivedPartition, streamed
 from blockgz.archive.selection import joined_ranges
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
 from index_format.chunk_index import EMPTY, ERASED, ChunkIndex, Gap

@@ -26,8 +26,8 @@ from archiver.ingest.kafka_cluster import KafkaCluster
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.groups import ClusterGroups
 from blockgz.kafka.settings import client_settings, make_client
-from index_format.acls import Acl
 from index_format.errors import BlockgzError
+from index_format.identity import Acl
 from replayer.kafka.admin import KafkaAcls, KafkaAdmin, TopicChanges
 from replayer.kafka.groups import GroupOffset, KafkaGroups
 from replayer.kafka.topic_facts import ConfigChange, NewTopic

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from archiver.commit.sealing import ChunkSeal
 from blockgz.encryption.keyring import Keyring
+from blockgz.encryption.opening import ChunkSeal
 from index_format import objects
 from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex, DataObject, Encryption, Gap

@@ -9,12 +9,19 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index_format.ancestor.files import OldFile, choose
-from index_format.ancestor.index import OldBlock, decode_old_index, encode_old_index
-from index_format.ancestor.keys import Place, found_partitions, marker_offset
-from index_format.ancestor.members import DamagedBytes, Member, MemberScanner, Scanned, ends_as_member
-from index_format.ancestor.payloads import MAX_RECORDS, OldFormat
 from index_format.errors import FormatError, TooLarge
+from index_format.old_files import OldFile, choose
+from index_format.old_members import DamagedBytes, Member, MemberScanner, Scanned, ends_as_member
+from index_format.old_objects import (
+    MAX_RECORDS,
+    OldBlock,
+    OldFormat,
+    Place,
+    decode_old_index,
+    encode_old_index,
+    found_partitions,
+    marker_offset,
+)
 from index_format.rebuild import scan_frames
 
 CONTENTS = [b"", b"a\n", b"bc\n" * 1000, random.Random(1).randbytes(3000), b"d" * 9]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from index_format import blocks
 from index_format.blocks import COMPRESSORS, Compressor, count_records, decode_block, decode_block_near, decode_parts
 from index_format.errors import CorruptBlock
-from index_format.record_formats import json_lines, large_lines, text_lines
+from index_format.record_formats import lines as line_formats
 from index_format.records import Record, iter_records
 from tests.index_format.builders import chunk_of, normal, record, record_lists
 from tests.index_format.test_blocks_hostile import (
@@ -46,9 +46,9 @@ def everything_is_large() -> Iterator[None]:
         patched.setattr(blocks, "LARGE_BLOCK_BYTES", 0)
         patched.setattr(blocks, "STEP_BYTES", 64)
         patched.setattr(blocks, "FED_BYTES", 16)
-        patched.setattr(large_lines, "STEP_BYTES", 16)
-        patched.setattr(json_lines, "LARGE_LINE_BYTES", 0)
-        patched.setattr(text_lines, "LARGE_CONTENT_BYTES", 0)
+        patched.setattr(line_formats, "STEP_BYTES", 16)
+        patched.setattr(line_formats, "LARGE_LINE_BYTES", 0)
+        patched.setattr(line_formats, "LARGE_CONTENT_BYTES", 0)
         yield
 
 

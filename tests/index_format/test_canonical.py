@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index_format.canonical import canonical_stream
-from index_format.records import Record, batch_from_records, canonical_bytes
+from index_format.records import Record, batch_from_records, canonical_bytes, canonical_stream
 
 headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3).map(tuple)
 whole = st.integers(-(2**63), 2**63 - 1)

@@ -6,8 +6,7 @@ import struct
 
 import pytest
 
-from index_format.canonical import RecordsDigest
-from index_format.records import Record, batch_from_records, canonical_bytes
+from index_format.records import Record, RecordsDigest, batch_from_records, canonical_bytes
 
 
 def content(record: Record) -> bytes:

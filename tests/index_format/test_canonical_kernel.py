@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from index_format import canonical
-from index_format.canonical import RecordsDigest, canonical_stream
+from index_format import records
 from index_format.kernel_choice import KERNEL, Kernel
-from index_format.records import Record, batch_from_records, canonical_bytes
+from index_format.records import Record, RecordsDigest, batch_from_records, canonical_bytes, canonical_stream
 from tests.index_format.builders import MAX_INT64, MIN_INT64, record
 
 pytestmark = pytest.mark.skipif(not KERNEL, reason=KERNEL.why_not)
@@ -33,7 +32,7 @@ def test_the_digest_is_the_same_without_the_extension(monkeypatch: pytest.Monkey
     batch = batch_from_records([*ROWS, record(99, b"v" * 2_000_000)])
     in_c, in_python = RecordsDigest(), RecordsDigest()
     in_c.update(batch)
-    monkeypatch.setattr(canonical, "KERNEL", Kernel(None, "for this test"))
+    monkeypatch.setattr(records, "KERNEL", Kernel(None, "for this test"))
     in_python.update(batch)
     assert (in_c.content, in_c.positions) == (in_python.content, in_python.positions)
 

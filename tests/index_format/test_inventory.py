@@ -5,7 +5,7 @@ import pytest
 
 from index_format import objects
 from index_format.errors import MalformedObject
-from index_format.inventory import Incarnation, Inventory, ended, parse, united, without
+from index_format.identity import Incarnation, Inventory, ended, parse_inventory, united, without
 from index_format.keys import TopicFolder
 
 
@@ -80,11 +80,11 @@ def test_partitions_are_taken_out_by_name_alone() -> None:
 def test_what_no_writer_wrote_is_refused(incarnations: bytes) -> None:
     head = b'{"format":"block-gzip-inventory","version":1,"rebuilt_at":null,"incarnations":'
     with pytest.raises(MalformedObject):
-        parse(head + incarnations + b"}", "_inventory.json")
+        parse_inventory(head + incarnations + b"}", "_inventory.json")
 
 
 def test_a_flipped_bit_is_found() -> None:
     body = objects.encode(united(Inventory(), [seen("orders", 0)]))
-    assert parse(body, "_inventory.json").incarnations == (seen("orders", 0),)
+    assert parse_inventory(body, "_inventory.json").incarnations == (seen("orders", 0),)
     with pytest.raises(MalformedObject):
-        parse(body.replace(b'"from":10', b'"from":11'), "_inventory.json")
+        parse_inventory(body.replace(b'"from":10', b'"from":11'), "_inventory.json")

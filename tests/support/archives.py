@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
-from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
-from index_format.inventory import Incarnation, Inventory, united
+from index_format.identity import ArchiveInfo, Incarnation, Inventory, TopicConfig, TopicInfo, united
 from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,

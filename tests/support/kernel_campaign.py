@@ -13,11 +13,17 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from index_format.canonical import canonical_stream_in_python, digest_streams_in_python
 from index_format.errors import CorruptBlock
 from index_format.kernel_choice import KERNEL
-from index_format.record_formats.json_lines import JsonLines, decode_in_python
-from index_format.records import TIMESTAMP_TYPES, Headers, batch_from_capsules, batch_from_columns
+from index_format.record_formats.lines import JsonLines, decode_in_python
+from index_format.records import (
+    TIMESTAMP_TYPES,
+    Headers,
+    batch_from_capsules,
+    batch_from_columns,
+    canonical_stream_in_python,
+    digest_streams_in_python,
+)
 
 ROUND_RECORDS = 500
 """Records of a batch by chance. As many changed lines are decoded beside it."""

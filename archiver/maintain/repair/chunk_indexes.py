@@ -23,8 +23,6 @@ from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, 
 from blockgz.errors import listed as listed_names
 from blockgz.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
-from index_format.ancestor.index import decode_old_index
-from index_format.ancestor.members import Scanned
 from index_format.chunk_index import (
     MAX_KEY_FILTER_BITS,
     UNVERIFIED,
@@ -46,6 +44,8 @@ from index_format.keys import (
     PartitionKeys,
 )
 from index_format.marker import ChunkEntry, decode_marker
+from index_format.old_members import Scanned
+from index_format.old_objects import decode_old_index
 from index_format.rebuild import FROM_DATA_ALONE, Past, Unknowns, blocks_of, committed_index, text_blocks_of
 from index_format.records import TIMESTAMP_TYPES
 

@@ -2,18 +2,23 @@
 
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, settle_same_topic
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.continuation import Turn, continue_in
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held
+from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import archived_level, why_diverged
+from archiver.commit.repairs import Turn, continue_in
 from archiver.errors import Diverged, UnreadableRecord
+from archiver.ingest.kafka_cluster import KafkaCluster, PartitionLog, RecordReader
+from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.garbage import Chain
 from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Problem
@@ -21,7 +26,8 @@ from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
 from blockgz.encryption.keyring import keyring_of
 from blockgz.encryption.opening import opened_block
-from blockgz.errors import BrokerUnreachable, ObjectMissing
+from blockgz.errors import BrokerUnreachable, ObjectMissing, UsageError
+from blockgz.kafka.settings import client_settings
 from blockgz.store.writer import ToolStore
 from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex
@@ -211,3 +217,45 @@ def _step(
             driver.run(continue_in(alike, keys, held, Turn(cut.start_offset, offset, chunk), writer))
 
     return RepairStep(str(target), "marker", new.marker, detail, carry_out)
+
+
+NOT_ASKED = LogBounds(-1, -1)
+READS_FOR_REPAIR = {
+    "group.id": "blockgz-repair",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+
+
+@contextmanager
+def log_source(kafka: Mapping[str, str]) -> Iterator[Source]:
+    """The cluster that librdkafka's settings name; raises UsageError where they name none."""
+    if "bootstrap.servers" not in kafka:
+        raise UsageError("no cluster is given", why="the partition's log must be read", remedy="give -b HOST:PORT")
+    settings = client_settings(kafka, CLIENT_ID)
+
+    @cache
+    def cluster() -> KafkaCluster:  # made when the plan asks for it: a client asks for tokens as soon as there is one
+        return KafkaCluster(settings)
+
+    @cache
+    def records(level: str) -> RecordReader:
+        reader = RecordReader(settings | READS_FOR_REPAIR | {"isolation.level": level})
+        return readers.enter_context(closing(reader))
+
+    def log_of(topic: str, partition: int, level: str) -> PartitionLog:
+        return PartitionLog(
+            (topic, partition),
+            NOT_ASKED,
+            lambda asked: cluster().ask_bounds(asked, level),
+            records(level),
+            lambda _: None,  # the plan compares ids itself
+        )
+
+    def id_of(topic: str) -> str | None:
+        cluster().topics()  # raises where no broker answers or none lets this user in
+        return cluster().topic_ids([topic]).ids.get(topic)
+
+    with ExitStack() as readers:
+        yield Source(log_of, id_of)

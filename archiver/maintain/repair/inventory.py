@@ -6,15 +6,15 @@ from functools import partial
 from typing import Any
 
 from archiver.commit.archive import listed_inventory
+from archiver.commit.claims import Change, change_inventory
 from archiver.commit.driver import Driver, NoLog, Wait
-from archiver.commit.inventory import Change, change_inventory
 from archiver.commit.operations import ListClaimed, Operation
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place
 from blockgz.errors import NotInArchive, StoreError, UsageError
 from blockgz.store.writer import StoredObject, ToolStore
 from index_format import objects
 from index_format.errors import FormatError
-from index_format.inventory import Inventory, parse, united, without
+from index_format.identity import Inventory, parse_inventory, united, without
 from index_format.keys import TopicFolder, inventory_key, parse_topic_folder
 
 
@@ -54,7 +54,7 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
             why="without one, no partition is missing",
             remedy="archiver repair inventory",
         )
-    inventory, plan = parse(found.body, key), RepairPlan()
+    inventory, plan = parse_inventory(found.body, key), RepairPlan()
     for place in places:
         named = _named(inventory, place)
         if not named:
@@ -106,7 +106,7 @@ def _gone(listed: Inventory, folder: TopicFolder, numbers: Sequence[int]) -> lis
 def _read(found: StoredObject | None, key: str) -> tuple[Inventory | None, bool]:
     """The inventory as it is, and whether there is one that is damaged."""
     try:
-        return (None, False) if found is None else (parse(found.body, key), False)
+        return (None, False) if found is None else (parse_inventory(found.body, key), False)
     except FormatError:
         return None, True
 

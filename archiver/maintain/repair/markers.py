@@ -46,8 +46,7 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import ChunkCatalog, Continues, Maintenance, Marker
-from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain
-from index_format.rebuild_rewritten import Rewritten, rebuilt_rewritten
+from index_format.rebuild import Link, RebuiltChain, Rewritten, StoredIndex, rebuilt_chain, rebuilt_rewritten
 from index_format.records import record_at, record_hash
 
 

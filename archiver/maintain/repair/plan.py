@@ -1,23 +1,37 @@
-"""What a repair would do, and doing it."""
+"""Plan a repair of an old archive or of partitions of a current one, and carry it out."""
 
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from archiver.commit.archive import layout_of
+from archiver.importing import OldReader
 from archiver.maintain.planned import Problem
-from blockgz.errors import NotInArchive, StoreError, UsageError
+from blockgz.errors import NoArchiveThere, NotInArchive, StoreError, UsageError
 from blockgz.store.writer import ContentTag, ListedObject, ToolStore
-from index_format.errors import BlockgzError
+from index_format.errors import BlockgzError, MalformedObject
 from index_format.keys import (
     LAYOUTS,
     ObjectKey,
     PartitionKeys,
+    SeedLayoutKeys,
+    TopicFolder,
     parse_key,
     parse_topic_folder,
     partition_folders,
     topic_home,
 )
 from index_format.marker import Marker, decode_marker
+from index_format.old_files import indexed_file, scan_file
+from index_format.old_objects import (
+    FoundData,
+    FoundPartition,
+    Place,
+    encode_old_index,
+    found_partitions,
+    has_current_objects,
+    marker_offset,
+)
 
 
 @dataclass(frozen=True)
@@ -162,3 +176,124 @@ def storing(
 
     state = "missing" if expected is None else "damaged"
     return RepairPlan((RepairStep(str(where), what, key, f"{state}; {detail}", store_it),))
+
+
+PlanOld = Callable[[OldReader, Sequence[str]], RepairPlan]
+PlanOne = Callable[[ToolStore, RepairTarget, int], RepairPlan]
+"""Plans one partition, given the bytes of a block at most."""
+
+
+def plan_repair(
+    reader: OldReader, places: Sequence[str], plan_old: PlanOld, plan_one: PlanOne, *, follows: bool = False
+) -> RepairPlan:
+    """Plans by `plan_old` where there is an old archive, else by `plan_one` each partition that the places name.
+
+    `follows`: the plan of a partition is for the folder that it is in now. Raises NoArchiveThere, or UsageError.
+    """
+    store = reader.store
+    layout = _layout(store)
+    if layout is None:
+        return plan_old(reader, places)
+    named = targets(store, layout, places)
+    plans = (plan_one(store, target, reader.max_block_bytes) for target in named)
+    return sum(plans, RepairPlan() if follows else later_folders(store, named))
+
+
+def not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa: ARG001
+    """Refuses an old archive."""
+    raise UsageError(
+        "this is an archive of kafka-connect-s3",
+        why="it records no gaps and has no writer",
+        remedy="set -a to an archive of this program",
+    )
+
+
+def _layout(store: ToolStore) -> str | None:
+    """That of a current archive; None where there is an old one at most. Raises NoArchiveThere."""
+    try:
+        return layout_of(store)
+    except NoArchiveThere as error:
+        if has_current_objects(f"{folder}/" for folder in store.folders("")):
+            raise NoArchiveThere(
+                error.what,
+                why="it has the folders of an archive, but no _archive.json",
+                remedy="restore _archive.json: the archive_id in it is the one in every index",
+            ) from error
+        return None
+
+
+def plan_old_indexes(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
+    """Indexes for the files, of the partitions or with the keys that are named, that have none that can be used."""
+    sizes = {listed.key: listed.size for listed in reader.store.list("")}
+    found, plan = found_partitions(sizes), RepairPlan()
+    wanted = _wanted(texts)
+    for place, partition in found.items():
+        for data in partition.data:
+            if wanted(place, data.key):
+                plan += _index(reader, place, data, sizes[data.key])
+    _check_found(texts, found, reader)
+    return plan
+
+
+def plan_old_markers(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
+    """Markers of the partitions that are named, where there is none or it names no file."""
+    found, plan = found_partitions(listed.key for listed in reader.store.list("")), RepairPlan()
+    wanted = _wanted(texts)
+    for place, partition in found.items():
+        if wanted(place, ""):
+            plan += _old_marker(reader, place, partition)
+    _check_found(texts, found, reader)
+    return plan
+
+
+def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> RepairPlan:
+    bodies = {key: stored for key in data.index_keys if (stored := reader.store.get(key)) is not None}
+    known = indexed_file(data, size, {key: stored.body for key, stored in bodies.items()})
+    if known is not None and known.is_indexed:
+        return RepairPlan()
+    file = reader.run(scan_file(data, size, reader.old_format, reader.max_block_bytes))
+    if file.damage is not None or not file.blocks:
+        why = "; ".join(file.notes) if file.blocks else "it has no complete member"
+        error = MalformedObject(f"{data.key} cannot be indexed completely", why=why)
+        return RepairPlan(problems=(Problem(data.key, error),))
+    old = bodies.get(data.own_index_key)
+    detail = f"offsets [{file.first_offset}..{file.next_offset}), counted"
+    body, etag = encode_old_index(file.blocks), old.etag if old else None
+    return storing(reader.store, place, "index", data.own_index_key, body, etag, detail)
+
+
+def _old_marker(reader: OldReader, place: Place, partition: FoundPartition) -> RepairPlan:
+    indexed = [data for data in partition.data if data.index_keys]
+    if not indexed:
+        error = MalformedObject(
+            f"{place} has no index for a marker to name", remedy=f"rebuild them first: archiver repair index {place}"
+        )
+        return RepairPlan(problems=(Problem(str(place), error),))
+    newest = indexed[-1]
+    key = partition.marker_key or SeedLayoutKeys(TopicFolder(place.topic), place.partition).ancestor_marker
+    stored = reader.store.get(key)
+    named = marker_offset(stored.body) if stored is not None else None
+    if named is not None and any(data.first_offset == named for data in partition.data):
+        return RepairPlan(notes=(f"{key} names a chunk that exists; nothing to repair",))
+    body = (reader.store.prefix + newest.index_keys[0]).encode()
+    etag = stored.etag if stored else None
+    return storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}")
+
+
+def _wanted(texts: Sequence[str]) -> Callable[[Place, str], bool]:
+    keys = {text for text in texts if "/" in text}
+    places = [parse_place(text) for text in texts if text not in keys]
+
+    def wanted(place: Place, key: str) -> bool:
+        return key in keys or any(
+            place.topic == topic and number in (None, place.partition) for topic, number in places
+        )
+
+    return wanted
+
+
+def _check_found(texts: Sequence[str], found: dict[Place, FoundPartition], reader: OldReader) -> None:
+    for text in texts:
+        wanted = _wanted([text])
+        if not any(wanted(place, data.key) for place, each in found.items() for data in each.data):
+            raise NotInArchive(f"{text} is not in {reader.store.url}", why="no file has this name")

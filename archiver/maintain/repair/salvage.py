@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from archiver.commit.commit import FinishedChunk, PartitionIdentity
 from archiver.commit.driver import Driver, NoLog, Wait
-from archiver.commit.insertion import insert_chunk
-from archiver.commit.sealing import ChunkSeal, Sealing
+from archiver.commit.repairs import insert_chunk
 from archiver.errors import SalvageRefused
 from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
 from archiver.maintain.gc import held_offsets, offsets_of, read_chain
@@ -27,7 +26,7 @@ from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from blockgz.encryption.keyring import keyring_of
-from blockgz.encryption.opening import opened_block
+from blockgz.encryption.opening import ChunkSeal, Sealing, opened_block
 from blockgz.store.writer import FileBody, ToolStore
 from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, Stored, decode_block
 from index_format.chunk_index import ERASED, BlockEntry, ChunkIndex, Gap

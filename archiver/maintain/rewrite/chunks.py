@@ -12,11 +12,10 @@ import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from archiver.commit.sealing import ChunkSeal, Sealing
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
 from blockgz.encryption.keyring import Keyring, joined_keys, keyring_of, required
-from blockgz.encryption.opening import Opener, opener_of, plain
+from blockgz.encryption.opening import ChunkSeal, Opener, Sealing, opener_of, plain
 from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock, Stored
 from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap

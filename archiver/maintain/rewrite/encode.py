@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from archiver.commit.sealing import ChunkSeal
 from archiver.ingest.buffer import BufferFile
 from archiver.maintain.rewrite.chunks import (
     TEXT,
@@ -20,6 +19,7 @@ from archiver.maintain.rewrite.chunks import (
     OpenedBlock,
     whole_data,
 )
+from blockgz.encryption.opening import ChunkSeal
 from blockgz.errors import UsageError
 from index_format.blocks import (
     COMPRESSORS,

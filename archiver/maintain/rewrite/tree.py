@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from archiver.commit.lost_markers import lost_marker
+from archiver.commit.archive import lost_marker
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import GetAll, Protocol, retrying
 from blockgz.errors import ObjectMissing

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from blockgz.archive.archive import TopicPartitions, parse_topic
 from blockgz.archive.positions import Rule
-from blockgz.archive.topics import TopicPartitions, parse_topic
 from blockgz.program.options import DURATION, Argument, Option, OptionSet, choice_option
 from blockgz.program.plan_options import dry_run_option, yes_option
 from replayer.cli.options.options import jobs_option

@@ -9,9 +9,8 @@ from typing import BinaryIO
 import click
 
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
-from blockgz.archive.offset_file import MAX_FILE_BYTES
 from blockgz.archive.positions import AtTime, BeforeTime, Rule, asked_text, parse_position, parse_time
-from blockgz.archive.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
+from blockgz.archive.request import MAX_FILE_BYTES, SKIPS, STOPS, DamagePolicies, SelectionRequest
 from blockgz.archive.selection import Positions, Selection, cuts_of, notes_of, positions_before
 from blockgz.errors import PARTLY_FAILED, CutUndecided
 from blockgz.program.filter_options import grep_option, header_option

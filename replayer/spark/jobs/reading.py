@@ -12,13 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, TopicPartitions, parse_partitions, parse_topic
 from blockgz.archive.damage import STOP, SkipDamage
 from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.rows import to_rows
 from blockgz.archive.selection import Selection, selected
-from blockgz.archive.topics import TopicPartitions, parse_partitions, parse_topic
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import TaskFailed, carry_errors
 from blockgz.topic_patterns import is_pattern, matching

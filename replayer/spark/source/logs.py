@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from blockgz.archive.archive import Archive
-from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.prefetch import prefetched, streamed
+from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
 from blockgz.errors import NotInArchive
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from moto import mock_aws
 
-import replayer
+import blockgz
 from archiver.cli import main as archiver_main
 from blockgz.encryption.keyring import load_keyring
 from index_format import objects
@@ -215,9 +215,9 @@ def test_followers_read_what_comes(vault: Vault) -> None:
 
 
 def test_an_archive_for_python_programs(vault: Vault) -> None:
-    with replayer.open_archive(vault.root, keys=vault.keys, use_cache=False) as archive:
+    with blockgz.open_archive(vault.root, keys=vault.keys, use_cache=False) as archive:
         assert archive.get(vault.topic, 0, 17).key == b"17"
-    with replayer.open_archive(vault.root, use_cache=False) as archive, pytest.raises(KeyMissing):
+    with blockgz.open_archive(vault.root, use_cache=False) as archive, pytest.raises(KeyMissing):
         archive.get(vault.topic, 0, 17)
 
 

@@ -12,7 +12,7 @@ from archiver.errors import DropRefused
 from archiver.maintain.drop import PlannedDrop
 from blockgz.errors import AccessDenied
 from blockgz.store.local import LocalStore
-from index_format.inventory import parse
+from index_format.identity import parse_inventory
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
@@ -30,7 +30,7 @@ def keys(root: Path) -> set[str]:
 
 
 def claimed(root: Path) -> set[str]:
-    inventory = parse((root / "_inventory.json").read_bytes(), "it")
+    inventory = parse_inventory((root / "_inventory.json").read_bytes(), "it")
     return {str(each.folder) for each in inventory.incarnations}
 
 

@@ -3,12 +3,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from archiver.commit.archive import open_archive
-from archiver.commit.claim_list import MOST_TRIES, ClaimList
+from archiver.commit.claims import MOST_TRIES, ClaimList
 from blockgz.errors import AccessDenied, StoreUnavailable
 from blockgz.store.writer import StoredObject
 from index_format.errors import BlockgzError
-from index_format.identity import ArchiveInfo
-from index_format.inventory import Inventory, parse
+from index_format.identity import ArchiveInfo, Inventory, parse_inventory
 from index_format.keys import INVENTORY_OBJECT, SeedLayoutKeys, TopicFolder, TopicLayoutKeys, inventory_key
 from tests.support.memory_store import MemoryStore
 
@@ -38,7 +37,7 @@ def no_wait(_tries: int, _cause: object) -> None:
 
 def inventory(store: MemoryStore, layout: str = "topic") -> Inventory:
     key = inventory_key(layout)
-    return parse(store.bodies()[key], key)
+    return parse_inventory(store.bodies()[key], key)
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.commit.inventory import MAX_REFUSALS, change_inventory
+from archiver.commit.claims import MAX_REFUSALS, change_inventory
 from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from blockgz.errors import StoreUnavailable, StoreUnfit
 from index_format import objects
 from index_format.errors import MalformedObject
-from index_format.inventory import Incarnation, Inventory, parse, united
+from index_format.identity import Incarnation, Inventory, parse_inventory, united
 from index_format.keys import INVENTORY_OBJECT, TopicFolder, TopicLayoutKeys
 from tests.support.memory_store import MemoryLog, MemoryStore
 from tests.support.simulator import Actor, Fate, fates_of
@@ -46,7 +46,7 @@ def with_inventory(*claims: Incarnation) -> MemoryStore:
 
 
 def listed(store: MemoryStore) -> set[int]:
-    inventory = parse(store.bodies()[KEY], KEY)
+    inventory = parse_inventory(store.bodies()[KEY], KEY)
     return {number for each in inventory.incarnations for number in each.partitions}
 
 
@@ -132,7 +132,7 @@ def test_one_that_is_declared_and_missing_is_made_from_a_listing() -> None:
     store.now = 5
     begun(store, 3)
     begun(store, 1).run_to_end()
-    assert listed(store) == {1, 3} and parse(store.bodies()[KEY], KEY).rebuilt_at == 5
+    assert listed(store) == {1, 3} and parse_inventory(store.bodies()[KEY], KEY).rebuilt_at == 5
 
 
 def test_a_damaged_one_is_left_alone() -> None:

@@ -8,7 +8,7 @@ from archiver.commit.recovery import take_over
 from blockgz.store.writer import StoredObject
 from index_format import objects
 from index_format.errors import MalformedObject
-from index_format.inventory import Incarnation, Inventory
+from index_format.identity import Incarnation, Inventory
 from index_format.keys import inventory_key
 from tests.support.archives import records
 from tests.support.chunks import POLICY, finished_chunk, identity_of

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from archiver.commit.commit import FinishedChunk
-from archiver.commit.sealing import Sealing
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, Encoding, RollLimits, part_below
+from blockgz.encryption.opening import Sealing
 from blockgz.errors import BufferFull
 from index_format.blocks import IsalCompressor, decode_block
 from index_format.chunk_index import Encryption

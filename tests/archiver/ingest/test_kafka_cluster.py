@@ -24,7 +24,7 @@ from archiver.logs import LogEvent
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.settings import client_settings
-from index_format.acls import Acl
+from index_format.identity import Acl
 from tests.blockgz.kafka.test_admin import DENIED, future
 from tests.support.mock_cluster import MockCluster
 

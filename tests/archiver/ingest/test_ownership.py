@@ -14,7 +14,7 @@ import pytest
 
 from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
-from archiver.commit.claim_list import ClaimList
+from archiver.commit.claims import ClaimList
 from archiver.commit.operations import LogBounds
 from archiver.errors import Diverged, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder

@@ -14,8 +14,7 @@ from blockgz.errors import BrokerUnreachable, StoreUnavailable
 from blockgz.kafka.settings import client_settings
 from blockgz.store.local import LocalStore
 from index_format import objects
-from index_format.acls import Acl
-from index_format.identity import TopicConfig
+from index_format.identity import Acl, TopicConfig
 from index_format.keys import TopicFolder
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 

@@ -13,15 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
-from archiver.commit.claim_list import ClaimList
+from archiver.commit.claims import ClaimList
+from archiver.importing import ImportSettings, OldReader, import_partition, survey
 from archiver.ingest.buffer import BufferFolder
-from archiver.old_archives.importing import ImportSettings, import_partition
-from archiver.old_archives.old_archive import OldReader, survey
 from blockgz.store.local import LocalStore
-from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import ZlibCompressor
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder, TopicLayoutKeys
+from index_format.old_objects import OldFormat
 from replayer.cli import main as replayer_main
 from tests.support.ancestor_archives import (
     HARMLESS,

@@ -10,7 +10,7 @@ from blockgz.archive.inventory import Compared, MissingPartition, Wanted, compar
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format import objects
-from index_format.inventory import Incarnation, Inventory
+from index_format.identity import Incarnation, Inventory
 from index_format.keys import TopicFolder, inventory_key, topic_home
 from tests.support.archives import ArchiveWriter, records
 

@@ -1,7 +1,7 @@
 import pytest
 
-from blockgz.archive.offset_file import Ends, parse_offset_file
 from blockgz.archive.positions import AtOffset, AtTime, BeforeEnd, Latest
+from blockgz.archive.request import Ends, parse_offset_file
 from blockgz.errors import UsageError
 
 EXPORTED = b"orders,0,17\norders,1,0\nother,0,5\n"

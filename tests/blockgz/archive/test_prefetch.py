@@ -4,7 +4,7 @@ from contextlib import aclosing
 
 import pytest
 
-from blockgz.archive.prefetch import prefetched
+from blockgz.archive.partition import prefetched
 
 
 async def numbers(count: int, fail_after: int | None = None) -> AsyncIterator[int]:

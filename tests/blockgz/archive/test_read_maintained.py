@@ -9,7 +9,7 @@ import pytest
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import SkipDamage
 from blockgz.archive.follow import Followed, Follower, last_records
-from blockgz.archive.listing import partition_document
+from blockgz.archive.inventory import partition_document
 from blockgz.archive.lookup import (
     Erased,
     Found,
@@ -29,7 +29,7 @@ from blockgz.archive.selection import Positions, Selection, erased_ranges, scan,
 from blockgz.errors import NotInArchive, ObjectMissing
 from blockgz.record_filter import RecordFilter
 from index_format.records import iter_records
-from replayer.coverage.partition_coverage import partition_coverage
+from replayer.coverage import partition_coverage
 from replayer.replay.plan import describe_source
 from replayer.replay.preflight import pruned_text
 from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records

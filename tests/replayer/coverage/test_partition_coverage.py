@@ -10,9 +10,7 @@ import pytest
 
 from index_format.chunk_index import Gap
 from index_format.marker import ChunkEntry
-from replayer.coverage.document import coverage_document
-from replayer.coverage.partition_coverage import Scale, TimedGap, axis_of, partition_coverage
-from replayer.coverage.picture import CoverageRow
+from replayer.coverage import CoverageRow, Scale, TimedGap, axis_of, coverage_document, partition_coverage
 
 
 def entry(start: int, low: int, high: int) -> ChunkEntry:

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 
 from index_format.chunk_index import Gap
-from replayer.coverage.partition_coverage import (
+from replayer.coverage import (
+    LEFT,
+    WIDTH,
     Axis,
     ChunkColumns,
+    CoverageRow,
     PartitionCoverage,
     TimedGap,
     axis_of,
     sliced,
+    svg,
     topic_coverage,
 )
-from replayer.coverage.picture import LEFT, WIDTH, CoverageRow, svg
 from tests.support.archives import ArchiveWriter, records
 from tests.support.opened import Opened
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import archiver
-import replayer
+import blockgz
 from blockgz.archive.damage import Verdict
 from tests.support.archives import ArchiveWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
@@ -20,25 +20,25 @@ START_MS = 1_760_000_000_000
 
 
 @pytest.fixture
-def archive(writer: ArchiveWriter) -> Iterator[replayer.Archive]:
+def archive(writer: ArchiveWriter) -> Iterator[blockgz.Archive]:
     """Topics orders, of two partitions with 40 and 10 records, and users."""
     orders = writer.partition("orders", 0)
     orders.commit(records(range(30)))
     orders.commit(records(range(30, 40)))
     writer.partition("orders", 1).commit(records(range(10)))
     writer.partition("users", 0).commit(records(range(5)))
-    with replayer.open_archive(writer.root) as opened:
+    with blockgz.open_archive(writer.root) as opened:
         yield opened
 
 
-def test_topics_and_partitions(archive: replayer.Archive) -> None:
+def test_topics_and_partitions(archive: blockgz.Archive) -> None:
     assert archive.topics() == ("orders", "users")
     assert archive.partitions("orders") == (0, 1)
-    with pytest.raises(replayer.NotInArchive, match="topic payments"):
+    with pytest.raises(blockgz.NotInArchive, match="topic payments"):
         archive.partitions("payments")
 
 
-def test_one_record_by_offset_and_by_time(archive: replayer.Archive) -> None:
+def test_one_record_by_offset_and_by_time(archive: blockgz.Archive) -> None:
     found = archive.get("orders", 0, 35)
     assert (found.topic, found.partition, found.offset, found.key) == ("orders", 0, 35, b"35")
     assert (found.timestamp, found.timestamp_type) == (START_MS + 35, "CreateTime")
@@ -48,8 +48,8 @@ def test_one_record_by_offset_and_by_time(archive: replayer.Archive) -> None:
     assert archive.get("orders", 0, "-5") == found
 
 
-def test_why_a_record_is_not_there(archive: replayer.Archive) -> None:
-    with pytest.raises(replayer.NotInArchive) as caught:
+def test_why_a_record_is_not_there(archive: blockgz.Archive) -> None:
+    with pytest.raises(blockgz.NotInArchive) as caught:
         archive.get("orders", 0, 40)
     assert caught.value.what == "there is no record orders:0:40"
     assert "not archived yet" in caught.value.why
@@ -76,19 +76,19 @@ def test_why_a_record_is_not_there(archive: replayer.Archive) -> None:
         ({"key": None, "start": None, "end": 1}, [0]),
     ],
 )
-def test_records_are_chosen(archive: replayer.Archive, choice: dict[str, object], offsets: list[int]) -> None:
+def test_records_are_chosen(archive: blockgz.Archive, choice: dict[str, object], offsets: list[int]) -> None:
     found = archive.records("orders", partitions=[0], **choice)  # type: ignore[arg-type]
     assert [each.offset for each in found] == offsets
 
 
-def test_batches_hold_the_same_records_as_arrow(archive: replayer.Archive) -> None:
-    table = pa.Table.from_batches(archive.batches("orders"), schema=replayer.BATCH_SCHEMA)
+def test_batches_hold_the_same_records_as_arrow(archive: blockgz.Archive) -> None:
+    table = pa.Table.from_batches(archive.batches("orders"), schema=blockgz.BATCH_SCHEMA)
     places = list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
     assert places == [(0, offset) for offset in range(40)] + [(1, offset) for offset in range(10)]
     assert places == [(each.partition, each.offset) for each in archive.records("orders")]
 
 
-def test_the_offsets_of_a_time(archive: replayer.Archive) -> None:
+def test_the_offsets_of_a_time(archive: blockgz.Archive) -> None:
     first, second = archive.find("orders", f"@{START_MS + 20}")
     assert (first.partition, first.offset, first.timestamp, first.found) == (0, 20, START_MS + 20, True)
     assert (second.partition, second.offset, second.timestamp, second.found) == (1, 10, None, False)
@@ -96,38 +96,38 @@ def test_the_offsets_of_a_time(archive: replayer.Archive) -> None:
 
 
 @pytest.mark.parametrize("depth", ["structure", "blocks", "records"])
-def test_a_whole_archive_is_verified(archive: replayer.Archive, depth: str) -> None:
+def test_a_whole_archive_is_verified(archive: blockgz.Archive, depth: str) -> None:
     report = archive.verify(depth=depth)  # type: ignore[arg-type]
     assert report.verdict is Verdict.OK
     assert [(each.topic, each.partition) for each in report.partitions] == [("orders", 0), ("orders", 1), ("users", 0)]
 
 
-def test_what_is_missing_is_in_the_report(archive: replayer.Archive) -> None:
+def test_what_is_missing_is_in_the_report(archive: blockgz.Archive) -> None:
     assert archive.verify("orders:1", expected=["payments"]).unmet == ["payments"]
 
 
-def test_damage_raises_in_its_place_or_is_named(archive: replayer.Archive, writer: ArchiveWriter) -> None:
+def test_damage_raises_in_its_place_or_is_named(archive: blockgz.Archive, writer: ArchiveWriter) -> None:
     second = writer.root / "topic=orders/partition=00000/00000000000000000030.gz"
     second.write_bytes(b"\0" * second.stat().st_size)
     seen = []
-    with pytest.raises(replayer.FormatError):
+    with pytest.raises(blockgz.FormatError):
         for record in archive.records("orders", partitions=[0]):
             seen.append(record.offset)
     assert seen == list(range(30))
-    lost: list[replayer.LostRecords] = []
+    lost: list[blockgz.LostRecords] = []
     assert [each.offset for each in archive.records("orders", partitions=[0], lost=lost)] == seen
     assert {offset for each in lost for offset in range(each.start, each.end)} == set(range(30, 40))
     assert {each.partition for each in lost} == {0}
 
 
-def test_wrong_arguments_raise_at_once(archive: replayer.Archive) -> None:
-    with pytest.raises(replayer.UsageError, match="not a position"):
+def test_wrong_arguments_raise_at_once(archive: blockgz.Archive) -> None:
+    with pytest.raises(blockgz.UsageError, match="not a position"):
         archive.records("orders", start="yesterday")
-    with pytest.raises(replayer.UsageError, match="both set the end"):
+    with pytest.raises(blockgz.UsageError, match="both set the end"):
         archive.batches("orders", end=1, at="-1h")
-    with pytest.raises(replayer.UsageError, match="limit"):
+    with pytest.raises(blockgz.UsageError, match="limit"):
         archive.records("orders", limit=-1)
-    with pytest.raises(replayer.UsageError, match="depth is 'deep'"):
+    with pytest.raises(blockgz.UsageError, match="depth is 'deep'"):
         archive.verify(depth="deep")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="partition"):
         archive.records("orders", partition=0)  # type: ignore[call-arg]
@@ -138,25 +138,25 @@ def test_a_relative_folder_is_that_of_the_call(
 ) -> None:
     writer.partition("orders", 0).commit(records(range(3)))
     monkeypatch.chdir(writer.root.parent)
-    with replayer.open_archive(f"./{writer.root.name}") as archive:
+    with blockgz.open_archive(f"./{writer.root.name}") as archive:
         monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
         assert archive.topics() == ("orders",)
 
 
 def test_where_no_archive_is(tmp_path: Path) -> None:
-    with replayer.open_archive(tmp_path / "nothing") as archive, pytest.raises(replayer.NoArchiveThere) as caught:
+    with blockgz.open_archive(tmp_path / "nothing") as archive, pytest.raises(blockgz.NoArchiveThere) as caught:
         archive.topics()
-    assert isinstance(caught.value, replayer.BlockgzError)
+    assert isinstance(caught.value, blockgz.BlockgzError)
 
 
-def test_an_archive_is_used_within_a_running_loop(archive: replayer.Archive) -> None:
+def test_an_archive_is_used_within_a_running_loop(archive: blockgz.Archive) -> None:
     async def cell() -> list[int]:
         return [record.offset for record in archive.records("orders", partitions=[1])]
 
     assert asyncio.run(cell()) == list(range(10))
 
 
-def test_an_archive_is_used_by_several_threads(archive: replayer.Archive) -> None:
+def test_an_archive_is_used_by_several_threads(archive: blockgz.Archive) -> None:
     found: list[list[int]] = []
     threads = [
         threading.Thread(target=lambda: found.append([each.offset for each in archive.records("orders")]))
@@ -172,18 +172,18 @@ def test_an_archive_is_used_by_several_threads(archive: replayer.Archive) -> Non
 def test_a_closed_archive_says_so_and_leaves_no_thread(writer: ArchiveWriter) -> None:
     writer.partition("orders", 0).commit(records(range(30)))
     before = threading.active_count()
-    with replayer.open_archive(writer.root) as archive:
+    with blockgz.open_archive(writer.root) as archive:
         iterator = archive.records("orders")
         assert next(iterator).offset == 0
     assert threading.active_count() == before
     archive.close()
-    with pytest.raises(replayer.UsageError, match="archive is closed"):
+    with pytest.raises(blockgz.UsageError, match="archive is closed"):
         archive.topics()
     del iterator
     gc.collect()
 
 
-def test_an_iterator_that_is_left_ends_what_it_read_ahead(archive: replayer.Archive) -> None:
+def test_an_iterator_that_is_left_ends_what_it_read_ahead(archive: blockgz.Archive) -> None:
     for _ in range(20):
         assert next(archive.records("orders")).offset == 0
     assert archive.get("orders", 0, 1).offset == 1
@@ -205,36 +205,34 @@ def test_an_archive_on_s3_with_a_profile(
             bucket.put(f"prefix/{path.relative_to(writer.root)}", path.read_bytes())
         bucket.close()
         place = {"endpoint_url": url, "region": "us-east-1"}
-        with replayer.open_archive("s3://archives/prefix", profile="archives", **place) as archive:
+        with blockgz.open_archive("s3://archives/prefix", profile="archives", **place) as archive:
             assert archive.get("orders", 0, 17).offset == 17
-            with pytest.raises(replayer.UsageError, match="there is no job restore-1"):
+            with pytest.raises(blockgz.UsageError, match="there is no job restore-1"):
                 archive.verify_job("restore-1", kafka="127.0.0.1:9", jobs="s3://archives/jobs")
-        with replayer.open_archive("s3://archives/prefix", **place) as archive, pytest.raises(replayer.AccessDenied):
+        with blockgz.open_archive("s3://archives/prefix", **place) as archive, pytest.raises(blockgz.AccessDenied):
             archive.topics()
         before = threading.active_count()
-        with pytest.raises(replayer.UsageError, match="S3 client"):
-            replayer.open_archive("s3://archives/prefix", profile="nobody", **place)
+        with pytest.raises(blockgz.UsageError, match="S3 client"):
+            blockgz.open_archive("s3://archives/prefix", profile="nobody", **place)
         assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("program", [replayer, archiver])
-def test_the_version(program: object) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", program.__name__, "--version"],
-        check=True,
-        capture_output=True,
-        text=True,  # type: ignore[attr-defined]
-    )
-    assert f"version {program.__version__}\n" in done.stdout  # type: ignore[attr-defined]
+@pytest.mark.parametrize("program", ["replayer", "archiver"])
+def test_the_version(program: str) -> None:
+    done = subprocess.run([sys.executable, "-m", program, "--version"], check=True, capture_output=True, text=True)
+    assert f"version {blockgz.__version__}\n" in done.stdout
+    assert archiver.__version__ == blockgz.__version__
 
 
-def test_importing_the_package_loads_no_library() -> None:
-    code = "import sys, replayer, archiver; print([n for n in sys.modules if n in ('pyarrow', 'asyncio', 'click')])"
+@pytest.mark.parametrize("names", ["blockgz", "blockgz.errors", "replayer, archiver"])
+def test_importing_the_package_loads_no_library(names: str) -> None:
+    heavy = ("pyarrow", "pydantic", "asyncio", "click", *([] if "replayer" in names else ["replayer", "archiver"]))
+    code = f"import sys, {names}; print([name for name in sys.modules if name in {heavy!r}])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
 
 
 def test_all_that_is_exported_is_there() -> None:
-    assert [name for name in replayer.__all__ if getattr(replayer, name, None) is None] == []
+    assert [name for name in blockgz.__all__ if getattr(blockgz, name, None) is None] == []
     with pytest.raises(AttributeError, match="nothing_such"):
-        _ = replayer.nothing_such  # type: ignore[attr-defined]
+        _ = blockgz.nothing_such  # type: ignore[attr-defined]

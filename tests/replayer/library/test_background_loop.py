@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replayer.library.background_loop import BackgroundLoop
+from replayer.library import BackgroundLoop
 
 SECONDS = 10
 

@@ -4,12 +4,12 @@ from contextlib import closing
 
 import pytest
 
-import replayer
+import blockgz
+from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.damage import Verdict
-from blockgz.archive.topics import TopicPartitions
 from index_format.records import iter_records
 from replayer.kafka.reader import KafkaReader
-from replayer.library.replaying import ReplayChoice, replay_request
+from replayer.library_replay import ReplayChoice, replay_request
 from replayer.replay.request import ReplayRequest, Shape
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
@@ -32,22 +32,22 @@ def copy(cluster: MockCluster) -> str:
 @pytest.fixture
 def archive(
     writer: ArchiveWriter, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[replayer.Archive]:
+) -> Iterator[blockgz.Archive]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     for partition in range(3):
         writer.partition("orders", partition).commit(records(range(40)))
-    with replayer.open_archive(writer.root) as opened:
+    with blockgz.open_archive(writer.root) as opened:
         yield opened
 
 
-def test_a_plan_writes_nothing(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+def test_a_plan_writes_nothing(archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
     plan = archive.plan_replay("orders", copy, kafka=cluster.bootstrap_servers, end=30)
     assert (plan.records, [each.partition for each in plan.sources]) == (90, [0, 1, 2])
     again = archive.plan_replay("orders", copy, kafka=cluster.bootstrap_servers, end=30)
     assert not [warning for warning in again.warnings if "not empty" in warning]
 
 
-def test_a_replay_and_its_progress(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+def test_a_replay_and_its_progress(archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
     steps: list[tuple[int, int]] = []
     done = archive.replay(
         "orders",
@@ -67,34 +67,34 @@ def test_a_replay_and_its_progress(archive: replayer.Archive, cluster: MockClust
     assert {each.headers[-1] for each in written} == {("from", b"archive")}
 
 
-def test_a_copy_is_compared_and_its_job_is_proved(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+def test_a_copy_is_compared_and_its_job_is_proved(archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
     kafka = cluster.bootstrap_servers
     done = archive.replay("orders", copy, kafka=kafka, end=30)
     assert archive.compare("orders", copy, kafka=kafka, end=30).verdict is Verdict.OK
     assert archive.compare("orders", copy, kafka=kafka).verdict is Verdict.FAILURE
     proof = archive.verify_job(done.plan.job.name, kafka=kafka)
     assert (proof.verdict, sum(lane.records for lane in proof.lanes)) == ("OK", 90)
-    with pytest.raises(replayer.UsageError, match="no job other"):
+    with pytest.raises(blockgz.UsageError, match="no job other"):
         archive.verify_job("other", kafka=kafka)
 
 
-def test_a_second_copy_is_refused(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+def test_a_second_copy_is_refused(archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
     archive.replay("orders", copy, kafka=cluster.bootstrap_servers)
-    with pytest.raises(replayer.ReplayRefused) as caught:
+    with pytest.raises(blockgz.ReplayRefused) as caught:
         archive.replay("orders", copy, kafka=cluster.bootstrap_servers, job="second")
     assert caught.value.remedy
 
 
 def test_damage_raises_or_is_named(
-    archive: replayer.Archive, writer: ArchiveWriter, cluster: MockCluster, copy: str
+    archive: blockgz.Archive, writer: ArchiveWriter, cluster: MockCluster, copy: str
 ) -> None:
     data = writer.root / "topic=orders/partition=00001/00000000000000000000.gz"
     data.write_bytes(b"\0" * data.stat().st_size)
-    lost: list[replayer.LostRecords] = []
+    lost: list[blockgz.LostRecords] = []
     done = archive.replay("orders", copy, kafka=cluster.bootstrap_servers, lost=lost)
     assert done.result.records == 80
     assert {each.partition for each in lost} == {1}
-    with pytest.raises(replayer.FormatError):
+    with pytest.raises(blockgz.FormatError):
         archive.replay("orders", copy, kafka=cluster.bootstrap_servers, append=True, job="strict")
 
 
@@ -109,7 +109,7 @@ def test_damage_raises_or_is_named(
     ],
 )
 def test_arguments_that_cannot_be_used(choice: ReplayChoice, words: str) -> None:
-    with pytest.raises(replayer.UsageError, match=words):
+    with pytest.raises(blockgz.UsageError, match=words):
         replay_request("orders", "copy", choice)
 
 
@@ -128,7 +128,7 @@ def test_all_that_a_replay_can_be_asked_for_can_be_given() -> None:
 
 
 def test_a_copy_of_a_topic_whose_log_was_truncated_is_proved_and_resumed(
-    writer: ArchiveWriter, archive: replayer.Archive, cluster: MockCluster, copy: str
+    writer: ArchiveWriter, archive: blockgz.Archive, cluster: MockCluster, copy: str
 ) -> None:
     older = writer.partition("lines", 0)
     older.commit(records(range(10)))

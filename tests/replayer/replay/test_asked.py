@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from blockgz.archive.archive import parse_topic
 from blockgz.archive.request import SelectionRequest
-from blockgz.archive.topics import parse_topic
 from blockgz.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from replayer.errors import ReplayRefused
 from replayer.replay.asked import asked_of, shape_asked

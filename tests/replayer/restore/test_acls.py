@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from blockgz.errors import AccessDenied
 from blockgz.store.local import LocalStore
-from index_format.acls import Acl
+from index_format.identity import Acl
 from replayer.restore.consumers import AclsOutcome, acls_to_create, set_acls
 from replayer.restore.document import RestorePlan, parse_plan, plan_text
 from replayer.restore.folder import RestoreFolder

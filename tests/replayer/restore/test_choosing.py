@@ -1,7 +1,7 @@
 import pytest
 
 from blockgz.errors import NotInArchive, UsageError
-from index_format.inventory import Incarnation, Inventory
+from index_format.identity import Incarnation, Inventory
 from index_format.keys import TopicFolder
 from replayer.replay.job import is_job_name
 from replayer.restore.document import (

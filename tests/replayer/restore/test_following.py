@@ -13,7 +13,7 @@ from blockgz.errors import BrokerUnreachable
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from index_format import objects
-from index_format.inventory import ended
+from index_format.identity import ended
 from index_format.keys import TopicFolder, inventory_key
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.restore.document import Followed, RestorePlan

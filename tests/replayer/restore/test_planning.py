@@ -13,10 +13,8 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import PassingReader
 from index_format import objects
-from index_format.acls import Acl
 from index_format.groups import encode as encode_groups
-from index_format.identity import TopicConfig
-from index_format.inventory import Incarnation, ended
+from index_format.identity import Acl, Incarnation, TopicConfig, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
 from replayer.groups import GroupMap, compiled_rule
 from replayer.restore.document import RestoreGroups, RestorePlan

@@ -16,7 +16,7 @@ from blockgz.errors import NotInArchive, StoreBusy, StoreUnavailable, UsageError
 from blockgz.store.address import LocalAddress, S3Address
 from blockgz.store.opening import open_store
 from blockgz.store.s3_settings import S3Settings
-from index_format.ancestor.payloads import OldFormat
+from index_format.old_objects import OldFormat
 from replayer.cli.replay import command as replay_command
 from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState, read_control
 from replayer.replay.jobs.folder import JobFolder, JobUndone

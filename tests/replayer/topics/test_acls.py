@@ -1,4 +1,4 @@
-from index_format.acls import Acl
+from index_format.identity import Acl
 from replayer.topics import AclComparison, acl_text, compare_acls, literal_acls
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from index_format.acls import Acl
+from index_format.identity import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.kafka.topic_facts import ConfigChange, TopicSettings
 from replayer.topics import AclComparison, Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, parse_topic
 from blockgz.archive.damage import Verdict
-from blockgz.archive.topics import parse_topic
 from blockgz.errors import UsageError
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader

@@ -6,10 +6,10 @@ from functools import partial
 from msgspec.structs import replace
 
 from archiver.commit.commit import commit_chunk, commit_progress
-from archiver.commit.insertion import insert_chunk
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from archiver.commit.recovery import claim_and_fold, close_folder, take_over
+from archiver.commit.repairs import insert_chunk
 from archiver.errors import FolderClosed, OwnedByAnother, SalvageRefused
 from blockgz.archive.archive import Archive
 from blockgz.archive.lookup import Found, Hole, InGap, Lost, Outcome, look_up_all

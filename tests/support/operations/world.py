@@ -53,7 +53,7 @@ from index_format.identity import ArchiveInfo
 from index_format.keys import FLOORS_FOLDER, PartitionKeys, archive_key
 from index_format.marker import MAX_RETIRED, decode_marker
 from index_format.records import Record, iter_records
-from replayer.coverage.partition_coverage import partition_coverage
+from replayer.coverage import partition_coverage
 from replayer.verify.report import Depth
 from replayer.verify.verifying import verify_partition
 from tests.support.chunks import GROUP, POLICY, finished_chunk, identity_of

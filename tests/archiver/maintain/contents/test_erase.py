@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OffsetRanges, data_of_body
 from archiver.maintain.rewrite.compare import check_without
 from archiver.maintain.rewrite.encode import without
-from index_format.canonical import RecordsDigest
 from index_format.errors import CorruptBlock
 from index_format.key_filter import hashes_of, holds_all
-from index_format.records import batch_from_records
+from index_format.records import RecordsDigest, batch_from_records
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
 from tests.support.sampling import mostly_long
 

@@ -11,9 +11,8 @@ from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.record_filter import KeyIn
 from blockgz.store.opening import open_existing_store
 from blockgz.store.s3_settings import S3Settings
-from index_format.canonical import RecordsDigest
 from index_format.errors import CorruptBlock
-from index_format.records import Record, batch_from_records
+from index_format.records import Record, RecordsDigest, batch_from_records
 from tests.support.archives import ArchiveWriter, PartitionWriter
 from tests.support.sampling import slow
 

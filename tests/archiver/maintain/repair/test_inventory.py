@@ -10,7 +10,7 @@ from archiver.cli import main
 from archiver.maintain.repair.inventory import plan_inventory
 from archiver.maintain.repair.plan import carry_out
 from blockgz.store.local import LocalStore
-from index_format.inventory import parse
+from index_format.identity import parse_inventory
 from index_format.keys import inventory_key
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
@@ -28,7 +28,7 @@ def verified(root: Path, *args: str) -> dict[str, Any]:
 
 
 def listed(root: Path, layout: str = "topic") -> dict[str, tuple[int, ...]]:
-    inventory = parse((root / inventory_key(layout)).read_bytes(), "it")
+    inventory = parse_inventory((root / inventory_key(layout)).read_bytes(), "it")
     return {str(each.folder): each.partitions for each in inventory.incarnations}
 
 
@@ -70,7 +70,7 @@ def test_what_is_lost_is_not_taken_out_by_a_repair(tmp_path: Path) -> None:
     writer.partition("users", 5)
     assert run("repair", "inventory", "-a", str(tmp_path), "--yes").exit_code == 0
     assert listed(tmp_path) == {"orders": (0, 1), "orders~2": (0,), "users": (4, 5)}
-    assert parse((tmp_path / "_inventory.json").read_bytes(), "it").rebuilt_at is None
+    assert parse_inventory((tmp_path / "_inventory.json").read_bytes(), "it").rebuilt_at is None
 
 
 def test_a_partition_that_is_claimed_meanwhile_is_listed(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from archiver.commit.sealing import Sealing
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.repair.chunk_indexes import plan_indexes
@@ -18,6 +17,7 @@ from archiver.maintain.repair.salvage import plan_salvage
 from blockgz.archive.archive import Archive
 from blockgz.archive.selection import scan
 from blockgz.encryption.keyring import load_keyring
+from blockgz.encryption.opening import Sealing
 from blockgz.errors import exit_code
 from index_format.errors import KeyMissing
 from index_format.keys import ENCRYPTED_SUFFIX

@@ -14,8 +14,8 @@ from blockgz.archive.selection import Selection
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
-from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import FormatError
+from index_format.old_objects import ANCESTORS_FORMAT
 from replayer.replay.job import Job
 from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
 from replayer.replay.pipeline import Pipeline

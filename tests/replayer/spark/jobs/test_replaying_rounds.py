@@ -14,8 +14,8 @@ from blockgz.archive.place import ArchivePlace
 from blockgz.errors import ObjectMissing, UsageError
 from blockgz.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from blockgz.store.address import LocalAddress
-from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import BlockgzError
+from index_format.old_objects import ANCESTORS_FORMAT
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
 from replayer.replay.job import Job
 from replayer.replay.ledger import LanePosition, SourceProgress

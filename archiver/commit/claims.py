@@ -5,17 +5,52 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from archiver.commit import operations as op
 from archiver.commit.archive import listed_inventory
 from archiver.commit.driver import Driver, NoLog, Wait
-from archiver.commit.inventory import change_inventory
-from archiver.commit.operations import ListClaimed, Operation
+from archiver.commit.operations import CompareAndSwap, Get, ListClaimed, Operation, Protocol
 from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
-from blockgz.store.writer import ToolStore
+from blockgz.errors import StoreUnfit
+from blockgz.store.writer import ContentTag, StoredObject, ToolStore
+from index_format import objects
 from index_format.errors import BlockgzError
-from index_format.identity import ArchiveInfo
-from index_format.inventory import Incarnation, Inventory, ended, united, without
+from index_format.identity import ArchiveInfo, Incarnation, Inventory, ended, parse_inventory, united, without
 from index_format.keys import PartitionKeys, TopicFolder, inventory_key
+
+MAX_REFUSALS = 100
+"""A store that so often says that somebody else was faster is broken, or somebody else is."""
+Change = Callable[[Inventory], Inventory]
+
+
+def change_inventory(key: str, change: Change, *, is_declared: bool) -> Protocol[bool]:
+    """Apply a change to the inventory as it is now, again where another writer was faster.
+
+    One that is declared and missing is made from a listing. False where there is none and none is declared: then
+    nobody adds to it before `archiver repair inventory` made it. Raises FormatError for one that is damaged, StoreUnfit
+    where the store keeps refusing; what a request raises is raised.
+    """
+    tries = 0
+    while True:
+        found: StoredObject | None = yield Get(key)
+        if found is None and not is_declared:
+            return False
+        before: Inventory = parse_inventory(found.body, key) if found else (yield ListClaimed())
+        after = change(before)
+        if found is not None and after == before:
+            return True
+        etag: ContentTag | None = yield CompareAndSwap(key, objects.encode(after), found.etag if found else None)
+        if etag is not None:
+            return True
+        tries += 1
+        if tries >= MAX_REFUSALS:
+            raise StoreUnfit(
+                f"the store refused {tries} swaps of {key}",
+                why="each named the version that the store had just returned",
+                remedy="use a store with working conditional writes",
+            )
+        yield op.Wait(tries, f"another writer changed {key}")
+
 
 MOST_TRIES = 3
 """So often a commit waits for another try; then it goes on, and the claim is added later."""

@@ -13,12 +13,18 @@ from typing import Generic, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_format.ancestor.index import OldBlock, decode_old_index
-from index_format.ancestor.keys import FoundData, FoundPartition, Place, marker_offset
-from index_format.ancestor.members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, ends_as_member, scan
-from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import CorruptBlock, FormatError
+from index_format.old_members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, ends_as_member, scan
+from index_format.old_objects import (
+    FoundData,
+    FoundPartition,
+    OldBlock,
+    OldFormat,
+    Place,
+    decode_old_index,
+    marker_offset,
+)
 from index_format.records import batch_without_timestamps
 
 READ_BYTES = 8 * 1024 * 1024

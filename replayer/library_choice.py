@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypedDict
 
+from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.positions import BeforeTime, Position, Rule, asked_text, position_of, time_of
 from blockgz.archive.request import SelectionRequest
 from blockgz.archive.selection import Positions, positions_before
-from blockgz.archive.topics import TopicPartitions
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder

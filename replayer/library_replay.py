@@ -11,7 +11,7 @@ from blockgz.archive.place import ArchivePlace
 from blockgz.archive.request import SKIPS, STOPS, DamagePolicies
 from blockgz.store.opening import open_store
 from blockgz.store.writer import Store
-from replayer.library.choice import Choice, as_bytes, chosen, one_of
+from replayer.library_choice import Choice, as_bytes, chosen, one_of
 from replayer.replay.jobs.folder import jobs_place
 from replayer.replay.pace import Commands, make_pace
 from replayer.replay.plan import ReplayPlan

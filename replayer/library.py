@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 import pyarrow as pa
 
 from blockgz.archive.archive import Archive as AsyncArchive
+from blockgz.archive.archive import parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.lookup import Found, RecordQuery, TimedOffset, failure, look_up_together, offset_at
 from blockgz.archive.partition import ArchivedPartition
@@ -18,25 +19,119 @@ from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import position_of, time_of
 from blockgz.archive.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
 from blockgz.archive.selection import cuts_of
-from blockgz.archive.topics import parse_topic
 from blockgz.errors import UsageError
 from blockgz.store.address import parse_address
 from blockgz.store.cache import DiskCache, default_folder
 from blockgz.store.s3_settings import S3Settings
-from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
+from index_format.old_objects import ANCESTORS_FORMAT
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
 from replayer.export import Exported, ExportForm, export, format_of
-from replayer.library.background_loop import BackgroundLoop
-from replayer.library.choice import Choice, Place, Time, chosen, now_ms, one_of
+from replayer.library_choice import Choice, Place, Time, chosen, now_ms, one_of
 from replayer.verify.report import ArchiveReport, ComparisonReport, Depth
 from replayer.verify.verifying import verify_archive
 
 if TYPE_CHECKING:
-    from replayer.library.replaying import Cluster, ReplayChoice, Replayed
+    from replayer.library_replay import Cluster, ReplayChoice, Replayed
     from replayer.replay.plan import ReplayPlan
     from replayer.replay.proof.job_proof import JobProof
+import threading
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _Call:
+    """Some work in the loop, for a caller who may give it up before it begins."""
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self.ended = threading.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    async def made(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.given_up:
+            work.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self.ended.set()
+
+    def cancel(self) -> None:
+        """In the loop's thread."""
+        if self._task is None:
+            self.ended.set()
+        else:
+            self._task.cancel()
+
+
+class BackgroundLoop:
+    """Runs coroutines for callers in other threads; `close` cancels what is still at work."""
+
+    def __init__(self) -> None:
+        # With a factory, because else the caller's thread would be given this loop as its own.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self.closed = False
+        self._thread = threading.Thread(target=self._serve, name="replayer", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of some work; an interrupt of the caller cancels it. Raises UsageError after `close`."""
+        if self.closed:
+            work.close()
+            raise UsageError(
+                "the archive is closed", why="its `with` block ended, or close() was called", remedy="open it again"
+            )
+        call = _Call()
+        try:
+            return asyncio.run_coroutine_threadsafe(call.made(work), self._loop).result()
+        except KeyboardInterrupt:
+            # Not by the future: the interrupt may come before there is one here.
+            call.given_up = True
+            self._loop.call_soon_threadsafe(call.cancel)
+            call.ended.wait()
+            raise
+
+    def iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
+        """The items one after the other, each worked out when it is asked for, and what runs ahead in `items`."""
+        try:
+            while (following := self.run(_following(items))) is not None:
+                yield following[0]
+                del following
+        finally:
+            self._end(items)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _end(self, items: AsyncGenerator[Any]) -> None:
+        """Ends a generator; closing the loop has ended those that were left, and nobody waits for its own thread."""
+        if self.closed:
+            return
+        if threading.current_thread() is self._thread:
+            self._loop.create_task(items.aclose())  # the collector of garbage came by here
+        else:
+            self.run(items.aclose())
+
+    def _serve(self) -> None:
+        with self._runner:
+            self._loop.run_forever()
+
+
+async def _following(items: AsyncGenerator[T]) -> tuple[T] | None:
+    """The next item, None behind the last."""
+    async for item in items:
+        return (item,)
+    return None
+
 
 BATCH_SCHEMA = SCHEMA.insert(0, pa.field("partition", pa.int32(), nullable=False))
 """The columns of `Archive.batches`; timestamp is ms since the epoch, -1 for none."""
@@ -238,7 +333,7 @@ class Archive:
 
         Differences and damage are in the report, not raised. Raises NoSuchTopic.
         """
-        from replayer.library.replaying import cluster_properties  # noqa: PLC0415  # it loads Kafka's client
+        from replayer.library_replay import cluster_properties  # noqa: PLC0415  # it loads Kafka's client
         from replayer.verify.comparison import compare_with_topic  # noqa: PLC0415  # as above
 
         wanted, selection = chosen(topic, {"partitions": partitions, "start": start, "end": end, "at": at})
@@ -248,7 +343,7 @@ class Archive:
 
     def verify_job(self, job: str, *, kafka: "Cluster", jobs: str | None = None) -> "JobProof":
         """Proves what a replay wrote: applies it again, and compares with the target. `jobs` as for `replay`."""
-        from replayer.library.replaying import prove  # noqa: PLC0415  # as above
+        from replayer.library_replay import prove  # noqa: PLC0415  # as above
 
         return self._loop.run(prove(self._archive, self._place, job, jobs, kafka))
 
@@ -262,7 +357,7 @@ class Archive:
         **choice: "Unpack[ReplayChoice]",
     ) -> "ReplayPlan":
         """What `replay` with the same arguments would do, and its warnings; writes nothing. Raises as `replay`."""
-        from replayer.library.replaying import plan, replay_request  # noqa: PLC0415  # it loads Kafka's client
+        from replayer.library_replay import plan, replay_request  # noqa: PLC0415  # it loads Kafka's client
 
         request = replay_request(topic, to_topic, choice, skips_damage=skip_damage)
         return self._loop.run(plan(self._archive, self._place, request, kafka))
@@ -283,7 +378,7 @@ class Archive:
         from another thread with the records and bytes that went since the last call. Damage raises or goes to `lost`.
         Raises ReplayRefused where the target would not keep the records as they are, DeliveryFailed, and others.
         """
-        from replayer.library.replaying import replay, replay_request  # noqa: PLC0415  # as above
+        from replayer.library_replay import replay, replay_request  # noqa: PLC0415  # as above
 
         request = replay_request(topic, to_topic, choice, skips_damage=lost is not None)
         done, damage = self._loop.run(replay(self._archive, self._place, request, kafka, progress))

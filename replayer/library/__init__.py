@@ -1,1 +1,0 @@
-"""What Python programs call: an archive, opened by `replayer.open_archive` and used without asyncio."""
