@@ -35,7 +35,7 @@ BASE ?=
 KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz/kafka/kernel/*.[ch])
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 4 --dist loadfile
-SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
+SYSTEM_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 
 # Tests start thousands of processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE

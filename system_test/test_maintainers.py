@@ -1,7 +1,8 @@
 """Schedules of maintainers, writers, readers and garbage collection; every broken rule is noticed.
 
 The long run asks for the broken rules, of which the unit tests look at most for a moment. Schedules by the thousand,
-and one again by its seed, run by `python -m tests.support.lifecycle.campaign --schedules 1 --seed N`.
+as continuous integration runs them beside the other tests, and one again by its
+seed, run by `python -m tests.support.lifecycle.campaign --schedules 1 --seed N`.
 """
 
 import os
@@ -15,7 +16,7 @@ from tests.support.lifecycle.directed import DIRECTED
 from tests.support.sampling import in_long_run
 
 FIRST_SEED = 40_000_000
-SCHEDULES = 300
+SCHEDULES = BATCH
 RARE = {*DIRECTED, "catalog_by_next_offset"}
 """Rules that show in one schedule of hundreds, or in none that is drawn: see tests/support/lifecycle/directed.py."""
 
