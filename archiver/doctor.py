@@ -40,7 +40,7 @@ from blockgz.kafka.admin import answered
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import DENIED
 from blockgz.kafka.settings import make_client
-from blockgz.program.version import kernel_words, kernels
+from blockgz.program.main import kernel_words, kernels
 from blockgz.store.address import LocalAddress, parse_address
 from blockgz.store.customer_key import check_fingerprint, fingerprint_of
 from blockgz.store.opening import default_buffer_root, open_store

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from archiver.cli.archiving import prepare
+from archiver.cli.run import prepare
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService

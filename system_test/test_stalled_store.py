@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.cli.archiving import LEAVE_SECONDS
+from archiver.cli.run import LEAVE_SECONDS
 from system_test.support.archiving import Site, store_site
 from system_test.support.bulk import produce_bulk
 from system_test.support.kafka_broker import KafkaBroker

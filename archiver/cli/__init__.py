@@ -2,8 +2,7 @@
 
 import click
 
-from blockgz.program.main import Place, Program, closing
-from blockgz.program.version import version_option
+from blockgz.program.main import Place, Program, closing, version_option
 
 COMMANDS = {
     "run": Place(

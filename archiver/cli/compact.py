@@ -16,10 +16,7 @@ from archiver.maintain.throttle import Pace
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing
-from blockgz.program.options import SIZE, OptionSet
-from blockgz.program.options import Option as Single
-from blockgz.program.plan_options import plan_options
-from blockgz.program.spark_extra import spark_needed
+from blockgz.program.options import SIZE, Option, OptionSet, plan_options, spark_needed
 from blockgz.store.opening import default_buffer_root, open_existing_store
 from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection
@@ -64,31 +61,31 @@ def _conversion(
 conversion_options = OptionSet(
     "conversion",
     _conversion,
-    Single(
+    Option(
         "--record-format",
         allow_from_autoenv=False,
         type=click.Choice(["json", "arrow", "text"]),
         help="Convert chunks to this record format. The default is each chunk's own; text stays text.",
     ),
-    Single(
+    Option(
         "--codec",
         allow_from_autoenv=False,
         type=click.Choice(["gzip", "zstd"]),
         help="Convert chunks to this compression of blocks.",
     ),
-    Single(
+    Option(
         "--block-bytes",
         allow_from_autoenv=False,
         type=SIZE,
         help="Convert chunks to blocks of at most this size; 1 MiB if not given.",
     ),
-    Single(
+    Option(
         "--gzip-level",
         allow_from_autoenv=False,
         type=click.IntRange(0, 9),
         help="Level of what is converted to gzip: 0 to 3 by ISA-L, higher by zlib; 1 if not given.",
     ),
-    Single(
+    Option(
         "--zstd-level",
         allow_from_autoenv=False,
         type=click.IntRange(1, 19),

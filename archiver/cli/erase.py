@@ -14,12 +14,17 @@ from archiver.maintain.erase_status import EraseStatus
 from archiver.maintain.rewrite.chunks import OffsetRanges, RewriteKeys
 from blockgz.errors import PARTLY_FAILED, UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
-from blockgz.program.filter_options import grep_option, header_option
 from blockgz.program.main import closing, print_problems
-from blockgz.program.options import Option as Single
-from blockgz.program.options import OptionSet, Parsed
-from blockgz.program.plan_options import plan_options
-from blockgz.program.report_options import sign_key_option
+from blockgz.program.options import (
+    Option,
+    OptionSet,
+    Parsed,
+    grep_option,
+    header_option,
+    plan_options,
+    report_key_option,
+    sign_key_option,
+)
 from blockgz.program.tables import print_table
 from blockgz.record_filter import Condition, KeyIn, Pattern, ValueMatches
 from blockgz.signing import signature_of
@@ -66,21 +71,21 @@ def _unclear(why: str) -> UsageError:
 wanted_options = OptionSet(
     "wanted",
     _wanted,
-    Single(
+    Option(
         "--key",
         "keys",
         multiple=True,
         metavar="TEXT",
         help="Only records with this key; repeat it to allow more keys.",
     ),
-    Single(
+    Option(
         "--keys-file",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         help="Only records with one of the keys in this file, one a line.",
     ),
     header_option,
     grep_option,
-    Single(
+    Option(
         "--offsets",
         type=Parsed("offsets", lambda text: parse_offsets([text])),
         metavar="RANGES",
@@ -111,12 +116,8 @@ wanted_options = OptionSet(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Show whether the erase of that report is complete, and change nothing; --report and --sign-key keep that.",
 )
-@click.option(
-    "--verify-key",
-    type=click.Path(path_type=Path),
-    envvar="BLOCKGZ_REPORT_KEY",
-    metavar="PEM",
-    help="With --status: the public key that must have signed that report. [that of --sign-key]",
+@report_key_option(
+    "--verify-key", text="With --status: the public key that must have signed that report. [that of --sign-key]"
 )
 @rewrite_keys_options
 @sign_key_option

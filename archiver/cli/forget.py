@@ -9,7 +9,7 @@ from archiver.commit.archive import layout_of
 from archiver.maintain.repair.inventory import plan_forgetting
 from blockgz.program.archive_options import store_options, writing_s3_options
 from blockgz.program.main import closing
-from blockgz.program.plan_options import plan_options
+from blockgz.program.options import plan_options
 from blockgz.store.opening import open_existing_store
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings

@@ -21,8 +21,7 @@ from blockgz.program.archive_options import (
     writing_s3_options,
 )
 from blockgz.program.main import closing, confirm, print_problems
-from blockgz.program.options import SIZE
-from blockgz.program.plan_options import plan_options
+from blockgz.program.options import SIZE, plan_options
 from blockgz.program.tables import print_table, range_text
 from blockgz.program.terminal import unescaped
 from blockgz.store.customer_key import fingerprint_of

@@ -9,8 +9,7 @@ from blockgz.config.model import parse_age, parse_bytes
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import store_options, writing_s3_options
 from blockgz.program.main import closing
-from blockgz.program.options import Parsed
-from blockgz.program.plan_options import plan_options
+from blockgz.program.options import Parsed, plan_options
 from blockgz.store.opening import open_existing_store
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings

@@ -35,8 +35,7 @@ from blockgz.program.archive_options import (
 )
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, print_problems
-from blockgz.program.options import Decorator, F, with_options
-from blockgz.program.plan_options import plan_options
+from blockgz.program.options import Decorator, F, plan_options, with_options
 from blockgz.store.opening import open_existing_store
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings

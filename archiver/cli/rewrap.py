@@ -9,7 +9,7 @@ from blockgz.encryption.keyring import FORMS, load_keyring
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import keys_option, store_options, writing_s3_options
 from blockgz.program.main import closing
-from blockgz.program.plan_options import plan_options
+from blockgz.program.options import plan_options
 from blockgz.store.opening import open_existing_store
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings

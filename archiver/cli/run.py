@@ -1,33 +1,374 @@
-"""`archiver run`, and what it says when it ends: a table or JSON, what was left, and the exit code."""
+"""`archiver run`: its processes, their progress, and the report at the end.
 
+With `--once --workers N` forks drain a share of the partitions each, and there is one report of them all.
+"""
+
+import faulthandler
+import gc
+import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 import click
 import orjson
+import pyarrow as pa
+from msgspec.structs import replace
 
-from archiver.cli.archiving import RunResult, archive, drain_together, prepare
 from archiver.cli.config_options import config_options
-from archiver.cli.run_progress import CurrentStderr, on_stderr
-from archiver.ingest.assignment import WHOLE
+from archiver.errors import WorkerLost
+from archiver.ingest.assignment import WHOLE, DrainShare
+from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_settings import check_settings
-from archiver.ingest.kafka_source import name_of
-from archiver.ingest.ownership import PartitionReport
-from archiver.ingest.workers import WORKER_VARIABLE, Workers, worker_commands
-from archiver.logs import LogEvent, log, log_to
+from archiver.ingest.kafka_source import Partition, name_of
+from archiver.ingest.ownership import PartitionReport, PartitionState
+from archiver.ingest.service import ArchiverService
+from archiver.ingest.workers import WORKER_VARIABLE, Ended, Forks, Workers, own_http, worker_commands
+from archiver.logs import LogEvent, log, log_to, progress_log
+from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
 from blockgz.config.model import RunConfig
 from blockgz.config.origins import KAFKA_PREFIX
 from blockgz.config.resolution import Resolved
-from blockgz.errors import PARTLY_FAILED, exit_code, listed
-from blockgz.process import stop_on_signals
+from blockgz.encryption.keyring import load_keyring
+from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable, exit_code, listed
+from blockgz.process import ended_in_time, every, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz.program.config_file import used_config
-from blockgz.program.main import closing, ended_code, error_lines
+from blockgz.program.main import TERMINATED, closing, ended_code, error_lines, print_failure
 from blockgz.program.tables import bytes_text, print_table
+from blockgz.program.terminal import printable
+from blockgz.store.opening import default_buffer_root, open_store
+from blockgz.store.writer import ToolStore
 from blockgz.unencrypted import unencrypted_brokers, unencrypted_endpoint
 from index_format.errors import BlockgzError
+
+LOOK_SECONDS = 0.5
+LINE_SECONDS = 10.0
+ENDED = (PartitionState.DONE, PartitionState.STOPPED, PartitionState.RELEASED, PartitionState.GONE)
+
+
+class Progress(NamedTuple):
+    """What was read since the first look."""
+
+    offsets: int = 0
+    total: int | None = None
+    """Offsets from the first look to the end of a run; None where it has none, or not every one is known yet."""
+    bytes: int = 0
+    """As compressed, committed or not."""
+
+    @property
+    def ended(self) -> "Progress":
+        """Nothing is left to do."""
+        return self._replace(total=self.offsets)
+
+    @property
+    def percent(self) -> float | None:
+        """Of the total."""
+        if self.total is None:
+            return None
+        return round(100 * self.offsets / self.total, 1) if self.total else 100.0
+
+    def eta_seconds(self, seconds: float) -> float | None:
+        """The time that is left where `offsets` took so many seconds."""
+        if self.total is None or not self.offsets:
+            return None
+        return round((self.total - self.offsets) / self.offsets * seconds, 1)
+
+
+class Tally:
+    """Adds up how far the partitions are, look by look."""
+
+    def __init__(self) -> None:
+        self._began: dict[Partition, int] = {}
+        self._reached: dict[Partition, int] = {}
+
+    def look(self, partitions: Iterable[PartitionSnapshot], ends: Mapping[Partition, int]) -> Progress:
+        """`ends` has the offsets where partitions of a run with an end are drained."""
+        num_bytes, left, all_known = 0, 0, bool(ends)
+        for each in partitions:
+            partition = (each.topic, each.partition)
+            position = each.position if each.position is not None else each.durable_offset
+            if position is not None:
+                began = position if each.durable_offset is None else min(position, each.durable_offset)
+                self._began.setdefault(partition, began)
+                self._reached[partition] = max(position, self._reached.get(partition, position))
+            num_bytes += each.stored_bytes + each.open_chunk_bytes
+            if each.state in ENDED:
+                continue
+            end, reached = ends.get(partition), self._reached.get(partition)
+            if end is None or reached is None:
+                all_known = False
+            else:
+                left += max(0, end - reached)
+        offsets = sum(reached - self._began[partition] for partition, reached in self._reached.items())
+        return Progress(offsets, offsets + left if all_known else None, num_bytes)
+
+
+def looking_at(service: ArchiverService) -> Callable[[], Progress]:
+    """What tells how far the service is; safe to call from a thread of its own."""
+    tally = Tally()
+
+    def look() -> Progress:
+        ends = {partition: report.end_offset for partition, report in list(service.reports.items())}
+        known = {partition: end for partition, end in ends.items() if end is not None}
+        return tally.look(service.snapshot().partitions, known)
+
+    return look
+
+
+def summed(parts: Iterable[Progress]) -> Progress:
+    """That of workers together."""
+    parts = list(parts)
+    totals = [part.total for part in parts if part.total is not None]
+    return Progress(
+        sum(part.offsets for part in parts),
+        sum(totals) if len(totals) == len(parts) else None,
+        sum(part.bytes for part in parts),
+    )
+
+
+Show = Callable[[Progress], None]
+
+
+def on_stderr(*, as_json: bool) -> AbstractContextManager[Show]:
+    """A bar on a terminal; lines elsewhere, and beside JSON."""
+    return _bar() if sys.stderr.isatty() and not as_json else nullcontext(Lines())
+
+
+def shown_progress(look: Callable[[], Progress], show: Show) -> AbstractContextManager[None]:
+    """Shows how far a block is, by looks from a thread of its own."""
+    return every(LOOK_SECONDS, lambda: show(look()))
+
+
+class CurrentStderr(io.TextIOBase):
+    """What `sys.stderr` is as something is written: a bar takes it over while it is shown, and escapes nothing."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(printable(text) if sys.stderr.isatty() else text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class Lines:
+    """A line every LINE_SECONDS, as long as there is something new."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = self._told_at = clock()
+        self._told = Progress()
+
+    def __call__(self, progress: Progress) -> None:
+        now = self._clock()
+        is_news = progress.total is not None or progress != self._told
+        if now - self._told_at >= LINE_SECONDS and is_news:
+            self._told_at, self._told = now, progress
+            seconds = now - self._began
+            progress_log.info(
+                LogEvent.PROGRESS,
+                offsets=progress.offsets,
+                bytes=progress.bytes,
+                seconds=round(seconds, 1),
+                percent=progress.percent,
+                eta_seconds=progress.eta_seconds(seconds),
+            )
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    # Bars take a while to load, and only people see them.
+    from blockgz.program.progress import record_progress  # noqa: PLC0415
+
+    with record_progress("archiving", None, as_json=False) as advance:
+        told = Progress()
+
+        def show(progress: Progress) -> None:
+            nonlocal told
+            advance.expect(progress.total)
+            advance(progress.offsets - told.offsets, progress.bytes - told.bytes)
+            told = progress
+
+        yield show
+
+
+LEAVE_SECONDS = 4.0
+"""Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
+
+CLOSE_SECONDS = 1.0
+"""How long an end that is late waits until its buffer folder is removed."""
+
+
+class RunResult(NamedTuple):
+    """What a run did."""
+
+    partitions: Sequence[PartitionReport]
+    missing_topics: Collection[str]
+    """Those that are named and that the cluster does not have."""
+    signals: Collection[int] = ()
+    """Those that asked it to end."""
+
+
+Report = Callable[[RunResult], int]
+"""Says what was done; gives the exit code."""
+
+Told = RunResult | BlockgzError | Progress
+"""What a fork did, what kept it from its work, or how far it is."""
+
+
+def prepare() -> None:
+    """Settings of the whole process, which forks of it inherit; before it starts threads."""
+    share_heaps()
+    with pandas_refused():
+        pa.array([])
+    gc.freeze()  # what is loaded stays, and forks share it
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)  # a client library that crashes takes the process with it: where, at least
+
+
+def archive(config: RunConfig, share: DrainShare, report: Report, showing: AbstractContextManager[Show]) -> int:
+    """One process's work from its start to its report; gives the exit code. Raises what keeps it from starting.
+
+    `showing` gives what shows progress.
+    """
+    if config.encrypt is not None:
+        _ = load_keyring(config.encrypt).tail  # what keeps the keys from being used shows now
+    store = open_store(config.archive, config.s3)
+    buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
+    service = ArchiverService(config, store, buffer, share=share)
+
+    def ended() -> int:
+        return report(RunResult(list(service.reports.values()), service.missing_topics, signals))
+
+    def ended_early(waited: float) -> int:
+        # This end is in order: the next start must not call it a death. A disk that hangs must not hold it up either.
+        closing = threading.Thread(target=buffer.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+        log.warning(LogEvent.UNANSWERED, seconds=waited)
+        return ended() if service.failure is None else print_failure(service.failure)
+
+    signals = stop_on_signals(service.stop)
+    bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
+    maintained = _maintained(config, store, service)
+    try:
+        with (
+            bound,
+            maintained as look,
+            _watched(config.http, look),
+            showing as show,
+            shown_progress(looking_at(service), show),
+        ):
+            service.run()
+    except (BrokerUnreachable, StoreUnavailable) as error:
+        if not (signals and config.once):
+            raise
+        print_failure(error)  # it was told to end before the drain could begin
+    return ended()
+
+
+@contextmanager
+def _maintained(
+    config: RunConfig, store: ToolStore, service: ArchiverService
+) -> Iterator[Callable[[], ServiceSnapshot]]:
+    """Applies the configured policy meanwhile, if there is one; gives what looks at service and maintenance."""
+    if config.once or not (config.archive_retention or config.archive_retention_bytes or config.compact):
+        yield service.snapshot
+        return
+    # Most processes have none: for these it would be a part of the start.
+    from archiver.maintain.policy import (  # noqa: PLC0415
+        Maintainer,
+        MaintenanceContext,
+        MaintenancePolicy,
+    )
+
+    context = MaintenanceContext(
+        store=store,
+        policy=MaintenancePolicy.of(config),
+        partitions=service.archived_partitions,
+        new_buffers=partial(BufferFolder, config.buffer_dir or default_buffer_root(config.archive)),
+        ending=service.ending,
+        interval_seconds=config.maintenance_interval,
+        bytes_per_second=config.maintenance_rate,
+        buffer_bytes=config.maintenance_buffer,
+    )
+    maintainer = Maintainer(context)
+    maintainer.start()
+    try:
+        yield lambda: replace(service.snapshot(), maintenance=maintainer.snapshot())
+    finally:
+        maintainer.close()
+
+
+def _watched(address: str | None, look: Callable[[], ServiceSnapshot]) -> AbstractContextManager[None]:
+    if address is None:
+        return nullcontext()
+    # The metrics' library is for those who ask for metrics.
+    from archiver.monitor.server import serving  # noqa: PLC0415
+
+    return serving(address, look)
+
+
+def drain_together(config: RunConfig, report: Report, showing: AbstractContextManager[Show]) -> int:
+    """Drain the topics by `config.workers` forks; gives the exit code. Not before `prepare`."""
+
+    def work(number: int, tell_parent: Callable[[Told], None]) -> None:
+        _drain(config, DrainShare(number, config.workers), tell_parent)
+
+    with signals_held_back():
+        forks: Forks[Told] = Forks(config.workers, work)
+        signals = stop_on_signals(forks.end)
+    parts = dict.fromkeys(range(config.workers), Progress())
+
+    with showing as show:
+
+        def heard(number: int, told: Told) -> bool:
+            parts[number] = told if isinstance(told, Progress) else parts[number].ended
+            show(summed(parts.values()))
+            return isinstance(told, Progress)
+
+        ended = list(forks.ended(heard))
+    return _concluded(ended, signals, report)
+
+
+def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], None]) -> None:
+    def report(result: RunResult) -> int:
+        tell_parent(result)
+        return 0
+
+    def tell_progress(progress: Progress) -> None:
+        with suppress(OSError):  # the parent is gone
+            tell_parent(progress)
+
+    own = {} if config.http is None else {"http": own_http(config.http, share.number)}
+    try:
+        archive(config.model_copy(update=own), share, report, nullcontext(tell_progress))
+    except BlockgzError as error:
+        tell_parent(error)
+    except Exception as error:
+        sys.exit(print_failure(error))
+
+
+def _concluded(ended: Sequence[Ended[Told]], signals: Collection[int], report: Report) -> int:
+    """One report of all partitions, after which come the workers that failed as a whole, each reason once."""
+    done = [each.told for each in ended if isinstance(each.told, RunResult)]
+    failures = [
+        each.told if isinstance(each.told, BlockgzError) else WorkerLost(each.number, each.exit_code)
+        for each in ended
+        if not isinstance(each.told, RunResult)
+    ]
+    reports = sorted((each for told in done for each in told.partitions), key=lambda each: each.partition)
+    missing = sorted({topic for told in done for topic in told.missing_topics})
+    code = report(RunResult(reports, missing, signals)) if done else 0
+    for failure in {each.reason: each for each in failures}.values():
+        code = print_failure(failure)
+    if done and failures and code != TERMINATED:
+        code = PARTLY_FAILED
+    return ended_code(code, signals, is_done=True)
 
 
 @click.command(

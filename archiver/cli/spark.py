@@ -15,8 +15,7 @@ from blockgz.errors import PARTLY_FAILED, UsageError
 from blockgz.process import stop_on_signals
 from blockgz.program.kafka_options import kafka_properties
 from blockgz.program.main import closing, ended_code
-from blockgz.program.options import DURATION, with_options
-from blockgz.program.spark_extra import spark_needed
+from blockgz.program.options import DURATION, spark_needed, with_options
 
 if TYPE_CHECKING:
     from archiver.spark.job import JobResult

@@ -3,14 +3,19 @@
 import difflib
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import tzinfo
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from blockgz.errors import UsageError, joined
 from blockgz.units import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from blockgz.record_filter import Condition
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -155,3 +160,71 @@ SIZE = Parsed("size", parse_size)
 """`128MiB` as bytes."""
 DURATION = Parsed("duration", parse_duration)
 """`5m` as seconds."""
+
+
+dry_run_option = Option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+"""Passes `dry_run: bool`."""
+
+yes_option = Option("--yes", is_flag=True, help="Do not ask.")
+"""Passes `yes: bool`."""
+
+
+def plan_options(function: F) -> F:
+    """Adds both, and `as_json: bool`."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+    return with_options(function, [dry_run_option, yes_option, as_json])
+
+
+def report_key_option(*names: str, text: str, **attributes: Any) -> Option:
+    """Return the option of the public key that must have signed a report; `text` is its help."""
+    path = click.Path(path_type=Path)
+    return Option(*names, type=path, envvar="BLOCKGZ_REPORT_KEY", metavar="PEM", help=text, **attributes)
+
+
+sign_key_option = Option(
+    "--sign-key",
+    type=click.Path(path_type=Path),
+    metavar="PEM",
+    help="Sign the reports with this Ed25519 key; writes FILE.sig.",
+)
+"""Passes `sign_key: Path | None`."""
+
+
+def _header_conditions(texts: tuple[str, ...]) -> tuple["Condition", ...]:
+    from blockgz.record_filter import header_condition  # noqa: PLC0415 - it loads pyarrow
+
+    return tuple(map(header_condition, texts))
+
+
+header_option = Option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Only records with this header; repeat it to require more headers.",
+    parse=_header_conditions,
+)
+"""Passes `headers: tuple[Condition, ...]`."""
+
+grep_option = Option("--grep", metavar="REGEX", help="Only records whose value matches (RE2 syntax).")
+"""Passes `grep: str | None`."""
+
+
+_PACKAGES = {"pyspark", "py4j", "pandas", "fastavro", "google"}
+"""What the extra brings."""
+
+
+@contextmanager
+def spark_needed(command: str) -> Iterator[None]:
+    """Around imports of what needs the extra: raises UsageError, which says what to install, where it is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _PACKAGES:
+            raise
+        raise UsageError(
+            f"`{command}` needs {missing}, which is not installed",
+            why="Spark is an optional extra, which most commands do not need",
+            remedy="pip install 'blockgz[spark]', and Java 17 for it",
+        ) from error

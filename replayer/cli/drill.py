@@ -17,8 +17,7 @@ from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code
-from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption
-from blockgz.program.plan_options import yes_option
+from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption, yes_option
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import bytes_text, print_table
 from index_format.keys import check_topic

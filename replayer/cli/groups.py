@@ -14,8 +14,7 @@ from blockgz.errors import NotInArchive, UsageError, listed
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm
-from blockgz.program.options import Option, OptionSet, TimeOption
-from blockgz.program.plan_options import dry_run_option, yes_option
+from blockgz.program.options import Option, OptionSet, TimeOption, dry_run_option, yes_option
 from blockgz.program.tables import print_table
 from blockgz.units import time_text
 from index_format.keys import parse_topic_folder

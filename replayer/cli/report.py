@@ -10,6 +10,7 @@ import msgspec
 from blockgz.archive.damage import Verdict
 from blockgz.errors import PARTLY_FAILED, UsageError, listed
 from blockgz.program.main import closing, noting_what_is_left
+from blockgz.program.options import report_key_option
 from blockgz.program.tables import print_table
 from blockgz.signing import check_signature, is_signed_by, signature_of
 from blockgz.units import timestamp_text
@@ -129,14 +130,7 @@ def _print_above(report: ArchiveReport) -> None:
     ),
 )
 @click.argument("report", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--key",
-    required=True,
-    type=click.Path(path_type=Path),
-    envvar="BLOCKGZ_REPORT_KEY",
-    metavar="PEM",
-    help="The signer's public key.",
-)
+@report_key_option("--key", required=True, text="The signer's public key.")
 @click.option(
     "--signature",
     type=click.Path(path_type=Path),

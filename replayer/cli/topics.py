@@ -11,8 +11,7 @@ from blockgz.errors import PARTLY_FAILED, exit_code
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import Place, Program, closing, confirm, print_failure
-from blockgz.program.options import Argument, Option
-from blockgz.program.plan_options import dry_run_option, yes_option
+from blockgz.program.options import Argument, Option, dry_run_option, yes_option
 from blockgz.program.tables import print_table
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import json_option

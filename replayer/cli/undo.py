@@ -8,7 +8,7 @@ import msgspec
 from blockgz.program.archive_options import s3_options
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm
-from blockgz.program.plan_options import dry_run_option, yes_option
+from blockgz.program.options import dry_run_option, yes_option
 from blockgz.program.tables import print_table, range_text
 from blockgz.store.s3_settings import S3Settings
 from replayer.cli.options.job_options import jobs_with

@@ -8,8 +8,7 @@ import click
 
 from blockgz.archive.archive import TopicPartitions, parse_topic
 from blockgz.archive.positions import Rule
-from blockgz.program.options import DURATION, Argument, Option, OptionSet, choice_option
-from blockgz.program.plan_options import dry_run_option, yes_option
+from blockgz.program.options import DURATION, Argument, Option, OptionSet, choice_option, dry_run_option, yes_option
 from replayer.cli.options.options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.replay.pace import make_pace

@@ -12,9 +12,18 @@ import click
 
 from blockgz.archive.positions import Rule, parse_time
 from blockgz.archive.request import STOPS
-from blockgz.program.options import DURATION, Argument, Option, OptionSet, Parsed, TimeOption, option_zone
-from blockgz.program.plan_options import dry_run_option, yes_option
-from blockgz.program.report_options import sign_key_option
+from blockgz.program.options import (
+    DURATION,
+    Argument,
+    Option,
+    OptionSet,
+    Parsed,
+    TimeOption,
+    dry_run_option,
+    option_zone,
+    sign_key_option,
+    yes_option,
+)
 from blockgz.topic_patterns import matcher
 from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import at_rule_option, damage_option

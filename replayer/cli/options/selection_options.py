@@ -13,9 +13,16 @@ from blockgz.archive.positions import AtTime, BeforeTime, Rule, asked_text, pars
 from blockgz.archive.request import MAX_FILE_BYTES, SKIPS, STOPS, DamagePolicies, SelectionRequest
 from blockgz.archive.selection import Positions, Selection, cuts_of, notes_of, positions_before
 from blockgz.errors import PARTLY_FAILED, CutUndecided
-from blockgz.program.filter_options import grep_option, header_option
 from blockgz.program.main import print_failure
-from blockgz.program.options import Option, OptionSet, TimeOption, choice_option, option_zone
+from blockgz.program.options import (
+    Option,
+    OptionSet,
+    TimeOption,
+    choice_option,
+    grep_option,
+    header_option,
+    option_zone,
+)
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
 
 

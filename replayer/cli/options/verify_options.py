@@ -9,8 +9,15 @@ from pathlib import Path
 import click
 
 from blockgz.archive.positions import parse_time
-from blockgz.program.options import Option, OptionSet, Parsed, TimeOption, option_zone
-from blockgz.program.report_options import sign_key_option
+from blockgz.program.options import (
+    Option,
+    OptionSet,
+    Parsed,
+    TimeOption,
+    option_zone,
+    report_key_option,
+    sign_key_option,
+)
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
 from replayer.verify.chunk_checks import ChunkChoice
@@ -98,12 +105,6 @@ earlier_options = OptionSet(
         metavar="FILE",
         help="Compare with an earlier .json report: everything in it must still be there, unchanged.",
     ),
-    Option(
-        "--key",
-        type=click.Path(path_type=Path),
-        envvar="BLOCKGZ_REPORT_KEY",
-        metavar="PEM",
-        help="With --since-report: the signer's public key.",
-    ),
+    report_key_option("--key", text="With --since-report: the signer's public key."),
 )
 """Passes `earlier: EarlierReport | None`."""

@@ -6,7 +6,7 @@ from blockgz.archive.place import ArchivePlace
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
-from blockgz.program.spark_extra import spark_needed
+from blockgz.program.options import spark_needed
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options

@@ -9,7 +9,7 @@ from blockgz.archive.place import ArchivePlace
 from blockgz.process import run_async
 from blockgz.program.command import debug
 from blockgz.program.main import closing
-from blockgz.program.spark_extra import spark_needed
+from blockgz.program.options import spark_needed
 from blockgz.program.tables import bytes_text
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option

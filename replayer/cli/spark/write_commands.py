@@ -5,8 +5,7 @@ from typing import Any
 import click
 
 from blockgz.program.main import closing
-from blockgz.program.options import with_options
-from blockgz.program.spark_extra import spark_needed
+from blockgz.program.options import spark_needed, with_options
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.selection_options import damage_option, selection_options

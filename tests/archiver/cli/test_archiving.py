@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from archiver.cli import archiving
-from archiver.cli.archiving import RunResult, archive
-from archiver.cli.run import run_exit_code
+from archiver.cli import run as archiving
+from archiver.cli.run import RunResult, archive, run_exit_code
 from archiver.ingest.assignment import WHOLE
 from archiver.ingest.service import ArchiverService
 from blockgz.config.model import RunConfig

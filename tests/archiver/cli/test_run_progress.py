@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.cli.run_progress import LINE_SECONDS, CurrentStderr, Lines, Progress, Tally, shown_progress, summed
+from archiver.cli.run import LINE_SECONDS, CurrentStderr, Lines, Progress, Tally, shown_progress, summed
 from archiver.ingest.ownership import PartitionState
 from archiver.logs import NAME
 from archiver.monitor.snapshot import PartitionSnapshot

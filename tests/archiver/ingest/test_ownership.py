@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from archiver.cli.archiving import RunResult
-from archiver.cli.run import run_exit_code
+from archiver.cli.run import RunResult, run_exit_code
 from archiver.commit.claims import ClaimList
 from archiver.commit.operations import LogBounds
 from archiver.errors import Diverged, TopicChanged, TopicGone

@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from archiver.cli import main as archiver
 from archiver.demo import mock_cluster
-from blockgz.program import completion
+from blockgz.program import command as completion
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from blockgz.program.version import kernel_words
+from blockgz.program.main import kernel_words
 from index_format.kernel_choice import KERNEL, Kernel
 from tests.support.sampling import slow
 

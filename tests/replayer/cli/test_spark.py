@@ -17,7 +17,7 @@ from blockgz.errors import StoreUnavailable, UsageError
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.program import progress
 from blockgz.program.main import EXIT_CODES
-from blockgz.program.spark_extra import spark_needed
+from blockgz.program.options import spark_needed
 from blockgz.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
