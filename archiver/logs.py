@@ -1,7 +1,7 @@
 """The log: events with fixed names and fixed keys, as text for people or one JSON object a line.
 
 An event is what happened, its keys say to what: `log.warning(LogEvent.RETRY, attempt=3, cause="…")`. Every event and
-its keys stand in docs/operations.md.
+its keys stand in docs/monitoring.md.
 """
 
 import logging

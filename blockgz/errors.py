@@ -186,7 +186,7 @@ def listed(names: Iterable[object], none: str = "nothing") -> str:
     return (", ".join(texts[:SHOWN_NAMES]) or none) + more
 
 
-CORE_DUMP = "see 'How a process died' in docs/operations.md for a core dump"
+CORE_DUMP = "see 'How a process died' in docs/troubleshooting.md for a core dump"
 
 
 def end_text(code: int) -> str:

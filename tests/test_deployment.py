@@ -101,7 +101,7 @@ def test_panels_say_what_they_show() -> None:
 
 
 def test_every_example_alert_is_a_rule() -> None:
-    table = (ROOT / "docs" / "operations.md").read_text().partition("## Metrics")[2].partition("## Log")[0]
+    table = (ROOT / "docs" / "monitoring.md").read_text().partition("## Metrics")[2].partition("## Log")[0]
     rows = re.findall(r"^\| `(\w+)` \| (?:gauge|counter) \| .* \|(.*)\|$", table, re.MULTILINE)
     with_example = {name for name, example in rows if example.strip()}
     assert len(with_example) > 25
@@ -145,7 +145,7 @@ def test_values_configure_what_exists() -> None:
 
 
 def test_kills_come_after_the_grace() -> None:
-    """As docs/operations.md promises."""
+    """As docs/monitoring.md promises."""
     compose = COMPOSE["archiver"]
     grace = parse_duration(value(compose["command"], "--grace"))
     assert parse_duration(compose["stop_grace_period"]) >= grace + GRACE_OVERHEAD

@@ -1,6 +1,6 @@
 """Decide what garbage collection may delete: pure rules over marker chains and a listing.
 
-docs/commit.md says why nothing is deleted that is or may still be committed, whoever works beside the collector. What
+docs/garbage.md says why nothing is deleted that is or may still be committed, whoever works beside the collector. What
 the code below rests on:
 
 - A chunk starts at the `chain_end` of the marker that its writer holds, and `chain_end` never falls. So an object below

@@ -1,6 +1,6 @@
 """The archiver's metrics for Prometheus: read from a snapshot when they are scraped, counted nowhere else.
 
-Each is described in docs/operations.md.
+Each is described in docs/monitoring.md.
 """
 
 import platform

@@ -38,7 +38,7 @@ from blockgz.errors import (
 from index_format.errors import BlockgzError, CorruptBlock, MalformedObject, UnsupportedVersion
 
 AGAIN, CLAIM, READ, STOP = Next.AGAIN, Next.CLAIM, Next.READ, Next.STOP
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The log: what docs/operations.md says is what the code does, and both formats hold the same."""
+"""The log: what docs/monitoring.md says is what the code does, and both formats hold the same."""
 
 import ast
 import io
@@ -17,7 +17,7 @@ from blockgz.kafka.connection import ConnectionErrors
 from blockgz.kafka.settings import client_settings, make_client
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/operations.md").read_text()
+PAGE = (ROOT / "docs/monitoring.md").read_text()
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 
 

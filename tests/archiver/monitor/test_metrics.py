@@ -24,7 +24,7 @@ from archiver.monitor.snapshot import (
 )
 from tests.support.snapshots import partition, service
 
-PAGE = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/monitoring.md").read_text()
 NOW_MS = 1_760_000_100_000
 
 
