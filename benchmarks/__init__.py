@@ -1,1 +1,1 @@
-"""The programs behind every figure in the README: `make bench BENCH_MB=200`."""
+"""The programs behind the figures of docs/performance.md: `make bench BENCH_MB=200`."""

@@ -1,4 +1,4 @@
-"""The figures of the README and the goals of docs/performance.md, out of a result. Pure."""
+"""The figures and the goals of docs/performance.md, made from a result. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from benchmarks.figures import Json
 from benchmarks.goals import judged
 from benchmarks.tables import Table, as_markdown, times
 
-BEGIN, END = "<!-- figures: python -m benchmarks --readme -->", "<!-- end of figures -->"
-"""What stands around the figures in the README."""
+BEGIN, END = "<!-- figures: python -m benchmarks --figures -->", "<!-- end of figures -->"
+"""The lines around the figures in docs/performance.md."""
 GOALS_BEGIN, GOALS_END = "<!-- goals: python -m benchmarks --goals -->", "<!-- end of goals -->"
-"""What stands around the goals in docs/performance.md."""
+"""The lines around the goals in docs/performance.md."""
 
 HEADLINES: Sequence[tuple[str, str]] = (
     ("1 KB: archive json", "archive, json, 1 KB"),
@@ -18,10 +18,10 @@ HEADLINES: Sequence[tuple[str, str]] = (
     ("1 KB: replay json", "replay, 1 KB"),
     ("200 B: replay json", "replay, 200 B"),
 )
-"""Row of the section `peers`, and how the README calls it."""
+"""Row of the section `peers`, and its name on the page."""
 
 
-def readme_table(result: Json) -> str:
+def figures_table(result: Json) -> str:
     """The headline figures, as markdown with a line about where they come from."""
     return "\n\n".join([_where(result), as_markdown(_headlines(result))])
 

@@ -1,4 +1,4 @@
-"""The pages at the top of the repository name files that exist."""
+"""The pages name files and sections that exist, and are short enough to read."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
+EVERY_PAGE = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "index_format/**/*.md", "blockgz/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+LONG = "FORMAT.md", "docs/configuration.md"
+"""Pages over 250 lines: the specification, and the page whose tables are made from the configuration model."""
 FOLDERS = "archiver|benchmarks|blockgz|deploy|docs|index_format|replayer|system_test|tests"
 
 
@@ -16,6 +23,39 @@ def test_paths_exist(page: str) -> None:
     named = re.findall(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./-]*", text)
     linked = (target for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text))
     assert not [path for path in (*named, *linked) if not (ROOT / path.rstrip(".")).exists()]
+
+
+def _without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the names by which links reach the headings of a page, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", _without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_links_lead_to_pages_and_sections(page: str) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", _without_code(ROOT / page)):
+        if re.match(r"https?:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", sorted({*EVERY_PAGE} - {*LONG}))
+def test_a_page_has_at_most_250_lines(page: str) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= 250, "split it by reader, or shorten it"
+
+
+def test_the_site_shows_every_page() -> None:
+    shown = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert shown >= {path.name for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_the_architecture_names_every_folder() -> None:

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import goals, results
 from benchmarks.figures import Json
 from benchmarks.goals import GOALS, judged
-from benchmarks.readme import BEGIN, END, GOALS_BEGIN, GOALS_END, HEADLINES, goals_table, readme_table
+from benchmarks.readme import BEGIN, END, GOALS_BEGIN, GOALS_END, HEADLINES, goals_table, figures_table
 from benchmarks.results import changes, load, merged, newest, store
 from benchmarks.sections import peers
 from benchmarks.tables import Table, as_markdown, as_text, costs
@@ -94,9 +94,9 @@ def test_the_goals_against_peers_name_ratios_that_are_measured():
     assert wanted <= set(ratios)
 
 
-def test_the_readme_shows_the_newest_results():
-    assert _shown("README.md", BEGIN, END) == readme_table(_newest()), (
-        "paste what `python -m benchmarks --readme` prints"
+def test_the_page_about_performance_shows_the_newest_results():
+    assert _shown("docs/performance.md", BEGIN, END) == figures_table(_newest()), (
+        "paste what `python -m benchmarks --figures` prints"
     )
 
 
@@ -122,7 +122,7 @@ def test_the_readme_has_at_most_five_figures():
     assert len(HEADLINES) <= 5
     row = {"records": 1000, "raw_bytes": 4_000_000, "seconds": 2, "peak_bytes": 3_000_000}
     measured = {"rows": {"1 KB: archive json": row}, "ratios": {"1 KB: archive json / kafka-backup": 1.5}}
-    text = readme_table(merged(None, MACHINE, "peers", measured))
+    text = figures_table(merged(None, MACHINE, "peers", measured))
     assert "2026-01-02: 2 cores, 4 GiB, Python 3.11" in text
     assert "| archive, json, 1 KB | 500 | 2 | 3 | 1.50x |" in text
 
