@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.figures import Json
 from benchmarks.goals import judged
 from benchmarks.measure import machine
-from benchmarks.readme import goals_table, figures_table
+from benchmarks.readme import figures_table, goals_table
 from benchmarks.results import FOLDER, changes, load, merged, newest, store
 from benchmarks.sections import QUICK, SECTIONS, Section
 from benchmarks.site import Settings, opened
@@ -56,7 +56,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kafka-backup", type=Path, metavar="PATH", help="a build of kafka-backup to compare with")
     parser.add_argument("--results", type=Path, default=FOLDER, help="where results go")
     parser.add_argument("--quick", action="store_true", help="a few ratios in under three minutes")
-    parser.add_argument("--figures", action="store_true", help="print the figures of docs/performance.md from the newest results")
+    parser.add_argument(
+        "--figures", action="store_true", help="print the figures of docs/performance.md from the newest results"
+    )
     parser.add_argument("--goals", action="store_true", help="print the goals of docs/performance.md")
     return parser.parse_args()
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import goals, results
 from benchmarks.figures import Json
 from benchmarks.goals import GOALS, judged
-from benchmarks.readme import BEGIN, END, GOALS_BEGIN, GOALS_END, HEADLINES, goals_table, figures_table
+from benchmarks.readme import BEGIN, END, GOALS_BEGIN, GOALS_END, HEADLINES, figures_table, goals_table
 from benchmarks.results import changes, load, merged, newest, store
 from benchmarks.sections import peers
 from benchmarks.tables import Table, as_markdown, as_text, costs
