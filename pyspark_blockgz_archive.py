@@ -1,5 +1,5 @@
 """Makes format `blockgz-archive` known to Spark, which looks for modules of such names."""
 
-from archiver.spark.formats import ArchiveSink as DefaultSource
+from archiver.spark import ArchiveSink as DefaultSource
 
 __all__ = ["DefaultSource"]

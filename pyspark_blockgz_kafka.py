@@ -1,5 +1,5 @@
 """Makes format `blockgz-kafka` known to Spark, which looks for modules of such names."""
 
-from replayer.spark.formats import TopicSink as DefaultSource
+from replayer.spark import TopicSink as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.synthetic import write_bare_chain
 from blockgz.archive.place import ArchivePlace
 from blockgz.store.address import LocalAddress
-from replayer.spark.jobs.verifying import planned
+from replayer.spark.verify import planned
 from replayer.verify.chunk_checks import EVERY_CHUNK
 
 COUNTS = (75_000, 150_000, 300_000)

@@ -105,27 +105,27 @@ def _yaml_value(node: yaml.Node, place: str) -> DocumentValue:
 def _json(name: str, text: str) -> Iterator[DocumentEntry]:
     """Connect's `{"name": …, "config": {…}}`, or its config alone."""
     try:
-        root = json.loads(text, object_pairs_hook=_Pairs, parse_float=str, parse_int=str)
+        root = json.loads(text, object_pairs_hook=_JsonPairs, parse_float=str, parse_int=str)
     except json.JSONDecodeError as error:
         raise _malformed(f"{name}:{error.lineno}", "JSON", error.msg) from error
     except RecursionError as error:
         raise _malformed(name, "JSON", "it is nested too deeply") from error
-    if not isinstance(root, _Pairs):
+    if not isinstance(root, _JsonPairs):
         raise _malformed(f"{name}:1", "a map of settings", "the document is a list or a single value")
     yield from _json_map(_KeyLines(name, text), root, ())
 
 
-def _json_map(lines: "_KeyLines", pairs: "_Pairs", outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
+def _json_map(lines: "_KeyLines", pairs: "_JsonPairs", outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
     for inner, value in pairs:
         place = lines.place(inner)
-        if isinstance(value, _Pairs):
+        if isinstance(value, _JsonPairs):
             key = outer if inner == "config" and not outer else (*outer, inner)
             yield from _json_map(lines, value, key)
         else:
             yield DocumentEntry(".".join((*outer, inner)), _json_value(value, place), place)
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _JsonPairs(list[tuple[str, Any]]):
     """A JSON object in the order in which it was written, twins included."""
 
 

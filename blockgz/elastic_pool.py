@@ -18,7 +18,7 @@ GROW_SECONDS = 1.0
 MOST_THREADS = 512
 
 
-class _Task(NamedTuple):
+class _PoolTask(NamedTuple):
     future: Future[Any]
     call: Callable[[], Any]
 
@@ -41,7 +41,7 @@ class ElasticPool(Executor):
         self._name = name
         self._clock = clock
         self._guard = threading.Lock()
-        self._waiting: deque[_Task] = deque()
+        self._waiting: deque[_PoolTask] = deque()
         self._begun: dict[threading.Thread, float] = {}
         """When each thread began its task."""
         self._growing: threading.Timer | None = None
@@ -52,7 +52,7 @@ class ElasticPool(Executor):
         with self._guard:
             if self._is_shut:
                 raise RuntimeError(f"the pool {self._name!r} is shut down")
-            self._waiting.append(_Task(future, partial(function, *args, **named)))
+            self._waiting.append(_PoolTask(future, partial(function, *args, **named)))
         self.grow()
         return future
 
@@ -95,7 +95,7 @@ class ElasticPool(Executor):
         moving = sum(begun > stalled_since for begun in self._begun.values())
         return moving < self._tasks_at_once and len(self._begun) < MOST_THREADS
 
-    def _work(self, task: _Task | None) -> None:
+    def _work(self, task: _PoolTask | None) -> None:
         thread = threading.current_thread()
         while task is not None:
             task.carry_out()

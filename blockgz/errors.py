@@ -28,6 +28,7 @@ None is an OSError: what handles those of the operating system must not catch ou
 Errors of the format itself, which know of no program, get their exit codes from `exit_code`.
 """
 
+import re
 import signal
 from collections.abc import Iterable, Sequence
 
@@ -202,3 +203,9 @@ def end_text(code: int) -> str:
 def joined(words: Sequence[str], last: str = "and") -> str:
     """`a, b and c`."""
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def camel_case(name: str) -> str:
+    """Return `group_id` or `group-id` as Spark's options are spelled: `groupId`."""
+    first, *rest = re.split("[_-]", name)
+    return first + "".join(word.capitalize() for word in rest)

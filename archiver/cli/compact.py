@@ -155,7 +155,7 @@ def compact(
     if master is not None:
         _check_plain(rewrite_keys)
         with spark_needed("archiver compact --master"):
-            from archiver.spark.compacting import CompactionTask, compact_on  # noqa: PLC0415
+            from archiver.spark.job import CompactionTask, compact_on  # noqa: PLC0415
     _refuse_empty({"--chunk-bytes": chunk_bytes, "--buffer-bytes": buffer_bytes})
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)

@@ -7,10 +7,9 @@ import orjson
 
 from archiver.cli.config_options import config_options, print_notes
 from archiver.ingest.kafka_settings import check_settings
-from blockgz.config.kinds import FIELDS, value_text
-from blockgz.config.origins import KAFKA_PREFIX
+from blockgz.config.files import KAFKA_PREFIX
+from blockgz.config.kinds import FIELDS, json_schema, value_text, yaml_template
 from blockgz.config.resolution import Resolved, check_config_file
-from blockgz.config.template import json_schema, yaml_template
 from blockgz.errors import UsageError
 from blockgz.program.config_file import config_path
 from blockgz.program.main import closing

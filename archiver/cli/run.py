@@ -32,8 +32,8 @@ from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import WORKER_VARIABLE, Ended, Forks, Workers, own_http, worker_commands
 from archiver.logs import LogEvent, log, log_to, progress_log
 from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
+from blockgz.config.files import KAFKA_PREFIX
 from blockgz.config.model import RunConfig
-from blockgz.config.origins import KAFKA_PREFIX
 from blockgz.config.resolution import Resolved
 from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable, exit_code, listed

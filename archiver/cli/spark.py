@@ -9,8 +9,7 @@ import click
 import orjson
 
 from archiver.cli.config_options import field_option
-from blockgz.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
-from blockgz.config.kinds import default_text
+from blockgz.config.kinds import SPARK_DEFAULTS, SPARK_NAMES, default_text
 from blockgz.errors import PARTLY_FAILED, UsageError
 from blockgz.process import stop_on_signals
 from blockgz.program.kafka_options import kafka_properties
@@ -66,12 +65,12 @@ def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) 
     --once, the exit code is then 143 if something is left. Requires pip install 'blockgz[spark]'.
     """
     with spark_needed("archiver spark"):
-        from archiver.spark.job import Job, run_job  # noqa: PLC0415
+        from archiver.spark.job import SparkJob, run_job  # noqa: PLC0415
     chosen = {name: value for name, field in OPTIONS.items() if (value := given.pop(field)) is not None}
     sink = {"path": archive}
     sink |= {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
     sink.setdefault("isolationLevel", default_text("isolation_level"))
-    job = Job(kafka=_java_settings(kafka), sink=sink, **given)
+    job = SparkJob(kafka=_java_settings(kafka), sink=sink, **given)
     stopped = threading.Event()
     signals = stop_on_signals(stopped.set)
     result = run_job(job, stopped, lambda progress: _print_batch(progress, as_json=as_json))

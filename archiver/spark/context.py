@@ -1,5 +1,7 @@
-"""What driver and tasks of a write share: the archive, and how a partition is found in it."""
+"""Options of the format `blockgz-archive`, and what driver and tasks of a write share."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -7,24 +9,94 @@ from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, NoLog
 from archiver.commit.recovery import TakeoverPolicy, last_folder
-from archiver.spark.options import SinkOptions
-from archiver.spark.rows import SourcePartition
+from archiver.spark.rows import RowPartition
+from blockgz.config.files import DEFAULT, Origin, OriginKind, Setting
+from blockgz.config.kinds import SPARK_DEFAULTS, SPARK_NAMES
 from blockgz.config.model import RunConfig
+from blockgz.config.resolution import resolve
+from blockgz.errors import UsageError
+from blockgz.spark.formats import FormatOptions, bad_value, json_object
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import open_store
 from blockgz.store.probe import probe
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
+from index_format.chunk_index import UNVERIFIED
 from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
+
+FORMAT = "blockgz-archive"
+
+IDENTITY_OPTIONS = ("clusterId", "topicIds")
+
+MISSING_OPTION = "missingOffsets"
+
+JOB_OPTION = "readings"
+"""What `archiver spark` alone can say, as query and source are its own: where to ask what a batch read."""
+
+SPARK_OPTIONS = ("checkpointLocation", "queryName")
+"""Spark passes its own options of a stream along."""
+
+STAND_INS = {"bootstrap_servers": "none", "topics": "*"}
+"""A sink reads no topic: these fields of the model have no part in it."""
+
+_AS_LIBRDKAFKA = str.maketrans("-_", "+/")
+"""Java, and so Kafka's own tools, spell the base64 of an id for URLs; archives have librdkafka's spelling."""
+
+MOST_MEMORY = 1024**3
+"""Arrow addresses 2 GiB of keys or values at once."""
+
+
+@dataclass(frozen=True)
+class ArchiveSinkOptions:
+    """What a write was asked for."""
+
+    config: RunConfig
+    cluster_id: str | None
+    topic_ids: Mapping[str, str]
+    missing_are_unverified: bool = False
+    """Whether offsets that a batch lacks between its records are recorded as gaps, for it may have left records out."""
+    readings: str | None = None
+    """See `read_ranges.ask_ranges`."""
+
+
+def parse_options(given: Mapping[str, str]) -> ArchiveSinkOptions:
+    """The options by their names in any case; raises UsageError that names the option and the remedy."""
+    known = (*SPARK_NAMES, *IDENTITY_OPTIONS, MISSING_OPTION, *SPARK_OPTIONS)
+    source = "give it to the source, format kafka"
+    options = FormatOptions(FORMAT, given, known, hidden=(JOB_OPTION,), dotted=source)
+    options.given["path"] = options.path(".save(path)")
+    config = resolve(
+        {field: Setting(value, DEFAULT) for field, value in (SPARK_DEFAULTS | STAND_INS).items()},
+        {field: _setting(name, options.given[name]) for name, field in SPARK_NAMES.items() if name in options.given},
+        environ=os.environ,
+    ).config
+    if config.memory > MOST_MEMORY:
+        raise UsageError(
+            f"memory {options.given['memory']} is too much for a task",
+            why="Arrow cannot hold more",
+            remedy="write 1GiB",
+        )
+    text, example = options.given.get("topicIds", "{}"), '{"orders":"AAAAAAAAQyq4sA6hRyR_Zw"}'
+    ids = json_object("topicIds", text, example)
+    if not all(isinstance(value, str) and value for value in ids.values()):
+        raise bad_value("topicIds", text, example)
+    topic_ids = {topic: topic_id.translate(_AS_LIBRDKAFKA) for topic, topic_id in ids.items()}
+    missing = options.word(MISSING_OPTION, ("hole", UNVERIFIED), "hole")
+    cluster_id, readings = options.text("clusterId"), options.given.get(JOB_OPTION)
+    return ArchiveSinkOptions(config, cluster_id, topic_ids, missing == UNVERIFIED, readings)
+
+
+def _setting(name: str, value: str) -> Setting:
+    return Setting(value, Origin(OriginKind.OPTION, f"format {FORMAT}", name))
 
 
 @dataclass(frozen=True)
 class WriteContext:
     """Picklable: made on the driver, and opened again wherever it is sent."""
 
-    options: SinkOptions
+    options: ArchiveSinkOptions
     archive: ArchiveInfo
 
     @property
@@ -47,7 +119,7 @@ class WriteContext:
         """What the options decide in advance."""
         return TakeoverPolicy.of(self.config)
 
-    def identity(self, partition: SourcePartition) -> PartitionIdentity:
+    def identity(self, partition: RowPartition) -> PartitionIdentity:
         """What every object of a partition says; settles the folder of its topic. Raises BadName."""
         config = self.config
         topic_id = self.options.topic_ids.get(partition.topic)
@@ -60,7 +132,7 @@ class WriteContext:
         return Driver(self.store, NoLog(), bounded_backoff(self.store.url), lambda: True)
 
 
-def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
+def open_context(options: ArchiveSinkOptions, *, is_batch: bool) -> WriteContext:
     """The archive of the options, created where there is none.
 
     A store is probed for conditional writes by every batch, and by a stream that creates the archive: its micro-batches

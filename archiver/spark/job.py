@@ -1,32 +1,40 @@
-"""`archiver spark`: Spark's Kafka source as a stream into the format `blockgz-archive`."""
+"""Spark jobs: `archiver spark`, a stream of Spark's Kafka source into an archive, and compaction by tasks."""
 
 import json
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from fnmatch import translate
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from py4j.java_gateway import JavaClass
+from py4j.java_gateway import JavaClass, is_instance_of
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from archiver.errors import Diverged
+from archiver.errors import Diverged, GapRefused
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction
+from archiver.maintain.planned import RewriteResult
+from archiver.maintain.throttle import Pace
 from archiver.spark import register
-from archiver.spark.errors import data_loss
-from archiver.spark.options import FORMAT, JOB_OPTION
+from archiver.spark.context import FORMAT, JOB_OPTION
 from archiver.spark.read_ranges import checkpoint_files, ranges_read, serve_ranges
 from blockgz.errors import UsageError
 from blockgz.kafka.secrets import look_up_secrets
-from blockgz.spark.errors import spark_errors
+from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
+from blockgz.spark.formats import Shipped
 from blockgz.spark.session import session
+from blockgz.store.opening import default_buffer_root, open_existing_store
+from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection, is_pattern
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
@@ -37,8 +45,12 @@ DEADLINES = {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"}
 """Of the client that is asked for identities alone."""
 
 
+DATA_LOSS = "KAFKA_DATA_LOSS"
+"""Spark's condition of errors about records that the topic does not hold any more; each has one of its own below it."""
+
+
 @dataclass(frozen=True)
-class Job:
+class SparkJob:
     """What a job was asked for."""
 
     topics: tuple[str, ...]
@@ -92,7 +104,7 @@ class JobResult:
     """By itself, as a job with `once` does at its end."""
 
 
-def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
+def run_job(job: SparkJob, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
     """Runs the stream until it is drained or `stopped`; calls `on_batch` with Spark's progress of every batch.
 
     Raises UsageError where Spark lacks Java or its Kafka source or a secret is not there, and what ended the stream:
@@ -109,7 +121,7 @@ def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str,
             raise
 
 
-def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
+def _run(job: SparkJob, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
     settings = {"spark.jars": job.jars} if job.jars else {}
     with ExitStack() as stack:
         name = f"archiver spark {' '.join(job.topics)}"
@@ -121,7 +133,7 @@ def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, An
             job = replace(job, sink={**job.sink, JOB_OPTION: address})
         identities = _identities(spark, job)
         query = _started(spark, job, identities)
-        counted = _Progress(on_batch)
+        counted = _BatchCounter(on_batch)
         asked_at = time.monotonic()
         while not (ended := bool(query.awaitTermination(STEP_SECONDS))) and not stopped.is_set():
             has_more = counted.take(query)
@@ -140,7 +152,7 @@ def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, An
         return JobResult(counted.records, counted.batches, ended)
 
 
-class _Progress:
+class _BatchCounter:
     """Batches as Spark reports them; it keeps the last hundred."""
 
     def __init__(self, on_batch: Callable[[Mapping[str, Any]], None]) -> None:
@@ -192,7 +204,7 @@ def _check_kafka_source(spark: SparkSession) -> None:
         )
 
 
-def _identities(spark: SparkSession, job: Job) -> Identities:
+def _identities(spark: SparkSession, job: SparkJob) -> Identities:
     """Asks the broker by the client that Spark's Kafka source brings along; of the topics that are there by now."""
     jvm: Any = spark._jvm
     settings = jvm.java.util.Properties()
@@ -212,7 +224,7 @@ def _identities(spark: SparkSession, job: Job) -> Identities:
     return Identities(cluster_id, {topic: ids[topic] for topic in selected(ids)})
 
 
-def source_options(job: Job) -> dict[str, str]:
+def source_options(job: SparkJob) -> dict[str, str]:
     """Of Spark's Kafka source.
 
     It must fail on data loss whatever becomes of gaps: where retention overtakes a batch it would pass over offsets
@@ -230,7 +242,7 @@ def source_options(job: Job) -> dict[str, str]:
     return own | subscription(job.topics)
 
 
-def _started(spark: SparkSession, job: Job, identities: Identities) -> StreamingQuery:
+def _started(spark: SparkSession, job: SparkJob, identities: Identities) -> StreamingQuery:
     stream = spark.readStream.format("kafka").options(**source_options(job)).load()
     writer = (
         stream.writeStream.format(FORMAT)
@@ -241,3 +253,65 @@ def _started(spark: SparkSession, job: Job, identities: Identities) -> Streaming
         {"availableNow": True} if job.once else {"processingTime": f"{round(job.interval_seconds * 1000)} milliseconds"}
     )
     return writer.trigger(**trigger).start()
+
+
+def conditions(error: BaseException) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Conditions and parameters of an error and of its causes: pyspark forgets them where it knows no class for one."""
+    gateway = SparkContext._gateway
+    cause: Any = getattr(error, "_origin", None)
+    while cause is not None:
+        if is_instance_of(gateway, cause, "org.apache.spark.SparkThrowable") and (condition := cause.getCondition()):
+            yield condition, dict(cause.getMessageParameters())
+        cause = cause.getCause()
+
+
+def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> GapRefused | None:
+    """The error to end a job with where Spark's source found that records are gone; None for any other.
+
+    The checkpoint holds the offsets that are gone, so that each further try fails as well; a query without one begins
+    where the topic does, and leaves out what is archived.
+    """
+    for condition, parameters in conditions(error):
+        if condition.partition(".")[0] == DATA_LOSS:
+            said = ", ".join(f"{name} {value}" for name, value in sorted(parameters.items()))
+            again = f"remove the checkpoint {checkpoint}, or choose another one, and start again"
+            return GapRefused(
+                "the topic no longer holds the records to be archived next",
+                why=f"Spark's Kafka source says {condition}: {said}",
+                remedy=f"{again}{'' if is_recorded else ' with --on-gap record'}: what is archived already is left "
+                "out, and the jump is recorded as a gap",
+            )
+    return None
+
+
+_opened = lru_cache(maxsize=8)(open_existing_store)
+"""Spark keeps its Python processes, and a client of S3 takes a second to make."""
+
+
+@dataclass(frozen=True)
+class CompactionTask(Shipped):
+    """What a task does with the plan of a partition. A task that is repeated continues behind what is committed."""
+
+    archive: str
+    """As every machine finds it."""
+    s3: S3Settings
+    compaction: Compaction
+    buffer_dir: Path | None
+    buffer_bytes: int
+    max_block_bytes: int
+    bytes_per_second: int | None
+
+    def __call__(self, plan: PartitionCompaction) -> RewriteResult[PartitionCompaction]:
+        with carry_errors(TaskFailed):
+            pace = Pace.of(_opened(self.archive, self.s3), self.bytes_per_second)
+            with closing(BufferFolder(self.buffer_dir or default_buffer_root(self.archive))) as buffers:
+                return Compactor(pace, self.compaction, buffers, self.buffer_bytes, self.max_block_bytes).compact(plan)
+
+
+def compact_on(
+    master: str, plans: Sequence[PartitionCompaction], task: CompactionTask
+) -> list[RewriteResult[PartitionCompaction]]:
+    """How the compaction of each partition ended; the largest are begun first. Raises JobFailed, SparkFailed."""
+    ordered = sorted(plans, key=lambda plan: plan.moved_bytes, reverse=True)
+    with session("archiver compact", master, {}) as spark, spark_errors():
+        return spark.sparkContext.parallelize(ordered, len(ordered)).map(task).collect()

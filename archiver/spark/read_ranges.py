@@ -27,8 +27,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from archiver.commit.batch import Reading
-from archiver.spark.errors import BatchRefused
-from archiver.spark.rows import SourcePartition
+from archiver.spark.rows import BatchRefused, RowPartition
 
 ReadFile = Callable[[str], str | None]
 """A file of the checkpoint by its path inside, None where it cannot be read."""
@@ -66,7 +65,7 @@ def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
     return read
 
 
-def ranges_read(read_file: ReadFile, batch_id: int) -> dict[SourcePartition, Reading]:
+def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, Reading]:
     """What the batch read of each partition; empty where the files do not say so for certain."""
     after = logged_offsets(read_file(f"offsets/{batch_id}"))
     if batch_id > 0:
@@ -79,7 +78,7 @@ def ranges_read(read_file: ReadFile, batch_id: int) -> dict[SourcePartition, Rea
     return {partition: reading for partition, reading in ranges.items() if reading.start < reading.end}
 
 
-def logged_offsets(text: str | None) -> Mapping[SourcePartition, int] | None:
+def logged_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
     """Where a batch ends, of a file `offsets/N`: version, metadata, and a line for the only source."""
     match (text or "").splitlines():
         case [version, _, source] if version == VERSION:
@@ -87,7 +86,7 @@ def logged_offsets(text: str | None) -> Mapping[SourcePartition, int] | None:
     return None
 
 
-def initial_offsets(text: str | None) -> Mapping[SourcePartition, int] | None:
+def initial_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
     """Where the first batch begins: the source's own file, which starts with a zero byte."""
     match (text or "").removeprefix("\0").splitlines():
         case [version, source] if version == VERSION:
@@ -95,10 +94,10 @@ def initial_offsets(text: str | None) -> Mapping[SourcePartition, int] | None:
     return None
 
 
-def _offsets(line: str) -> Mapping[SourcePartition, int] | None:
+def _offsets(line: str) -> Mapping[RowPartition, int] | None:
     try:
         found = {
-            SourcePartition(topic, int(partition)): offset
+            RowPartition(topic, int(partition)): offset
             for topic, partitions in json.loads(line).items()
             for partition, offset in partitions.items()
         }
@@ -108,13 +107,13 @@ def _offsets(line: str) -> Mapping[SourcePartition, int] | None:
     return found if all(type(offset) is int and offset >= 0 for offset in found.values()) else None
 
 
-class _Server(UnixStreamServer):
+class _RangesServer(UnixStreamServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Sends no answer, which means that the job is gone."""
 
 
 @contextmanager
-def serve_ranges(ranges_of: Callable[[int], Mapping[SourcePartition, Reading]]) -> Iterator[str | None]:
+def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, Reading]]) -> Iterator[str | None]:
     """Answers what batches read, by their numbers; gives the address, or None where no socket can be made."""
 
     class Handler(StreamRequestHandler):
@@ -126,7 +125,7 @@ def serve_ranges(ranges_of: Callable[[int], Mapping[SourcePartition, Reading]]) 
         try:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blockgz-"))
             address = str(Path(folder) / "readings")
-            server = stack.enter_context(_Server(address, Handler))
+            server = stack.enter_context(_RangesServer(address, Handler))
         except OSError:  # a folder for temporary files with a path too long for a socket, for one
             yield None
             return
@@ -135,7 +134,7 @@ def serve_ranges(ranges_of: Callable[[int], Mapping[SourcePartition, Reading]]) 
         yield address
 
 
-def ask_ranges(address: str, batch_id: int) -> dict[SourcePartition, Reading]:
+def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, Reading]:
     """What the batch read of each partition, without those of which that is unknown.
 
     Raises BatchRefused where the job does not answer.
@@ -153,4 +152,4 @@ def ask_ranges(address: str, batch_id: int) -> dict[SourcePartition, Reading]:
             why=f"the job that reads it no longer answers: {error}",
             remedy="start the job again: it does the batch again",
         ) from error
-    return {SourcePartition(topic, partition): Reading(start, end) for topic, partition, start, end in found}
+    return {RowPartition(topic, partition): Reading(start, end) for topic, partition, start, end in found}

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archiver.spark.errors import BatchRefused
 from blockgz.errors import UsageError
-from blockgz.spark.columns import KAFKA_COLUMNS
+from blockgz.spark.formats import KAFKA_COLUMNS
+from index_format.errors import BlockgzError
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, header_column_of_lists
 
 NULLABLE = ("key", "value", "headers")
@@ -26,7 +26,11 @@ ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32
 """What batches become: each record with its partition."""
 
 
-class SourcePartition(NamedTuple):
+class BatchRefused(BlockgzError):
+    """Records that cannot become part of an archive as they are; nothing of their batch is committed."""
+
+
+class RowPartition(NamedTuple):
     """One partition of a topic."""
 
     topic: str
@@ -113,7 +117,7 @@ def _headers(column: Any) -> Any:
 class SortedRun(NamedTuple):
     """Records of one partition by rising offset; equal ones stand side by side."""
 
-    partition: SourcePartition
+    partition: RowPartition
     records: pa.RecordBatch
     is_last: bool
     """Whether the task holds no more of this partition."""
@@ -152,7 +156,7 @@ def _sorted(batches: list[pa.RecordBatch], *, is_last: bool) -> Iterator[SortedR
         places = places[order]
     starts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
     for start, end in pairwise(starts):
-        place = SourcePartition(names[places[start] >> 32], int(places[start] & 0xFFFFFFFF))
+        place = RowPartition(names[places[start] >> 32], int(places[start] & 0xFFFFFFFF))
         yield SortedRun(place, _records(table.slice(start, end - start)), is_last)
 
 

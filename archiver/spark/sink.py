@@ -1,26 +1,189 @@
-"""What writes for format `blockgz-archive`: records of Spark's Kafka source into an archive."""
+"""Writing for format `blockgz-archive`: tasks store chunks, and the driver commits them partition by partition."""
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from archiver.commit.batch import Reading
-from archiver.logs import log_to
-from archiver.spark.commit import commit_all, ordered
-from archiver.spark.context import WriteContext, open_context
-from archiver.spark.errors import as_write_failed
-from archiver.spark.options import parse_options
+from archiver.commit.batch import ChainEnd, Committed, Reading, check_data, commit_batch, commit_reading
+from archiver.commit.claims import ClaimList
+from archiver.commit.commit import PartitionIdentity, StoredChunk
+from archiver.commit.objects import read_marker
+from archiver.commit.recovery import name_successors, take_over
+from archiver.logs import LogEvent, log, log_to
+from archiver.spark.context import WriteContext, open_context, parse_options
 from archiver.spark.read_ranges import ask_ranges
-from archiver.spark.rows import SourcePartition, check_columns, to_rows
-from archiver.spark.task import TaskPartition, write_task
+from archiver.spark.rows import BatchRefused, RowPartition, check_columns, to_rows
+from archiver.spark.task import SORT_REMEDY, TaskPartition, write_task
 from blockgz.errors import UsageError
-from blockgz.spark.shipping import Shipped
-from blockgz.spark.versions import DataSourceStreamArrowWriter, require_spark
+from blockgz.spark.errors import WriteFailed, carry_errors, in_options
+from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
+from blockgz.store.retry import bounded_backoff
+from index_format.chunk_index import UNVERIFIED, Gap
+from index_format.errors import BlockgzError
+
+COMMITTERS = 16
+"""Partitions that are committed at once: a commit is some requests, one after the other."""
+
+
+@dataclass(frozen=True)
+class PartitionBatch:
+    """All that the tasks of a batch stored of one partition, by rising offset."""
+
+    identity: PartitionIdentity
+    ends: frozenset[ChainEnd]
+    chunks: tuple[StoredChunk, ...]
+    dropped: int
+    """Records that the archive held already."""
+    too_late: int
+    """Records that the archive does not hold, and has passed."""
+
+    @property
+    def partition(self) -> RowPartition:
+        """Which partition it is."""
+        return RowPartition(self.identity.topic, self.identity.keys.partition)
+
+
+class BatchOutcome(NamedTuple):
+    """What became of one partition's batch; None, and no error, where the archive held all of it before."""
+
+    batch: PartitionBatch
+    committed: Committed | None
+    error: BlockgzError | None
+
+
+def ordered(reports: Iterable[TaskPartition], *, missing_are_unverified: bool = False) -> list[PartitionBatch]:
+    """The reports of all tasks by partition; raises BatchRefused where two tasks' offsets overlap.
+
+    `missing_are_unverified`: offsets between two chunks are a gap, at the end of the first one.
+    """
+    by_partition: Mapping[str, list[TaskPartition]] = defaultdict(list)
+    for report in reports:
+        by_partition[report.identity.keys.home].append(report)
+    batches = [_joined(each) for _, each in sorted(by_partition.items())]
+    return [_with_gaps(each) for each in batches] if missing_are_unverified else batches
+
+
+def _with_gaps(batch: PartitionBatch) -> PartitionBatch:
+    chunks = list(batch.chunks)
+    for number, (before, after) in enumerate(pairwise(batch.chunks)):
+        if after.first_offset > before.last_offset + 1:
+            gap = Gap(before.last_offset + 1, after.first_offset, UNVERIFIED)
+            chunks[number] = before._replace(gaps=(*before.gaps, gap))
+    return replace(batch, chunks=tuple(chunks))
+
+
+def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
+    chunks = sorted((chunk for each in reports for chunk in each.chunks), key=lambda chunk: chunk.first_offset)
+    batch = PartitionBatch(
+        reports[0].identity,
+        frozenset(each.end for each in reports if each.chunks),
+        tuple(chunks),
+        sum(each.dropped for each in reports),
+        sum(each.too_late for each in reports),
+    )
+    for before, after in pairwise(chunks):
+        if after.first_offset <= before.last_offset:
+            raise BatchRefused(
+                f"{batch.partition}: two tasks have offsets around {after.first_offset}",
+                why=f"one holds [{before.first_offset}..{before.last_offset + 1}), "
+                f"another [{after.first_offset}..{after.last_offset + 1}); chunks never overlap",
+                remedy=SORT_REMEDY,
+            )
+    return batch
+
+
+def commit_all(
+    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[RowPartition, Reading]
+) -> list[BatchOutcome]:
+    """Commit what the tasks stored; one partition that fails keeps no other from its commit.
+
+    `readings` are what the batch read where that is known, of partitions without a record among them.
+    """
+    without = readings.keys() - {batch.partition for batch in batches}
+    with ThreadPoolExecutor(COMMITTERS) as pool:
+        empty = (PartitionBatch(each, frozenset(), (), 0, 0) for each in pool.map(context.identity, sorted(without)))
+        every = [*batches, *empty]
+        failed = _listed(batches, context, pool)
+
+        def commit(batch: PartitionBatch) -> BatchOutcome:
+            error = failed.get(batch.partition)
+            return BatchOutcome(batch, None, error) if error else _commit(batch, context, readings.get(batch.partition))
+
+        outcomes = list(pool.map(commit, every))
+    for outcome in outcomes:
+        _log(outcome)
+    return outcomes
+
+
+def _listed(
+    batches: Sequence[PartitionBatch], context: WriteContext, pool: Executor
+) -> dict[RowPartition, BlockgzError]:
+    """Have the batch's partitions in the archive's inventory, which lists none that has no marker; gives what failed.
+
+    One that has none yet is claimed now, as its commit would do.
+    """
+    failed: dict[RowPartition, BlockgzError] = {}
+
+    def claim(batch: PartitionBatch) -> None:
+        driver, identity = context.driver(), batch.identity
+        try:
+            if driver.run(read_marker(identity.keys.marker)) is None:
+                for chunk in batch.chunks:
+                    driver.run(check_data(identity, batch.ends, chunk, context.policy))
+                driver.run(take_over(identity, str(uuid.uuid4()), context.policy))
+            claims.add(identity.keys, identity.topic_id)
+        except BlockgzError as error:
+            failed[batch.partition] = error
+
+    claims = ClaimList(context.store, context.archive)
+    list(pool.map(claim, [batch for batch in batches if batch.chunks]))
+    for batch in batches:
+        with suppress(BlockgzError):  # which is logged
+            claims.settle(batch.identity.keys, bounded_backoff(context.store.url))
+    return failed
+
+
+def _commit(batch: PartitionBatch, context: WriteContext, reading: Reading | None) -> BatchOutcome:
+    driver = context.driver()
+    try:
+        if batch.chunks:
+            driver.run(name_successors(batch.identity.keys, str(uuid.uuid4())))
+            protocol = commit_batch(batch.identity, batch.ends, batch.chunks, context.policy, reading)
+            return BatchOutcome(batch, driver.run(protocol), None)
+        if reading is not None:
+            driver.run(commit_reading(batch.identity, reading, context.policy))
+    except BlockgzError as error:
+        return BatchOutcome(batch, None, error)
+    return BatchOutcome(batch, None, None)
+
+
+def _log(outcome: BatchOutcome) -> None:
+    batch, committed, _ = outcome
+    topic, partition = batch.identity.topic, batch.identity.keys.partition
+    dropped = batch.dropped + (committed.passed if committed else 0)
+    if dropped:
+        log.warning(LogEvent.DROPPED, topic=topic, partition=partition, records=dropped)
+    if batch.too_late:
+        log.warning(LogEvent.TOO_LATE, topic=topic, partition=partition, records=batch.too_late)
+    if committed is not None and committed.gap is not None:
+        gap = committed.gap
+        log.warning(LogEvent.GAP, topic=topic, partition=partition, start=gap.start, end=gap.end, reason=gap.reason)
+
+
+def as_write_failed() -> AbstractContextManager[None]:
+    """Raises errors of ours as WriteFailed, in words of the format."""
+    return carry_errors(WriteFailed, in_options)
 
 
 @dataclass
@@ -30,7 +193,7 @@ class TaskReport(WriterCommitMessage):
     partitions: tuple[TaskPartition, ...]
 
 
-class _Writer(Shipped):
+class _ArchiveWriter(Shipped):
     """What Spark pickles to tasks, and to where it commits."""
 
     def __init__(self, context: WriteContext) -> None:
@@ -40,9 +203,7 @@ class _Writer(Shipped):
         with as_write_failed():
             return TaskReport(write_task(map(to_rows, iterator), self._context))
 
-    def _commit(
-        self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[SourcePartition, Reading]
-    ) -> None:
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[RowPartition, Reading]) -> None:
         """Commits everything; where it raises, what was committed is left out of the next try."""
         log_to(sys.stderr, level=logging.WARNING, log_format="text")
         reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
@@ -53,14 +214,14 @@ class _Writer(Shipped):
                 raise errors[0]
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
+class ArchiveBatchWriter(_ArchiveWriter, DataSourceArrowWriter):
     """One write."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._commit(messages, {})
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class ArchiveStreamWriter(_ArchiveWriter, DataSourceStreamArrowWriter):
     """One micro-batch. The archive's markers say what was committed; by its number the job says what was read."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -70,17 +231,17 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._commit(messages, readings)
 
 
-def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveBatchWriter:
     """Raises WriteFailed before anything is written."""
     with as_write_failed():
-        return BatchWriter(_context(given, schema, overwrite=overwrite, is_batch=True))
+        return ArchiveBatchWriter(_context(given, schema, overwrite=overwrite, is_batch=True))
 
 
-def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
+def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveStreamWriter:
     """Raises WriteFailed before anything is written."""
     with as_write_failed():
         require_spark("4.1", "a stream into an archive")
-        return StreamWriter(_context(given, schema, overwrite=overwrite, is_batch=False))
+        return ArchiveStreamWriter(_context(given, schema, overwrite=overwrite, is_batch=False))
 
 
 def _context(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_batch: bool) -> WriteContext:

@@ -17,8 +17,7 @@ from archiver.errors import Diverged, UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, blocks_to_end, roll_reason, rows_that_fit
 from archiver.spark.context import WriteContext
-from archiver.spark.errors import BatchRefused
-from archiver.spark.rows import SortedRun, SourcePartition, sorted_runs
+from archiver.spark.rows import BatchRefused, RowPartition, SortedRun, sorted_runs
 from blockgz.encryption.keyring import Keyring, keyring_of
 from blockgz.encryption.opening import opened_block
 from blockgz.errors import StoreError
@@ -68,8 +67,8 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
     """
     config = context.config
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
-    writers: dict[SourcePartition, PartitionWriter] = {}
-    done: dict[SourcePartition, TaskPartition] = {}
+    writers: dict[RowPartition, PartitionWriter] = {}
+    done: dict[RowPartition, TaskPartition] = {}
     try:
         for run in sorted_runs(batches, config.memory):
             if run.partition not in writers:
@@ -90,7 +89,7 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
 class PartitionWriter:
     """One partition within a task: an open chunk, stored when it is full."""
 
-    def __init__(self, partition: SourcePartition, context: WriteContext, buffer: BufferFolder) -> None:
+    def __init__(self, partition: RowPartition, context: WriteContext, buffer: BufferFolder) -> None:
         """Reads the marker; raises what `read_own` raises."""
         self._partition = partition
         self._context = context

@@ -22,9 +22,8 @@ from blockgz.archive.selection import scan
 from blockgz.store.address import parse_address
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import CountingReader
-from replayer.spark import register
-from replayer.spark.source import planning
-from replayer.spark.source.options import parse_options
+from replayer.spark import planning, register
+from replayer.spark.source_options import parse_options
 from system_test.support.spark import spark_session
 
 TITLE = "Load into Spark (1 KB records, 4 partitions, local[2], warm session)"

@@ -1,6 +1,7 @@
-"""What a field of the configuration takes: read off the model, for help pages, docs and remedies."""
+"""The fields of the configuration described: what each takes, its names, a commented file, tables, a JSON Schema."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -9,11 +10,32 @@ from annotated_types import Ge, Le
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from blockgz.config.model import NONE, RunConfig, parse_none
-from blockgz.store.s3_settings import REFERENCES
+from blockgz.config.files import ALIASES, BUCKETS, NOT_USED, PREFIXES, REFUSED
+from blockgz.config.model import KAFKA_RESERVED, NONE, RunConfig, parse_none
+from blockgz.errors import camel_case
+from blockgz.store.s3_settings import REFERENCES, S3Settings
 from blockgz.units import format_duration, format_size, parse_duration, parse_size
 
 FIELDS = RunConfig.model_fields
+
+
+FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
+"""How a user names a field on the command line, where it is not `--` and the field's name."""
+
+
+SPARK_NAMES = {"path": "archive"} | {
+    camel_case(field): field
+    for field in (
+        *(each.name for each in fields(S3Settings)),
+        *("layout", "record_format", "codec", "gzip_library", "gzip_level", "zstd_level", "block_bytes", "key_filter"),
+        *("encrypt", "chunk_bytes", "chunk_records", "chunk_span", "isolation_level", "group_id", "takeover", "on_gap"),
+        *("memory", "buffer_dir", "single_writer"),
+    )
+}
+"""Options of the format `blockgz-archive`, and the field of each."""
+SPARK_DEFAULTS = {"group_id": "blockgz-spark", "isolation_level": "read_uncommitted", "memory": "128MiB"}
+"""Defaults that differ from a service's: a sink has a group of its own, Spark's Kafka source reads uncommitted records
+unless told otherwise, and several tasks share a machine."""
 
 
 class FieldKind(Enum):
@@ -140,3 +162,106 @@ _EXAMPLES = {
     **dict.fromkeys(REFERENCES, "${file:/path} or ${env:NAME}"),
     "proxy_url": "a URL such as http://proxy:3128",
 }
+
+
+def option_name(field: str) -> str:
+    """How the command line calls a field."""
+    return FLAGS.get(field) or "--" + field.replace("_", "-")
+
+
+def variable_name(field: str) -> str:
+    """The environment variable of a field."""
+    special = {"bootstrap_servers": "BOOTSTRAP_SERVER", "kafka": "KAFKA_PROPERTIES"}
+    return "BLOCKGZ_" + special.get(field, field.upper())
+
+
+EXAMPLES = {
+    "archive": "s3://backup/kafka",
+    "bootstrap_servers": "localhost:9092",
+    "topics": "[orders]",
+    "exclude": "['test-*']",
+    "kafka": "{security.protocol: SASL_SSL, sasl.mechanism: SCRAM-SHA-512, sasl.username: archiver, "
+    "sasl.password: '${env:KAFKA_PASSWORD}'}",
+    "group_id": "archive-of-orders",
+    "group_instance_id": "archiver-1",
+    "endpoint_url": "http://localhost:9000",
+    "region": "eu-central-1",
+    "profile": "backup",
+    "proxy_url": "http://proxy:3128",
+    "role_arn": "arn:aws:iam::123456789012:role/archiver",
+    "external_id": "kafka-backup",
+    "customer_key": "'${env:CUSTOMER_KEY}'",
+    "access_key_id": "'${env:S3_KEY_ID}'",
+    "secret_access_key": "'${env:S3_KEY_SECRET}'",
+    "session_token": "'${env:S3_SESSION_TOKEN}'",
+    "sse": "aws:kms",
+    "kms_key_id": "alias/kafka-backup",
+    "storage_class": "STANDARD_IA",
+    "acl": "bucket-owner-full-control",
+    "object_tags": "team=data,env=prod",
+    "checksum_algorithm": "SHA256",
+    "encrypt": "file:/etc/blockgz/keys",
+    "gzip_level": "1",
+    "buffer_dir": "/var/lib/blockgz/buffer",
+    "dlq_topic": "orders-dead",
+    "groups": "['*']",
+    "archive_retention": "['audit-*=none', 90d]",
+    "archive_retention_bytes": "['clicks-*=500GB']",
+    "http": "127.0.0.1:9404",
+}
+"""Values for fields without a default that could be written, or whose default is not written so in YAML."""
+
+
+def yaml_template() -> str:
+    """A file with every field: the required ones to be filled in, the others commented out at their defaults."""
+    lines = [
+        "# The configuration of archiver and replayer: -C FILE, BLOCKGZ_CONFIG or ~/.config/blockgz/config.yaml.",
+        "# Flags come before environment, environment before this file. Commands other than `archiver run` use the",
+        "# archive and the settings of S3 and Kafka.",
+        "# ${env:NAME} and ${file:/path} stand for values that do not belong here.",
+    ]
+    for field, info in FIELDS.items():
+        lines += ["", f"# {meaning(field)}"]
+        if info.is_required():
+            lines.append(f"{field}: {EXAMPLES[field]}")
+        elif default_text(field):
+            lines.append(f"#{field}: {EXAMPLES.get(field, default_text(field))}")
+        else:
+            lines += ["# Not set by default. Example:", f"#{field}: {EXAMPLES[field]}"]
+    return "\n".join(lines) + "\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a YAML or JSON file with our own names."""
+    schema = RunConfig.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "required": []}
+
+
+def markdown_fields() -> str:
+    """The table of fields in docs/configuration.md."""
+    rows = ["| field | flag | environment | default | meaning |", "|---|---|---|---|---|"]
+    for field, info in FIELDS.items():
+        default = f"`{default_text(field)}`" if default_text(field) else "required" if info.is_required() else ""
+        flag = option_name(field)
+        if field_kind(field) is FieldKind.SWITCH:
+            flag += f"`, `{flag.replace('--', '--no-', 1)}"
+        rows.append(f"| `{field}` | `{flag}` | `{variable_name(field)}` | {default} | {meaning(field)} |")
+    return "\n".join(rows) + "\n"
+
+
+def markdown_connect_names() -> str:
+    """The table of Connect's names in docs/configuration.md."""
+    rows = ["| Connect's name | here | note |", "|---|---|---|"]
+    rows += [f"| `{name}` | `archive` | the bucket of `s3://bucket/prefix` |" for name in BUCKETS]
+    rows += [f"| `{name}` | `archive` | the prefix of `s3://bucket/prefix` |" for name in PREFIXES]
+    rows += [f"| `{name}` | `{alias.field}` | {alias.note} |" for name, alias in ALIASES.items()]
+    rows += [f"| `{name}` | not used | {note} |" for name, note in NOT_USED.items()]
+    rows += [f"| `{name}` | refused | {reason} |" for name, reason in REFUSED.items()]
+    return "\n".join(rows) + "\n"
+
+
+def markdown_reserved() -> str:
+    """The table of librdkafka's settings that may not be set, in docs/configuration.md."""
+    rows = ["| setting | why |", "|---|---|"]
+    rows += [f"| `{name}` | {reason} |" for name, reason in KAFKA_RESERVED.items()]
+    return "\n".join(rows) + "\n"

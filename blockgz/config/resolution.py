@@ -10,18 +10,14 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from blockgz.config.files import read_config_file
-from blockgz.config.kinds import FIELDS, wanted
+from blockgz.config.files import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings, read_config_file
+from blockgz.config.kinds import FIELDS, option_name, variable_name, wanted
 from blockgz.config.model import KAFKA_RESERVED, RunConfig
-from blockgz.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz.errors import UnresolvedReference, UsageError, joined
 from blockgz.kafka.secrets import is_secret, refuse_code
 from blockgz.references import check_references, has_reference, naming, resolve_references
 from blockgz.store.s3_settings import REFERENCES
 from index_format.errors import MASK, BlockgzError, masked_urls
-
-FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
-"""How a user names a field on the command line, where it is not `--` and the field's name."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +79,6 @@ def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
         raise failure from (None if masked else error)
     origins = {name: setting.origin for name, setting in settings.items()}
     return Resolved(config.masking(masked), origins, masked)
-
-
-def option_name(field: str) -> str:
-    """How the command line calls a field."""
-    return FLAGS.get(field) or "--" + field.replace("_", "-")
-
-
-def variable_name(field: str) -> str:
-    """The environment variable of a field."""
-    special = {"bootstrap_servers": "BOOTSTRAP_SERVER", "kafka": "KAFKA_PROPERTIES"}
-    return "BLOCKGZ_" + special.get(field, field.upper())
 
 
 def _is_masked(name: str, value: Any) -> bool:

@@ -16,7 +16,7 @@ import click
 from blockgz.store.s3_settings import S3Settings
 
 if TYPE_CHECKING:
-    from blockgz.config.origins import Settings
+    from blockgz.config.files import Settings
 
 CONFIG = "config"
 """The parameter of -C."""

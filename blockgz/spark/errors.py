@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from pyspark.errors import PySparkException
 
-from blockgz.errors import UsageError, exit_code
+from blockgz.errors import UsageError, camel_case, exit_code
 from index_format.errors import BlockgzError
 
 PREFIX = "blockgz failure: "
@@ -97,9 +97,7 @@ def in_options(text: str) -> str:
 
 
 def _option(match: re.Match[str]) -> str:
-    first, *rest = match[1].split("-")
-    name = first + "".join(word.capitalize() for word in rest)
-    return {"archive": "path"}.get(name, name)
+    return "path" if match[1] == "archive" else camel_case(match[1])
 
 
 def _hide_traceback() -> None:

@@ -80,7 +80,7 @@ async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader
     options = client_options(s3, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS)
     config = AioConfig(**options)
     with setup_errors(s3):
-        session = open_session(AioSession, s3, _Role(s3) if s3.role_arn is not None else None)
+        session = open_session(AioSession, s3, _AsyncRole(s3) if s3.role_arn is not None else None)
         client = await session.create_client(
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         ).__aenter__()
@@ -90,7 +90,7 @@ async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader
         await client.close()
 
 
-class _Role:
+class _AsyncRole:
     """Credentials of the role that is to be assumed, as aiobotocore's session asks for them."""
 
     def __init__(self, s3: S3Settings) -> None:

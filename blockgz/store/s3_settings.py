@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from blockgz.errors import UsageError
@@ -78,10 +78,8 @@ class S3Settings:
         for name, value in given.items():
             if value is not None:
                 check_setting(name, value)
-        for conflict in conflicts(given):
-            raise UsageError(
-                f"{' and '.join(conflict.names)} cannot be combined", why=conflict.reason, remedy=conflict.remedy
-            )
+        for names, reason, remedy in conflicts(given):
+            raise UsageError(f"{' and '.join(names)} cannot be combined", why=reason, remedy=remedy)
 
     @property
     def of_objects(self) -> dict[str, Any]:
@@ -106,60 +104,35 @@ class S3Settings:
         return {} if self.storage_class is None else {"StorageClass": self.storage_class}
 
 
-class Conflict(NamedTuple):
-    """Settings that cannot be combined."""
-
-    names: tuple[str, ...]
-    reason: str
-    remedy: str
-
-
 def check_setting(name: str, value: str) -> None:
     """Raises UsageError for a value that the setting cannot have."""
     if name in CHECKED:
         CHECKED[name](name, value)
 
 
-def conflicts(given: Mapping[str, Any]) -> list[Conflict]:
-    """What is wrong with settings that are right one by one."""
+def conflicts(given: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str, str]]:
+    """Return settings that cannot be combined, with the reason and the remedy."""
     sse, key = given["sse"] or "", given["customer_key"]
     one, other = given["access_key_id"], given["secret_access_key"]
+    needs_kms = given["kms_key_id"] and not sse.startswith("aws:kms")
+    needs_role = given["external_id"] and not given["role_arn"]
     is_seen = key and _ELSEWHERE_IN_CLEAR.match(given["endpoint_url"] or "")
+    why_seen = "the key itself goes to S3 with every request, and http:// does not encrypt it"
     rules = (
-        (
-            given["kms_key_id"] and not sse.startswith("aws:kms"),
-            Conflict(("sse", "kms_key_id"), "only KMS keys have an id", "set sse to aws:kms"),
-        ),
-        (
-            key and sse,
-            Conflict(("sse", "customer_key"), "an object has one kind of encryption", "remove one of them"),
-        ),
-        (
-            given["external_id"] and not given["role_arn"],
-            Conflict(("role_arn", "external_id"), "an external id is sent when a role is assumed", "set role_arn too"),
-        ),
-        (
-            bool(one) != bool(other),
-            Conflict(("access_key_id", "secret_access_key"), "a key has an id and a secret", "set both"),
-        ),
+        (needs_kms, ("sse", "kms_key_id"), "only KMS keys have an id", "set sse to aws:kms"),
+        (key and sse, ("sse", "customer_key"), "an object has one kind of encryption", "remove one of them"),
+        (needs_role, ("role_arn", "external_id"), "an external id is sent when a role is assumed", "set role_arn too"),
+        (bool(one) != bool(other), CREDENTIALS[:2], "a key has an id and a secret", "set both"),
         (
             given["session_token"] and not one,
-            Conflict(("access_key_id", "session_token"), "it is the token of a key", "set access_key_id too"),
+            ("access_key_id", "session_token"),
+            "it is the token of a key",
+            "set access_key_id too",
         ),
-        (
-            one and given["profile"],
-            Conflict(("profile", "access_key_id"), "both are credentials", "remove one of them"),
-        ),
-        (
-            is_seen,
-            Conflict(
-                ("endpoint_url", "customer_key"),
-                "the key itself goes to S3 with every request, and http:// does not encrypt it",
-                "use an https:// endpoint",
-            ),
-        ),
+        (one and given["profile"], ("profile", "access_key_id"), "both are credentials", "remove one of them"),
+        (is_seen, ("endpoint_url", "customer_key"), why_seen, "use an https:// endpoint"),
     )
-    return [conflict for is_wrong, conflict in rules if is_wrong]
+    return [(names, reason, remedy) for is_wrong, names, reason, remedy in rules if is_wrong]
 
 
 def parse_tags(text: str) -> dict[str, str]:

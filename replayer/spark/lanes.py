@@ -99,13 +99,13 @@ def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str],
 def untransactional_sink(lane: SourceLane, target: LaneTarget) -> Iterator[RecordSink]:
     """The same without transactions; the position is in the cluster still, where every machine sees it."""
     with closing(CommittedPositions(target.properties, lane.job, decode_position)) as positions:
-        store = _LaneStore(positions, lane.number)
+        store = _OneLaneStore(positions, lane.number)
         router = OfSource(target.router, lane.source)
         yield KafkaSink(target.properties, lane.job.target, store, target.max_message_bytes, router)
 
 
 @dataclass(frozen=True)
-class _LaneStore:
+class _OneLaneStore:
     """A PositionStore of one lane."""
 
     positions: CommittedPositions[LanePosition]

@@ -6,19 +6,19 @@ from blockgz.program.main import Place, Program, closing
 
 COMMANDS = {
     "load": Place(
-        "replayer.cli.spark.write_commands:load",
+        "replayer.cli.spark.export:load",
         "Load records into a table of Spark's catalog, with the columns of `spark export`.",
     ),
     "export": Place(
-        "replayer.cli.spark.write_commands:export",
+        "replayer.cli.spark.export:export",
         "Write records to files in a common format.",
     ),
     "verify": Place(
-        "replayer.cli.spark.verify_command:command",
+        "replayer.cli.spark.verify:command",
         "Check all data of an archive, as `replayer verify --deep` does, in the tasks of a Spark job.",
     ),
     "replay": Place(
-        "replayer.cli.spark.replay_command:command",
+        "replayer.cli.spark.replay:command",
         "Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.",
     ),
 }

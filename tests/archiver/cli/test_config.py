@@ -12,9 +12,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from blockgz.config.kinds import FIELDS
+from blockgz.config.kinds import FIELDS, yaml_template
 from blockgz.config.model import RunConfig
-from blockgz.config.template import yaml_template
 from blockgz.kafka.settings import client_settings, make_client
 from blockgz.program.command import NEVER_FROM_ENVIRONMENT
 from index_format.errors import MASK

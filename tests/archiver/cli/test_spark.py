@@ -11,7 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 from archiver.cli import main
 from archiver.spark import job
 from archiver.spark.job import JobResult
-from blockgz.config.connect_names import SPARK_NAMES
+from blockgz.config.kinds import SPARK_NAMES
 
 ARGUMENTS = ["spark", "orders", "-b", "localhost:9", "-a", "./archive", "--checkpoint", "./checkpoint"]
 

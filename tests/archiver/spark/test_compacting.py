@@ -12,7 +12,7 @@ from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCo
 from archiver.maintain.planned import name_of
 from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome
-from archiver.spark.compacting import CompactionTask
+from archiver.spark.job import CompactionTask
 from benchmarks.compact import command, small_chunks
 from blockgz.spark.errors import TaskFailed
 from blockgz.store.opening import open_existing_store

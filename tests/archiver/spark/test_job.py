@@ -12,16 +12,15 @@ from pyspark.errors import PySparkException
 
 from archiver.commit.batch import Reading
 from archiver.errors import Diverged, GapRefused
-from archiver.spark import errors, job
-from archiver.spark.errors import BatchRefused
-from archiver.spark.job import Identities, Job, run_job, source_options
+from archiver.spark import job
+from archiver.spark.job import Identities, SparkJob, run_job, source_options
 from archiver.spark.read_ranges import ask_ranges
-from archiver.spark.rows import SourcePartition
+from archiver.spark.rows import BatchRefused, RowPartition
 from blockgz.spark.errors import SparkFailed
 
 
-def job_of(*topics: str, fails_on_gap: bool = False, once: bool = False) -> Job:
-    return Job(
+def job_of(*topics: str, fails_on_gap: bool = False, once: bool = False) -> SparkJob:
+    return SparkJob(
         topics=topics,
         bootstrap_servers="localhost:9",
         kafka={},
@@ -48,9 +47,9 @@ def test_secrets_are_looked_up_for_the_java_client_and_not_repeated(monkeypatch:
     """Spark's Kafka source and the client that asks for identities know no references."""
     monkeypatch.setenv("KAFKA_SECRET", "hunter2-of-spark")
     jaas = 'Login required password="${env:KAFKA_SECRET}";'
-    given: list[Job] = []
+    given: list[SparkJob] = []
 
-    def run(begun: Job, *_: object) -> None:
+    def run(begun: SparkJob, *_: object) -> None:
         given.append(begun)
         raise PySparkException(f"no login with {begun.kafka['sasl.jaas.config']}, with hunter2-of-spark")
 
@@ -95,7 +94,7 @@ def ended_by(monkeypatch: pytest.MonkeyPatch, origin: Throwable, *, fails_on_gap
         raise QueryFailed(origin)
 
     monkeypatch.setattr(job, "_run", run)
-    monkeypatch.setattr(errors, "is_instance_of", lambda _, each, __: each.condition is not None)
+    monkeypatch.setattr(job, "is_instance_of", lambda _, each, __: each.condition is not None)
     with pytest.raises(Exception) as caught:
         run_job(job_of("orders", fails_on_gap=fails_on_gap), threading.Event(), print)
     return caught.value
@@ -155,7 +154,7 @@ class Session:
         monkeypatch.setattr(job, "_started", self._started)
         monkeypatch.setattr(job, "IDENTITIES_SECONDS", 0)
 
-    def _started(self, _: object, job: Job, identities: Identities) -> Query:
+    def _started(self, _: object, job: SparkJob, identities: Identities) -> Query:
         self.sinks.append(job.sink)
         self.answers = ask_ranges(job.sink["readings"], 1) if "readings" in job.sink else {}
         self.told.append(identities)
@@ -179,7 +178,7 @@ def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.
     session.files = {f"offsets/{n}": f'v1\n{{}}\n{{"orders":{{"0":{n + 4}}}}}' for n in range(2)}
     run_job(job_of("~.*orders"), threading.Event(), print)
     address, again = (sink["readings"] for sink in session.sinks)
-    assert (address, session.answers) == (again, {SourcePartition("orders", 0): Reading(4, 5)})
+    assert (address, session.answers) == (again, {RowPartition("orders", 0): Reading(4, 5)})
     with pytest.raises(BatchRefused, match="batch 1 is not committed") as caught:
         ask_ranges(address, 1)
     assert "start the job again" in caught.value.remedy

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from archiver.spark import job
+from archiver.spark.context import IDENTITY_OPTIONS, MISSING_OPTION, ArchiveSinkOptions, parse_options
 from archiver.spark.job import subscription
-from archiver.spark.options import IDENTITY_OPTIONS, MISSING_OPTION, SinkOptions, parse_options
-from blockgz.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
-from blockgz.config.kinds import default_text
+from blockgz.config.kinds import SPARK_DEFAULTS, SPARK_NAMES, default_text
 from blockgz.errors import UsageError
 
 
-def parsed(**options: str) -> SinkOptions:
+def parsed(**options: str) -> ArchiveSinkOptions:
     return parse_options({"path": "./archive", **options})
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from archiver.commit.batch import Reading
 from archiver.spark.read_ranges import initial_offsets, logged_offsets, ranges_read
-from archiver.spark.rows import SourcePartition
+from archiver.spark.rows import RowPartition
 
-ORDERS = SourcePartition("orders", 0)
+ORDERS = RowPartition("orders", 0)
 METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1763756593000, "conf": {"a": "b"}})
 
 
@@ -33,7 +33,7 @@ def test_the_first_batch_reads_from_where_the_source_began() -> None:
 
 def test_partitions_that_came_are_read_from_their_beginning() -> None:
     files = {"offsets/0": logged(orders={"1": 5}), "offsets/1": logged(orders={"1": 5, "0": 4}, new={"0": 2})}
-    assert ranges_read(files.get, 1) == {ORDERS: Reading(0, 4), SourcePartition("new", 0): Reading(0, 2)}
+    assert ranges_read(files.get, 1) == {ORDERS: Reading(0, 4), RowPartition("new", 0): Reading(0, 2)}
 
 
 def test_offsets_that_fall_say_nothing() -> None:
@@ -55,7 +55,7 @@ def test_the_first_batch_without_the_sources_file_says_nothing() -> None:
 
 def test_a_file_that_is_torn_anywhere_says_nothing() -> None:
     whole = logged(orders={"0": 123, "1": 45}, payments={"7": 6})
-    assert logged_offsets(whole) == {ORDERS: 123, SourcePartition("orders", 1): 45, SourcePartition("payments", 7): 6}
+    assert logged_offsets(whole) == {ORDERS: 123, RowPartition("orders", 1): 45, RowPartition("payments", 7): 6}
     assert [end for end in range(len(whole)) if logged_offsets(whole[:end]) is not None] == []
     first = initial(orders={"0": 123})
     assert initial_offsets(first) == {ORDERS: 123}

@@ -15,12 +15,10 @@ from click.testing import CliRunner
 
 from archiver.commit.batch import Reading
 from archiver.errors import Diverged, Fenced, OwnedByAnother
-from archiver.spark import commit
-from archiver.spark.commit import Outcome, commit_all, ordered
-from archiver.spark.context import WriteContext, open_context
-from archiver.spark.errors import BatchRefused, as_write_failed
-from archiver.spark.options import parse_options
-from archiver.spark.rows import SourcePartition, to_rows
+from archiver.spark import sink as commit
+from archiver.spark.context import WriteContext, open_context, parse_options
+from archiver.spark.rows import BatchRefused, RowPartition, to_rows
+from archiver.spark.sink import BatchOutcome, as_write_failed, commit_all, ordered
 from archiver.spark.task import TaskPartition, write_task
 from blockgz.errors import StoreError, UsageError
 from blockgz.errors import exit_code as exit_code_of
@@ -89,9 +87,9 @@ class Sink:
     def commit(
         self,
         *reports: tuple[TaskPartition, ...],
-        readings: Mapping[SourcePartition, Reading] | None = None,
+        readings: Mapping[RowPartition, Reading] | None = None,
         **options: str,
-    ) -> list[Outcome]:
+    ) -> list[BatchOutcome]:
         context = self.context(**options)
         every = [each for report in reports for each in report]
         batches = ordered(every, missing_are_unverified=context.options.missing_are_unverified)
@@ -101,7 +99,7 @@ class Sink:
                 raise outcome.error
         return outcomes
 
-    def write(self, *tasks: Sequence[Placed], **options: str) -> list[Outcome]:
+    def write(self, *tasks: Sequence[Placed], **options: str) -> list[BatchOutcome]:
         return self.commit(*(self.task(rows, **options) for rows in tasks), **options)
 
     def replayer(self, *arguments: str) -> str:
@@ -250,7 +248,7 @@ def test_a_jump_is_recorded_as_unverified(sink: Sink) -> None:
 
 def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
     """Two partitions, of which one has no record in the second batch; a third one has none at all."""
-    first, second, never = (SourcePartition("orders", partition) for partition in range(3))
+    first, second, never = (RowPartition("orders", partition) for partition in range(3))
     context = sink.context()
     report = sink.task(at("orders", 0, records(range(10))) + at("orders", 1, records(range(4))))
     sink.commit(report, readings={first: Reading(0, 11), second: Reading(0, 5), never: Reading(0, 3)})
@@ -271,7 +269,7 @@ def test_a_partition_without_a_record_that_fails_keeps_no_other_from_its_commit(
     report = sink.task(at("orders", 0, records(range(4))))
     with pytest.raises(OwnedByAnother):
         sink.commit(
-            report, readings={SourcePartition("orders", 0): Reading(0, 5), SourcePartition("orders", 1): Reading(4, 5)}
+            report, readings={RowPartition("orders", 0): Reading(0, 5), RowPartition("orders", 1): Reading(4, 5)}
         )
     assert sink.offsets() == list(range(4))
 

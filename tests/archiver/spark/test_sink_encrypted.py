@@ -11,9 +11,9 @@ from blockgz.spark.errors import ReadFailed
 from index_format.errors import KeyMissing
 from index_format.records import Record
 from replayer.cli import main as replayer_main
-from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.source import BatchReader, Task
+from replayer.spark.planning import PartitionRange
+from replayer.spark.source import BatchReader, ReadTask
+from replayer.spark.source_options import SourceOptions, parse_options
 from tests.archiver.spark.test_sink import Sink, at
 from tests.support.archives import records
 from tests.support.encryption import key_line
@@ -38,7 +38,7 @@ def source(sink: Sink, **options: str) -> SourceOptions:
 
 
 def offsets(wanted: SourceOptions) -> list[int]:
-    task = Task(PartitionRange("orders~1", 0, 0, 60))
+    task = ReadTask(PartitionRange("orders~1", 0, 0, 60))
     batches = BatchReader(wanted, ("offset", "value")).read(task)
     return [row["offset"] for batch in batches for row in batch.to_pylist()]
 

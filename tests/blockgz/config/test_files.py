@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.config.connect_names import NOT_USED, REFUSED
-from blockgz.config.files import ConfigFile, read_config_file, settings_of
+from blockgz.config.files import NOT_USED, REFUSED, ConfigFile, read_config_file, settings_of
 from blockgz.documents import DocumentEntry, parse_document
 from blockgz.errors import UsageError
 

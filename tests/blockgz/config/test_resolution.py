@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.config.origins import Origin, OriginKind, Setting, Settings
+from blockgz.config.files import Origin, OriginKind, Setting, Settings
 from blockgz.config.resolution import Resolved, resolve
 from blockgz.errors import UnresolvedReference, UsageError
 from blockgz.references import check_references, has_reference, resolve_references

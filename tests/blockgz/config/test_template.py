@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.config.files import settings_of
-from blockgz.config.origins import Settings
+from blockgz.config.files import Settings, settings_of
+from blockgz.config.kinds import markdown_connect_names, markdown_fields, markdown_reserved
 from blockgz.config.resolution import resolve
-from blockgz.config.template import markdown_connect_names, markdown_fields, markdown_reserved
 from blockgz.documents import parse_document
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark import cloudpickle
 
-from blockgz.spark.shipping import Shipped
+from blockgz.spark.formats import Shipped
 
 WITHOUT_BLOCKGZ = """
 import pickle, sys

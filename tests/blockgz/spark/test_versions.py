@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from blockgz.errors import UsageError
-from blockgz.spark.versions import require_spark
+from blockgz.spark.formats import require_spark
 from tests.support.sampling import slow
 
 AS_IN_SPARK_4_0 = """
@@ -15,7 +15,7 @@ filters = [each.__name__ for each in api.Filter.__subclasses__()]
 for name in ("Filter", *filters, "DataSourceStreamArrowWriter"):
     delattr(api, name)
 sys.modules["pyspark.sql.streaming.datasource"] = None
-import archiver.spark.sink, replayer.spark.formats, replayer.spark.sink.topic_sink, replayer.spark.source.source
+import archiver.spark.sink, replayer.spark, replayer.spark.sink, replayer.spark.source
 """
 
 

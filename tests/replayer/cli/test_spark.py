@@ -23,8 +23,8 @@ from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main
 from replayer.cli.spark import command as group
-from replayer.cli.spark import stage_progress as progress_module
-from replayer.cli.spark.stage_progress import Tasks, stage_progress, tasks_now
+from replayer.cli.spark import options as progress_module
+from replayer.cli.spark.options import stage_progress, tasks_now
 from tests.support.archives import ArchiveWriter, records
 
 
@@ -127,7 +127,7 @@ class TestPlans:
     ) -> None:
         stamps = [5_000 if n < 250 else 1_000 for n in range(600)]
         writer.partition("skewed", 0).commit(records(range(600), timestamps=stamps))
-        monkeypatch.setattr("replayer.cli.spark.writing_job.session", lambda *_, **__: pytest.fail("it began"))
+        monkeypatch.setattr("blockgz.spark.session.session", lambda *_, **__: pytest.fail("it began"))
         for command in (("export", "skewed", "/out", "--format", "csv"), ("load", "skewed", "--table", "t")):
             refused = spark(*command, "--at", "1970-01-01T00:00:03Z", "-a", root)
             assert refused.exit_code == 2, refused.stderr
@@ -252,7 +252,7 @@ class Tracker:
 
 
 def test_progress_adds_up_the_stages_that_run() -> None:
-    assert tasks_now(Tracker()) == Tasks(done=5, running=2, failed=1, total=14)
+    assert tasks_now(Tracker()) == {"done": 5, "running": 2, "failed": 1, "total": 14}
 
 
 def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blockgz.kafka.batch_producer import BatchProducer, batch_producer
+from blockgz.spark import session as session_module
 from replayer.cli import main
-from replayer.cli.spark import replaying_job
 from replayer.kafka.admin import KafkaAdmin
-from replayer.spark.jobs.replaying import LaneOutcome, LaneTask
 from replayer.spark.lanes import LaneStore
+from replayer.spark.replay import LaneOutcome, SourceTask
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 
@@ -47,11 +47,11 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of tasks of the rounds that Spark was given."""
     rounds: list[int] = []
 
-    def parallelize(tasks: list[LaneTask], slices: int) -> SimpleNamespace:
+    def parallelize(tasks: list[SourceTask], slices: int) -> SimpleNamespace:
         assert len(tasks) == slices
         rounds.append(slices)
 
-        def mapped(step: Callable[[LaneTask], LaneOutcome]) -> SimpleNamespace:
+        def mapped(step: Callable[[SourceTask], LaneOutcome]) -> SimpleNamespace:
             return SimpleNamespace(collect=lambda: [step(task) for task in tasks])
 
         return SimpleNamespace(map=mapped)
@@ -63,7 +63,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             sparkContext=SimpleNamespace(parallelize=parallelize),
         )
 
-    monkeypatch.setattr(replaying_job, "session", session)
+    monkeypatch.setattr(session_module, "session", session)
     return rounds
 
 

@@ -37,8 +37,8 @@ from index_format import marker as markers
 from index_format.chunk_index import Gap
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Continues
-from replayer.spark.source import following
-from replayer.spark.source.logs import parts_of
+from replayer.spark import stream
+from replayer.spark.planning import parts_of
 from replayer.verify.report import Depth
 from replayer.verify.verifying import verify_partition
 from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
@@ -548,8 +548,8 @@ def test_a_stream_reads_each_folder_for_its_own_part() -> None:
     async def offsets() -> None:
         archive = Archive(MemoryReader(world.store.bodies()))
         whole = await archive.open_partition("orders", 3)
-        assert following._offsets([(whole, 0)]) == {"orders~1": {"3": 0}, "orders~2": {"3": 10}}
-        assert following._offsets([(whole, 30)]) == {"orders~1": {"3": 10}, "orders~2": {"3": 30}}
+        assert stream._offsets([(whole, 0)]) == {"orders~1": {"3": 0}, "orders~2": {"3": 10}}
+        assert stream._offsets([(whole, 30)]) == {"orders~1": {"3": 10}, "orders~2": {"3": 30}}
         apart = [await archive.open_partition(name, 3) for name in ("orders~1", "orders~2")]
         assert [(part.log, part.start, part.end) for part in parts_of(apart)] == [(0, 0, 10), (0, 10, 50)]
 

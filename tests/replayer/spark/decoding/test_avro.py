@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
 from index_format.records import batch_from_records
-from replayer.spark.decoding import schema_registry as registry_module
-from replayer.spark.decoding.avro import AvroDecoder, arrow_type, avro_decoder, latest_avro, plain
-from replayer.spark.decoding.rows import RowDecoder, TextDecoder
-from replayer.spark.decoding.schema_registry import SchemaRegistry
+from replayer.spark import schema_registry as registry_module
+from replayer.spark.avro import AvroDecoder, arrow_type, avro_decoder, latest_avro, plain
+from replayer.spark.decoding import RowDecoder, TextDecoder
+from replayer.spark.schema_registry import SchemaRegistry
 from tests.support.archives import records
 from tests.support.schema_registry import registry_of, schema_registry
 

@@ -18,8 +18,7 @@ from pyspark.sql.types import (
 )
 
 from blockgz.errors import UsageError
-from replayer.spark.decoding.json_values import JsonDecoder, json_type
-from replayer.spark.decoding.rows import BAD, RowDecoder
+from replayer.spark.decoding import BAD, JsonDecoder, RowDecoder, json_type
 
 ORDER = StructType(
     [

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockgz.errors import NotInArchive, UsageError
-from replayer.spark.decoding.protobuf import ProtobufDecoder, latest_protobuf, message_indexes
-from replayer.spark.decoding.schema_registry import SchemaRegistry
+from replayer.spark.protobuf import ProtobufDecoder, latest_protobuf, message_indexes
+from replayer.spark.schema_registry import SchemaRegistry
 from tests.support.protobuf_values import ANSWERS, FORM, F, answer, field, message, value
 from tests.support.schema_registry import registry_of
 

@@ -21,9 +21,9 @@ from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.routing import FoldPartitions
 from replayer.replay.stages import DropTombstones
-from replayer.spark.jobs import replaying
-from replayer.spark.jobs.replaying import LaneTask, LaneWork, Replay, run_lane, topics_of
+from replayer.spark import replay
 from replayer.spark.lanes import LaneStore, LaneTarget, source_lane
+from replayer.spark.replay import LaneWork, Replay, SourceTask, run_lane, topics_of
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.replays import Crash, FakeSink, Topic
 
@@ -40,7 +40,7 @@ def source(tmp_path: Path) -> PartitionWriter:
 
 
 @pytest.fixture
-def task(source: PartitionWriter, tmp_path: Path) -> LaneTask:
+def task(source: PartitionWriter, tmp_path: Path) -> SourceTask:
     router = FoldPartitions(2)
     work = LaneWork(
         ArchivePlace(LocalAddress(str(tmp_path)), max_block_bytes=1 << 20, old_format=ANCESTORS_FORMAT),
@@ -51,7 +51,7 @@ def task(source: PartitionWriter, tmp_path: Path) -> LaneTask:
         target=LaneTarget({}, router, None),
     )
     position = LanePosition("0" * 16, "0" * 16, 0, {SOURCE: SourceProgress(7, 7, 50)})
-    return LaneTask(work, "orders~1", source_lane(JOB, SOURCE, 2), position)
+    return SourceTask(work, "orders~1", source_lane(JOB, SOURCE, 2), position)
 
 
 def kept(source: PartitionWriter, start: int, end: int) -> list[int]:
@@ -60,7 +60,7 @@ def kept(source: PartitionWriter, start: int, end: int) -> list[int]:
 
 
 def test_killed_at_every_step_and_restarted(
-    task: LaneTask, source: PartitionWriter, monkeypatch: pytest.MonkeyPatch
+    task: SourceTask, source: PartitionWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crash_at = 0
     completed = False
@@ -68,7 +68,7 @@ def test_killed_at_every_step_and_restarted(
         crash_at += 1
         topic = Topic()
         sinks = iter([FakeSink(topic, crash_at=crash_at), FakeSink(topic)])
-        monkeypatch.setattr(replaying, "lane_sink", lambda *_, sinks=sinks, **__: nullcontext(next(sinks)))
+        monkeypatch.setattr(replay, "lane_sink", lambda *_, sinks=sinks, **__: nullcontext(next(sinks)))
         try:
             outcome = run_lane(task)
             completed = True
@@ -81,14 +81,14 @@ def test_killed_at_every_step_and_restarted(
 
 
 def test_an_error_is_an_outcome_that_says_what_went_before(
-    task: LaneTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: SourceTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = sorted(tmp_path.rglob("*.gz"))[1]
     content = bytearray(chunk.read_bytes())
     content[560:570] = bytes(10)  # within one block: across two, each of them is a range that is skipped
     chunk.write_bytes(content)
     topic = Topic()
-    monkeypatch.setattr(replaying, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
+    monkeypatch.setattr(replay, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
     failed = run_lane(task)
     assert isinstance(failed.failure, FormatError)
     assert exit_code_of(failed.failure) == 3
@@ -104,7 +104,7 @@ def test_an_error_is_an_outcome_that_says_what_went_before(
 
 
 def test_a_task_reads_the_folder_that_its_partition_is_in(
-    task: LaneTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: SourceTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sibling is in an older folder: the log of this one was truncated."""
     source.archive.partition("orders", 0).commit(records(range(60)))
@@ -117,10 +117,10 @@ def test_a_task_reads_the_folder_that_its_partition_is_in(
 
     topics = topics_of(asyncio.run(selected()))
     assert topics == {0: "orders~1", SOURCE: "orders~2"}
-    replay = Replay({SOURCE: task.first}, {}, {SOURCE: task.lane}, cast(LaneStore, None), topics, task.work)
+    work = Replay({SOURCE: task.first}, {}, {SOURCE: task.lane}, cast(LaneStore, None), topics, task.work)
     topic = Topic()
-    monkeypatch.setattr(replaying, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
-    (made,) = replay.tasks(replay.before)
+    monkeypatch.setattr(replay, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
+    (made,) = work.tasks(work.before)
     assert run_lane(made).failure is None
     values = {record.offset: record.value for record in [*source.records[:40], *later.records]}
     assert {record.offset: record.value for record in topic.records[1]} == {

@@ -29,16 +29,16 @@ from replayer.replay.stages import (
     parse_header,
     parse_timestamps,
 )
-from replayer.spark.jobs.replaying import (
+from replayer.spark.lanes import LaneTarget, source_lane
+from replayer.spark.replay import (
     ROUNDS_IN_VAIN,
     LaneOutcome,
     LanesResult,
-    LaneTask,
     LaneWork,
     Replay,
+    SourceTask,
     run_rounds,
 )
-from replayer.spark.lanes import LaneTarget, source_lane
 from replayer.transforms.chain import build_chain
 
 JOB = Job("j", "copy", "0" * 16)
@@ -74,10 +74,10 @@ class World:
         self.positions = {**at, **self.positions}
         return self.read()
 
-    def _mapped(self, tasks: list[LaneTask]) -> Callable[[Any], SimpleNamespace]:
+    def _mapped(self, tasks: list[SourceTask]) -> Callable[[Any], SimpleNamespace]:
         return lambda _: SimpleNamespace(collect=lambda: self._run(tasks))
 
-    def _run(self, tasks: list[LaneTask]) -> list[LaneOutcome]:
+    def _run(self, tasks: list[SourceTask]) -> list[LaneOutcome]:
         self.rounds.append([task.lane.source for task in tasks])
         outcomes = []
         for task in pickle.loads(pickle.dumps(tasks)):
@@ -188,8 +188,8 @@ def test_a_task_travels_with_all_that_a_replay_can_be_asked_for() -> None:
     for router in routers:
         pipeline = Pipeline(stages, router)
         work = replace(WORK, pipeline=pipeline, record_filter=RecordFilter(1, 2, conditions))
-        task = LaneTask(work, "orders~1", source_lane(JOB, 5, 2), first(5))
-        again: LaneTask = pickle.loads(pickle.dumps(task))
+        task = SourceTask(work, "orders~1", source_lane(JOB, 5, 2), first(5))
+        again: SourceTask = pickle.loads(pickle.dumps(task))
         assert again.work.pipeline.fingerprint == pipeline.fingerprint
         assert str(again.work.record_filter) == str(work.record_filter)
         assert (again.lane, again.first) == (task.lane, task.first)

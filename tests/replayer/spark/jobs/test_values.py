@@ -6,9 +6,8 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from blockgz.errors import NotInArchive, UsageError
-from replayer.cli.spark.job_options import _schema_text
-from replayer.spark.jobs.values import ValueOptions, json_schema, row_decoder
-from replayer.spark.jobs.writing import check_parts
+from replayer.cli.spark.options import _schema_text
+from replayer.spark.export import ValueOptions, check_parts, json_schema, row_decoder
 from tests.support.protobuf_values import ANSWERS
 from tests.support.schema_registry import registry_of, schema_registry
 

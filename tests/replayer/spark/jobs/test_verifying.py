@@ -6,7 +6,8 @@ import os
 import pickle
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,16 @@ from blockgz.archive.place import ArchivePlace, opened
 from blockgz.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
 from replayer.cli import main
-from replayer.spark.jobs.verifying import (
-    NOTHING_MORE,
+from replayer.spark.verify import (
     TASK_CHUNKS,
-    Check,
-    Demands,
     VerificationPlan,
     _grouped,
+    check_slice,
     planned,
     reported,
 )
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
-from replayer.verify.earlier import compare_with, parse_report
+from replayer.verify.earlier import EarlierReport, compare_with, parse_report
 from replayer.verify.report import ArchiveReport, Depth, verification_document
 from replayer.verify.verifying import survey, verify_partition
 from tests.support.archives import ArchiveWriter, records
@@ -45,13 +44,19 @@ def stored(root: Path, objects: Mapping[str, bytes]) -> ArchivePlace:
     return ArchivePlace(LocalAddress(str(root)))
 
 
-async def alone(archive: Archive, depth: Depth, choice: ChunkChoice, demands: Demands) -> ArchiveReport:
-    identity, places, report = await survey(archive, [], demands.expected)
+async def alone(
+    archive: Archive,
+    depth: Depth,
+    choice: ChunkChoice,
+    expected: Sequence[str] = (),
+    earlier: EarlierReport | None = None,
+) -> ArchiveReport:
+    identity, places, report = await survey(archive, [], expected)
     for place in places:
         found = await verify_partition(archive, *place, depth, lambda *_: None, choice=choice, identity=identity)
         report.partitions.append(found)
-    if demands.earlier is not None:
-        report.since_report = await compare_with(archive, identity.archive_id, demands.earlier, [])
+    if earlier is not None:
+        report.since_report = await compare_with(archive, identity.archive_id, earlier, [])
     return report
 
 
@@ -59,7 +64,7 @@ def spread(plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> Archive
     """Every slice by a task of its own, which gets and gives no more than bytes."""
     found = {}
     for each in plan.slices:
-        check, task = pickle.loads(pickle.dumps((Check(place, depth), each)))
+        check, task = pickle.loads(pickle.dumps((partial(check_slice, place, depth), each)))
         home, number, findings = check(task)
         found[home, number] = msgspec.json.decode(findings, type=ChunkFindings)
     return reported(plan, found)
@@ -68,8 +73,8 @@ def spread(plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> Archive
 def both(place: ArchivePlace, depth: Depth, choice: ChunkChoice, **how: Any) -> tuple[Any, Any, int]:
     async def read() -> tuple[VerificationPlan, ArchiveReport]:
         async with opened(place) as archive:
-            demands = how.get("demands", NOTHING_MORE)
-            return await planned(place, [], choice, **how), await alone(archive, depth, choice, demands)
+            demands = {name: how[name] for name in ("expected", "earlier") if name in how}
+            return await planned(place, [], choice, **how), await alone(archive, depth, choice, **demands)
 
     plan, theirs = asyncio.run(read())
     ours = spread(plan, place, depth)
@@ -125,8 +130,8 @@ def test_an_earlier_report_and_expected_topics_are_demanded(tmp_path: Path) -> N
     assert CliRunner().invoke(main, ["verify", "--report", str(report), "-a", str(tmp_path)]).exit_code == 0
     earlier = parse_report(report.read_bytes(), "report.json")
 
-    demands = Demands(("users", "bills"), earlier)
-    ours, theirs, _ = both(place, Depth.BLOCKS, EVERY_CHUNK, task_bytes=1, digests=False, demands=demands)
+    demands: dict[str, Any] = {"expected": ("users", "bills"), "earlier": earlier}
+    ours, theirs, _ = both(place, Depth.BLOCKS, EVERY_CHUNK, task_bytes=1, digests=False, **demands)
     assert ours == theirs
     since = ours["since_report"]
     assert (ours["unmet"], since["partitions"], since["differences"]) == (["bills"], 3, [])
@@ -135,11 +140,11 @@ def test_an_earlier_report_and_expected_topics_are_demanded(tmp_path: Path) -> N
     for chunk in (tmp_path / users.keys.home).glob("0*"):
         chunk.unlink()
     shutil.rmtree((tmp_path / ArchiveWriter(tmp_path).partition("orders-eu", 0).keys.home).parent)
-    demands = Demands((), earlier)
-    ours, theirs, _ = both(place, Depth.BLOCKS, EVERY_CHUNK, task_bytes=1, digests=False, demands=demands)
+    demands = {"earlier": earlier}
+    ours, theirs, _ = both(place, Depth.BLOCKS, EVERY_CHUNK, task_bytes=1, digests=False, **demands)
     assert ours == theirs
     assert [each["topic"] for each in ours["since_report"]["differences"]] == ["orders-eu", "users"]
-    plan = asyncio.run(planned(place, ["o*"], EVERY_CHUNK, 1, digests=False, demands=demands))
+    plan = asyncio.run(planned(place, ["o*"], EVERY_CHUNK, 1, digests=False, **demands))
     found = spread(plan, place, Depth.BLOCKS).since_report
     assert found is not None
     assert [each.topic for each in found.differences] == ["orders-eu"]

@@ -2,12 +2,12 @@ import pytest
 
 from blockgz.errors import UsageError
 from replayer.replay.routing import RoutingRequest
-from replayer.spark.sink.options import SinkOptions, parse_sink_options
+from replayer.spark.sink_target import TopicSinkOptions, parse_sink_options
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092"}
 
 
-def parsed(**options: str) -> SinkOptions:
+def parsed(**options: str) -> TopicSinkOptions:
     return parse_sink_options(LEAST | options)
 
 

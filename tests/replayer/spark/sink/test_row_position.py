@@ -4,11 +4,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from blockgz.archive.positions import OffsetRange
 from replayer.errors import ReplayRefused
 from replayer.replay.ledger import MAX_METADATA_BYTES
-from replayer.spark.sink.row_position import MAX_RANGES, Range, RowLedger, RowPosition, Writer, decode_row_position
+from replayer.spark.row_position import MAX_RANGES, RowLedger, RowPosition, TaskRun, decode_row_position
 
-POSITION = RowPosition("orders", Writer("run:3", 2), 17, (Range(0, 5), Range(9, 12)), Range(20, 40), 11)
+POSITION = RowPosition(
+    "orders", TaskRun("run:3", 2), 17, (OffsetRange(0, 5), OffsetRange(9, 12)), OffsetRange(20, 40), 11
+)
 
 
 class Lane:
@@ -22,7 +25,7 @@ class Lane:
     def run(self, *batches: list[int], task: int = 0, dies: bool = False, same_run: bool = False) -> None:
         """One task, which commits after every batch; one that dies comes no further than them."""
         self.runs += not same_run
-        ledger = RowLedger(self.position, "orders", 0, Writer(f"run-{self.runs}", task))
+        ledger = RowLedger(self.position, "orders", 0, TaskRun(f"run-{self.runs}", task))
         for batch in batches:
             self._commit(ledger, batch[ledger.accept(np.array(batch, np.int64)) :])
         if not dies:
@@ -65,9 +68,9 @@ def test_what_this_program_did_not_write_is_refused(text: str) -> None:
 
 def test_the_longest_position_fits_into_what_kafka_stores() -> None:
     large = 2**63 - 1
-    ranges = tuple(Range(large - 1, large) for _ in range(MAX_RANGES))
-    writer = Writer("f" * 32 + ":99999999", 10**6)
-    longest = RowPosition("t" * 249, writer, large, ranges, Range(large - 1, large), large)
+    ranges = tuple(OffsetRange(large - 1, large) for _ in range(MAX_RANGES))
+    writer = TaskRun("f" * 32 + ":99999999", 10**6)
+    longest = RowPosition("t" * 249, writer, large, ranges, OffsetRange(large - 1, large), large)
     assert len(longest.encoded()) < MAX_METADATA_BYTES
 
 
@@ -76,7 +79,7 @@ def test_a_repeated_run_writes_nothing(lane: Lane) -> None:
     lane.run([3], [4, 7, 8])
     assert lane.target == [3, 4, 7, 8]
     assert lane.position is not None
-    assert lane.position.writer == Writer("run-2", 0), "the second run has claimed the lane"
+    assert lane.position.writer == TaskRun("run-2", 0), "the second run has claimed the lane"
 
 
 def test_a_task_that_died_is_gone_on_with(lane: Lane) -> None:
@@ -158,17 +161,17 @@ def test_rows_out_of_order(lane: Lane, batches: tuple[list[int], ...]) -> None:
 
 def test_rows_of_another_topic() -> None:
     with pytest.raises(ReplayRefused, match="records of orders, not of payments"):
-        RowLedger(POSITION, "payments", 0, Writer("new", 0))
+        RowLedger(POSITION, "payments", 0, TaskRun("new", 0))
 
 
 def test_nothing_to_write_is_nothing_to_commit() -> None:
-    ledger = RowLedger(None, "orders", 0, Writer("run", 0))
+    ledger = RowLedger(None, "orders", 0, TaskRun("run", 0))
     assert ledger.accept(np.array([], np.int64)) == 0
     ledger.finish()
     assert ledger.position() is None
     again = RowLedger(POSITION, "orders", 0, POSITION.writer)
     assert again.position() is None
-    assert RowLedger(POSITION, "orders", 0, Writer("new", 7)).position() == replace(POSITION, writer=Writer("new", 7))
+    assert RowLedger(POSITION, "orders", 0, TaskRun("new", 7)).position() == replace(POSITION, writer=TaskRun("new", 7))
 
 
 def test_any_deaths_and_batches_leave_every_row_once_and_in_order() -> None:

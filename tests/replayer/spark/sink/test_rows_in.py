@@ -9,7 +9,7 @@ from blockgz.archive.rows import to_rows
 from blockgz.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
-from replayer.spark.sink.rows_in import Columns, Part, RowReader, check_columns
+from replayer.spark.sink_target import Columns, RowPart, RowReader, check_columns
 
 SOURCE = {
     "key": "binary",
@@ -29,7 +29,7 @@ RECORDS = [
 ]
 
 
-def parts(batch: pa.RecordBatch, types: Mapping[str, str] = SOURCE, *, headers: bool = True) -> list[Part]:
+def parts(batch: pa.RecordBatch, types: Mapping[str, str] = SOURCE, *, headers: bool = True) -> list[RowPart]:
     return list(RowReader(check_columns(types), headers=headers, clock=lambda: NOW).parts(batch))
 
 

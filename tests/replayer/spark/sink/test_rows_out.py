@@ -13,13 +13,19 @@ from index_format.records import Record, batch_from_records
 from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
 from replayer.replay.pipeline import Router, ScannedBatch
-from replayer.spark import lanes
-from replayer.spark.sink import rows_out
-from replayer.spark.sink.options import SinkOptions, parse_sink_options
-from replayer.spark.sink.row_position import RowPosition, Writer
-from replayer.spark.sink.rows_in import Columns, check_columns
-from replayer.spark.sink.rows_out import LANES_AT_ONCE, WriteWork, write_rows
-from replayer.spark.sink.target_check import find_target, opened_admin, refuse_foreign_records, refuse_other_key
+from replayer.spark import lanes, sink
+from replayer.spark.row_position import RowPosition, TaskRun
+from replayer.spark.sink import LANES_AT_ONCE, WriteWork, write_rows
+from replayer.spark.sink_target import (
+    Columns,
+    TopicSinkOptions,
+    check_columns,
+    find_target,
+    opened_admin,
+    parse_sink_options,
+    refuse_foreign_records,
+    refuse_other_key,
+)
 
 SOURCE = {
     "key": "binary",
@@ -134,14 +140,14 @@ class Positions:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
-    monkeypatch.setattr(rows_out, "opened_admin", lambda _: cluster)
+    monkeypatch.setattr(sink, "opened_admin", lambda _: cluster)
     monkeypatch.setattr(lanes, "CommittedPositions", lambda *_: Positions())
     monkeypatch.setattr(lanes, "TransactionalSink", lambda _, job, *rest: Transactions(cluster, job, rest[-1]))
-    monkeypatch.setattr(rows_out, "KafkaSink", lambda _, topic, *__: Plain(cluster, topic))
+    monkeypatch.setattr(sink, "KafkaSink", lambda _, topic, *__: Plain(cluster, topic))
     return cluster
 
 
-def options(**more: str) -> SinkOptions:
+def options(**more: str) -> TopicSinkOptions:
     return parse_sink_options({"kafka.bootstrap.servers": "x", "topic": "copy", **more})
 
 
@@ -153,7 +159,10 @@ def rows(offsets: Iterable[int], partition: int = 0, topic: str = "orders", time
     return to_rows(batch_from_records(records), topic, partition, headers=True)
 
 
-def written(cluster: Cluster, *batches: pa.RecordBatch, given: SinkOptions, writer: Writer = Writer("run", 0)) -> int:  # noqa: B008
+FIRST_RUN = TaskRun("run", 0)
+
+
+def written(cluster: Cluster, *batches: pa.RecordBatch, given: TopicSinkOptions, writer: TaskRun = FIRST_RUN) -> int:
     name = given.topic
     target = find_target(given, COLUMNS, name, cluster) if name else None  # type: ignore[arg-type]
     return write_rows(iter(batches), WriteWork(given, COLUMNS, target), writer)
@@ -168,7 +177,7 @@ def test_rows_go_to_their_partitions_and_again_when_they_are_written_again(clust
 def test_transactional_rows_are_written_once(cluster: Cluster) -> None:
     given = options(**EXACTLY_ONCE)
     assert written(cluster, rows([1, 2]), rows([1], 2), rows([4]), given=given) == 4
-    assert written(cluster, rows([1, 2, 4, 5]), rows([1, 3], 2), given=given, writer=Writer("again", 1)) == 2
+    assert written(cluster, rows([1, 2, 4, 5]), rows([1, 3], 2), given=given, writer=TaskRun("again", 1)) == 2
     assert cluster.records == {("copy", 0): [1, 2, 4, 5], ("copy", 2): [1, 3]}
     assert set(cluster.positions) == {("blockgz-j", 0), ("blockgz-j.2", 0)}
     assert cluster.producers == 0
@@ -188,7 +197,7 @@ class TestIncarnations:
         given = options(**EXACTLY_ONCE, **more)
         refuse_other_key(given, self.COLUMNS, cluster)  # type: ignore[arg-type]
         target = find_target(given, self.COLUMNS, "copy", cluster)  # type: ignore[arg-type]
-        return write_rows(iter(batches), WriteWork(given, self.COLUMNS, target), Writer(run, 0))
+        return write_rows(iter(batches), WriteWork(given, self.COLUMNS, target), TaskRun(run, 0))
 
     def test_each_has_positions_of_its_own(self, cluster: Cluster) -> None:
         batches = [of_incarnation(1, range(10)), of_incarnation(2, range(7)), of_incarnation(2, range(4), 2)]
@@ -269,7 +278,7 @@ def test_more_source_partitions_than_producers_at_a_time(cluster: Cluster) -> No
 
     given = options(**EXACTLY_ONCE, partitions="3")
     target = find_target(given, COLUMNS, "copy", cluster)  # type: ignore[arg-type]
-    assert write_rows(arriving(), WriteWork(given, COLUMNS, target), Writer("run", 0)) == 2 * len(numbers)
+    assert write_rows(arriving(), WriteWork(given, COLUMNS, target), TaskRun("run", 0)) == 2 * len(numbers)
     assert sum(map(len, cluster.records.values())) == 2 * len(numbers)
     assert most <= LANES_AT_ONCE
 
@@ -289,7 +298,7 @@ def test_two_topics_in_one_task(cluster: Cluster) -> None:
 
 
 def test_transactions_end_by_size_and_while_no_rows_come(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_out, "CADENCE", rows_out.CADENCE._replace(records=5, seconds=0.05))
+    monkeypatch.setattr(sink, "CADENCE", sink.CADENCE._replace(records=5, seconds=0.05))
     seen: list[int] = []
 
     def arriving() -> Iterator[pa.RecordBatch]:
@@ -301,7 +310,7 @@ def test_transactions_end_by_size_and_while_no_rows_come(cluster: Cluster, monke
 
     given = options(**EXACTLY_ONCE)
     target = find_target(given, COLUMNS, "copy", cluster)  # type: ignore[arg-type]
-    write_rows(arriving(), WriteWork(given, COLUMNS, target), Writer("run", 0))
+    write_rows(arriving(), WriteWork(given, COLUMNS, target), TaskRun("run", 0))
     assert seen == [2]
     assert cluster.records == {("copy", 0): [0, 1, 2, 3, 4, 7]}
 
@@ -314,7 +323,7 @@ def test_what_the_rows_iterator_raises_goes_through(cluster: Cluster) -> None:
     given = options(**EXACTLY_ONCE)
     target = find_target(given, COLUMNS, "copy", cluster)  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
-        write_rows(arriving(), WriteWork(given, COLUMNS, target), Writer("run", 0))
+        write_rows(arriving(), WriteWork(given, COLUMNS, target), TaskRun("run", 0))
     assert (cluster.records, cluster.producers) == ({}, 0)
 
 
@@ -407,5 +416,5 @@ def test_without_a_column_partition_keys_decide(cluster: Cluster) -> None:
     target = find_target(options(), columns, "copy", cluster)  # type: ignore[arg-type]
     assert target.router.fingerprint == "murmur2 modulo 3"
     only = pa.record_batch({"value": pa.array([b"v"] * 6)})
-    assert write_rows(iter([only]), WriteWork(options(), columns, target), Writer("run", 1)) == 6
+    assert write_rows(iter([only]), WriteWork(options(), columns, target), TaskRun("run", 1)) == 6
     assert {place: len(found) for place, found in cluster.records.items()} == {("copy", n): 2 for n in range(3)}

@@ -4,9 +4,8 @@ from pyspark.sql.types import StructType
 
 from blockgz.errors import UsageError
 from blockgz.spark.errors import WriteFailed
-from replayer.spark.sink.options import parse_sink_options
-from replayer.spark.sink.rows_in import check_columns
-from replayer.spark.sink.topic_sink import BatchWriter, batch_writer, refuse_unfit
+from replayer.spark.sink import TopicBatchWriter, batch_writer, refuse_unfit
+from replayer.spark.sink_target import check_columns, parse_sink_options
 
 LEAST = {"kafka.bootstrap.servers": "localhost:1"}
 TYPES = {
@@ -88,7 +87,7 @@ def test_a_topic_is_not_overwritten_and_the_error_is_one_text() -> None:
 
 
 def test_every_write_is_a_run_of_its_own_and_travels_to_the_tasks() -> None:
-    writer = BatchWriter(None)  # type: ignore[arg-type]
+    writer = TopicBatchWriter(None)  # type: ignore[arg-type]
     again = cloudpickle.loads(cloudpickle.dumps(writer))
     assert vars(again) == vars(writer)
-    assert vars(BatchWriter(None)) != vars(writer)  # type: ignore[arg-type]
+    assert vars(TopicBatchWriter(None)) != vars(writer)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from blockgz.archive.positions import Earliest
 from blockgz.errors import UsageError
 from blockgz.spark.errors import ReadFailed
 from index_format.records import Record
-from replayer.spark.source.options import parse_options
-from replayer.spark.source.source import batch_reader, schema_of
+from replayer.spark.source import batch_reader, schema_of
+from replayer.spark.source_options import parse_options
 from tests.support.archives import ArchiveWriter, records
 from tests.support.schema_registry import schema_registry
 

@@ -14,11 +14,10 @@ from blockgz.archive.positions import Earliest, Latest
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import PassingReader
 from index_format.marker import Continues
-from replayer.spark.source import following
-from replayer.spark.source.following import Offsets
-from replayer.spark.source.logs import LISTED_SECONDS, Listing
-from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import PartitionRange
+from replayer.spark import stream
+from replayer.spark.planning import LISTED_SECONDS, Listing, PartitionRange
+from replayer.spark.source_options import SourceOptions, parse_options
+from replayer.spark.stream import Offsets
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 
@@ -29,7 +28,7 @@ def options(path: Path, **given: str) -> SourceOptions:
 def ended(start: Offsets, wanted: SourceOptions, most: int | None = None, last: Offsets | None = None) -> Offsets:
     """Where the next batch ends."""
     listing = Listing(wanted.subscription)
-    return asyncio.run(following.next_end(start, last, most, wanted, listing)).next
+    return asyncio.run(stream.next_end(start, last, most, wanted, listing)).next
 
 
 def drained(start: Offsets, wanted: SourceOptions, most: int | None = None) -> list[Offsets]:
@@ -60,7 +59,7 @@ def test_a_stream_continues_through_a_topic_created_again(tmp_path: Path) -> Non
     writer = ArchiveWriter(tmp_path)
     writer.partition("orders", 0).commit(records(range(10)))
     wanted = options(tmp_path)
-    start = asyncio.run(following.initial(wanted))
+    start = asyncio.run(stream.initial(wanted))
     assert start == {"orders~1": {"0": 0}}
     first = ended(start, wanted, 4)
     assert first == {"orders~1": {"0": 4}}
@@ -68,7 +67,7 @@ def test_a_stream_continues_through_a_topic_created_again(tmp_path: Path) -> Non
     second, third = drained(first, wanted)
     assert second == {"orders~1": {"0": 10}}, "a batch reads one log of a topic"
     assert third == {"orders~1": {"0": 10}, "orders~2": {"0": 3}}
-    assert asyncio.run(following.tasks_between(second, third, wanted)) == [PartitionRange("orders~2", 0, 0, 3)]
+    assert asyncio.run(stream.tasks_between(second, third, wanted)) == [PartitionRange("orders~2", 0, 0, 3)]
 
 
 @pytest.mark.parametrize("most", [None, 3, 7])
@@ -80,7 +79,7 @@ def test_a_new_query_from_the_earliest_reads_the_logs_one_after_the_other(tmp_pa
         named(old, "orders~2")
         writer.partition("orders", partition, incarnation=2).commit(records(range(6)))
     wanted = options(tmp_path)
-    start = asyncio.run(following.initial(wanted))
+    start = asyncio.run(stream.initial(wanted))
     assert start == {"orders~1": {"0": 0, "1": 0}, "orders~2": {"0": 0, "1": 0}}
     batches = drained(start, wanted, most)
     assert batches[-1] == {"orders~1": {"0": 10, "1": 11}, "orders~2": {"0": 6, "1": 6}}
@@ -95,7 +94,7 @@ def test_a_new_query_from_the_latest_reads_the_newest_log_alone(tmp_path: Path) 
     new = writer.partition("orders", 0, incarnation=2)
     new.commit(records(range(3)))
     wanted = parse_options({"path": str(tmp_path), "subscribe": "orders"}, default_start=Latest())
-    start = asyncio.run(following.initial(wanted))
+    start = asyncio.run(stream.initial(wanted))
     assert start == {"orders~2": {"0": 3}}
     new.commit(records(range(3, 5)))
     assert drained(start, wanted) == [{"orders~2": {"0": 5}}]
@@ -105,7 +104,7 @@ def test_a_topic_that_comes_later_is_read_from_its_first_log(tmp_path: Path) -> 
     writer = ArchiveWriter(tmp_path)
     writer.partition("orders", 0).commit(records(range(3)))
     wanted = options(tmp_path, subscribe="", subscribePattern="o.*")
-    (start,) = drained(asyncio.run(following.initial(wanted)), wanted)
+    (start,) = drained(asyncio.run(stream.initial(wanted)), wanted)
     writer.partition("others", 0).commit(records(range(5)))
     writer.partition("others", 0, incarnation=2).commit(records(range(7)))
     assert drained(start, wanted)[-1] == {"orders~1": {"0": 3}, "others~1": {"0": 5}, "others~2": {"0": 7}}
@@ -125,7 +124,7 @@ def test_a_truncated_log_is_one_log(tmp_path: Path) -> None:
     )
     newer.commit(records(range(8, 30)))
     wanted = options(tmp_path)
-    start = asyncio.run(following.initial(wanted))
+    start = asyncio.run(stream.initial(wanted))
     assert start == {"orders~1": {"0": 0, "1": 0}, "orders~2": {"0": 8}}
     position = ended(start, wanted, 5)
     assert (position["orders~1"]["1"] > 0, position["orders~2"]) == (True, {"0": 8})
@@ -138,7 +137,7 @@ def test_a_truncated_log_is_one_log(tmp_path: Path) -> None:
 
 def test_available_now_does_not_run_after_new_records(archive: Path) -> None:
     wanted = options(archive)
-    last = asyncio.run(following.latest(wanted, Listing(wanted.subscription)))
+    last = asyncio.run(stream.latest(wanted, Listing(wanted.subscription)))
     end = ended({}, wanted, 100, last)
     assert sum(end["orders~1"].values()) <= 50 + 100
     ArchiveWriter(archive).partition("orders", 0, incarnation=2).commit(records(range(5)))
@@ -149,7 +148,7 @@ def test_available_now_does_not_run_after_new_records(archive: Path) -> None:
 
 @given(st.dictionaries(st.tuples(st.just("t"), st.text("01", max_size=3)), st.integers(0, 1000)), st.integers(1, 3000))
 def test_a_limit_is_shared_by_lag(lags: dict[tuple[str, str], int], most: int) -> None:
-    steps = following.shared_out(lags, most)
+    steps = stream.shared_out(lags, most)
     assert all(0 <= steps[place] <= lag and (steps[place] > 0) == (lag > 0) for place, lag in lags.items())
     assert sum(steps.values()) <= most + len(lags)
 
@@ -196,19 +195,19 @@ def test_a_trigger_asks_for_many_partitions_at_once_and_an_idle_one_for_each_onc
             readers.append(CountingReader(reader))
             yield Archive(readers[-1])
 
-    monkeypatch.setattr(following, "opened", counted)
+    monkeypatch.setattr(stream, "opened", counted)
     wanted = options(tmp_path, subscribe="", subscribePattern="orders.*")
     now = 0.0
     listing = Listing(wanted.subscription, lambda: now)
-    start = asyncio.run(following.initial(wanted))
-    end = asyncio.run(following.next_end(start, None, None, wanted, listing)).next
+    start = asyncio.run(stream.initial(wanted))
+    end = asyncio.run(stream.next_end(start, None, None, wanted, listing)).next
     assert sum(sum(each.values()) for each in end.values()) == 200
     assert readers[-1].at_once >= 50
-    assert asyncio.run(following.next_end(end, None, None, wanted, listing)).next == end
+    assert asyncio.run(stream.next_end(end, None, None, wanted, listing)).next == end
     assert readers[-1].requests == 200
     writer.partition("orders0", partitions).commit(records([0]))
     now = LISTED_SECONDS + 1
-    assert asyncio.run(following.next_end(end, None, None, wanted, listing)).next != end, "it is listed by now"
+    assert asyncio.run(stream.next_end(end, None, None, wanted, listing)).next != end, "it is listed by now"
 
 
 def test_a_topic_created_again_is_seen_at_once(tmp_path: Path) -> None:
@@ -218,10 +217,10 @@ def test_a_topic_created_again_is_seen_at_once(tmp_path: Path) -> None:
     old.commit(records(range(10)))
     wanted = options(tmp_path)
     listing = Listing(wanted.subscription, lambda: 0.0)
-    start = asyncio.run(following.next_end({}, None, None, wanted, listing)).next
+    start = asyncio.run(stream.next_end({}, None, None, wanted, listing)).next
     named(old, "orders~2")
     writer.partition("orders", 0, incarnation=2).commit(records(range(4)))
-    end = asyncio.run(following.next_end(start, None, None, wanted, listing)).next
+    end = asyncio.run(stream.next_end(start, None, None, wanted, listing)).next
     assert end == {"orders~1": {"0": 10}, "orders~2": {"0": 4}}
 
 
@@ -233,10 +232,10 @@ def test_how_far_behind_a_stream_is(tmp_path: Path) -> None:
             orders.commit([each._replace(timestamp=1000 * each.offset) for each in records(range(first, first + 10))])
     wanted = options(tmp_path)
     listing = Listing(wanted.subscription)
-    start = asyncio.run(following.initial(wanted))
+    start = asyncio.run(stream.initial(wanted))
 
     def told(start: Offsets, most: int | None, last: Offsets | None = None) -> dict[str, int]:
-        return asyncio.run(following.next_end(start, last, most, wanted, listing)).latest[following.BEHIND]
+        return asyncio.run(stream.next_end(start, last, most, wanted, listing)).latest[stream.BEHIND]
 
     assert told(start, 2) == {"offsets": 58, "seconds": 29}
     later = {"orders~1": {"0": 15, "1": 30}}

@@ -7,7 +7,7 @@ from blockgz.errors import UsageError
 from blockgz.store.address import Address, LocalAddress, S3Address
 from blockgz.store.s3_settings import S3Settings
 from index_format.keys import TopicFolder
-from replayer.spark.source.options import Bound, SourceOptions, Subscription, parse_options, position_in
+from replayer.spark.source_options import Bound, SourceOptions, Subscription, parse_options, position_in
 
 LEAST = {"path": "./archive", "subscribe": "orders"}
 

@@ -12,16 +12,15 @@ from blockgz.archive.place import opened
 from blockgz.archive.positions import Earliest
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, UsageError
-from blockgz.spark.columns import KAFKA_COLUMNS
+from blockgz.spark.formats import KAFKA_COLUMNS
 from index_format.chunk_index import Gap
 from index_format.marker import Continues
 from index_format.records import batch_from_records
+from replayer.spark import planning, stream
 from replayer.spark.background import iterated
-from replayer.spark.source import following, planning
-from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import CutPoint, DataLost, PartitionRange, cut
-from replayer.spark.source.rows import batched, check_columns
-from replayer.spark.source.source import BatchReader, Task, schema_of
+from replayer.spark.planning import DataLost, PartitionRange, cut
+from replayer.spark.source import BatchReader, ReadTask, batched, check_columns, schema_of
+from replayer.spark.source_options import SourceOptions, parse_options
 from tests.support.archives import ArchiveWriter, records
 
 
@@ -35,7 +34,7 @@ def test_tasks_cover_a_run_once_at_the_edges_of_pieces(
     steps: list[tuple[int, int]], start: int, length: int, limit: int
 ) -> None:
     ends = [sum(step for step, _ in steps[: number + 1]) for number in range(len(steps))]
-    pieces = [CutPoint(end, size) for end, (_, size) in zip(ends, steps, strict=True)]
+    pieces = [(end, size) for end, (_, size) in zip(ends, steps, strict=True)]
     run = PartitionRange("orders~1", 0, start, min(start + length, ends[-1]))
     parts = cut(run, pieces, limit)
     if run.end <= run.start:
@@ -45,7 +44,9 @@ def test_tasks_cover_a_run_once_at_the_edges_of_pieces(
     for part in parts:
         assert part.end == run.end or part.end in ends
         sizes = [
-            p.bytes for p, before in zip(pieces, [0, *ends], strict=False) if p.end > part.start and before < part.end
+            size
+            for (end, size), before in zip(pieces, [0, *ends], strict=False)
+            if end > part.start and before < part.end
         ]
         assert sum(sizes) <= limit or len(sizes) == 1
 
@@ -198,7 +199,9 @@ class TestTopicsCreatedAgain:
         (run,) = planned(wanted)
         assert run == PartitionRange("orders~2", 0, 0, 30)
         rows = [
-            row for batch in BatchReader(wanted, ("offset", "incarnation")).read(Task(run)) for row in batch.to_pylist()
+            row
+            for batch in BatchReader(wanted, ("offset", "incarnation")).read(ReadTask(run))
+            for row in batch.to_pylist()
         ]
         assert [row["offset"] for row in rows] == list(range(30))
         assert [row["incarnation"] for row in rows] == [1] * 8 + [2] * 22
@@ -218,7 +221,7 @@ def test_a_pattern_must_fit_some_topic(archive: Path) -> None:
 
 @given(st.dictionaries(st.tuples(st.just("t"), st.text("01", max_size=3)), st.integers(0, 1000)), st.integers(1, 3000))
 def test_a_limit_is_shared_by_lag(lags: dict[tuple[str, str], int], most: int) -> None:
-    steps = following.shared_out(lags, most)
+    steps = stream.shared_out(lags, most)
     assert all(0 <= steps[place] <= lag and (steps[place] > 0) == (lag > 0) for place, lag in lags.items())
     assert sum(steps.values()) <= most + len(lags)
 

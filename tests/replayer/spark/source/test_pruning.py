@@ -27,10 +27,10 @@ from pyspark.sql.datasource import (
 
 from blockgz.archive.place import opened
 from blockgz.archive.positions import Earliest
-from replayer.spark.source import planning
-from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.source import FilteredReader
+from replayer.spark import planning
+from replayer.spark.planning import PartitionRange
+from replayer.spark.source import FilteredReader
+from replayer.spark.source_options import SourceOptions, parse_options
 from tests.support.archives import ArchiveWriter, records
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

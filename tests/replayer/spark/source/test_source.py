@@ -9,8 +9,8 @@ from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
 from blockgz.archive.positions import Earliest
 from blockgz.spark.errors import ReadFailed
-from replayer.spark.source.options import parse_options
-from replayer.spark.source.source import FilteredReader
+from replayer.spark.source import FilteredReader
+from replayer.spark.source_options import parse_options
 from tests.support.archives import ArchiveWriter, records
 from tests.support.sampling import mostly_long
 

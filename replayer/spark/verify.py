@@ -4,6 +4,7 @@ import asyncio
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from blockgz.archive.place import ArchivePlace, opened
 from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
-from replayer.spark.jobs.reading import named_topics
+from replayer.spark.export import named_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import ChunkChain, ChunkChoice, ChunkFindings, check_chunks, unwatched
 from replayer.verify.earlier import EarlierReport, compare_with
@@ -71,19 +72,6 @@ class VerificationPlan:
         return sum(each.bytes for each in self.slices)
 
 
-@dataclass(frozen=True)
-class Demands:
-    """What the archive must hold beside what its inventory says."""
-
-    expected: Sequence[str] = ()
-    """Topics of which something has to be there."""
-    earlier: EarlierReport | None = None
-    """What it found of the topics that are verified has to be there."""
-
-
-NOTHING_MORE = Demands()
-
-
 async def planned(
     place: ArchivePlace,
     topics: Sequence[str],
@@ -91,20 +79,22 @@ async def planned(
     task_bytes: int,
     *,
     digests: bool,
-    demands: Demands = NOTHING_MORE,
+    expected: Sequence[str] = (),
+    earlier: EarlierReport | None = None,
 ) -> VerificationPlan:
-    """Checks chains here, in the driver, of topics as `named_topics` takes them, and compares with an earlier report.
+    """Check chains, of topics as `named_topics` takes them, and compare with an earlier report; return what is left.
 
-    With `digests`, a task takes all of a partition, as they are serial.
+    Something of the `expected` topics has to be there. With `digests`, a task takes all of a partition, as they are
+    serial.
     """
     subjects: list[Subject | PartitionReport] = []
     slices: list[ChunkSlice] = []
     async with opened(place) as archive:
         named = await named_topics(archive, topics)
-        found = await survey(archive, [(each.topic, each.partitions) for each in named], demands.expected)
-        if demands.earlier is not None:
-            witness = await named_topics(archive, topics, {each.folder.topic for each in demands.earlier.partitions})
-            compared = await compare_with(archive, found.identity.archive_id, demands.earlier, witness)
+        found = await survey(archive, [(each.topic, each.partitions) for each in named], expected)
+        if earlier is not None:
+            witness = await named_topics(archive, topics, {each.folder.topic for each in earlier.partitions})
+            compared = await compare_with(archive, found.identity.archive_id, earlier, witness)
             found.report.since_report = compared
         listing = await list_above(archive, found.places, chunks=not choice.takes_all)
         for topic, number in found.places:
@@ -124,17 +114,14 @@ async def planned(
 
 
 def verify(spark: SparkSession, plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> ArchiveReport:
-    """The report that a verification by one process makes; digests are in it where one task had a whole partition."""
+    """Return the report of one process's verification; it has a digest if one task had the whole partition."""
+    found = {}
     with spark_errors():
-        return reported(plan, _found(spark, plan.slices, Check(place, depth)))
-
-
-def _found(spark: SparkSession, slices: Sequence[ChunkSlice], check: "Check") -> dict[tuple[int, int], ChunkFindings]:
-    """What tasks find, each of which is sent its own slice alone."""
-    if not slices:
-        return {}
-    answers = spark.sparkContext.parallelize(slices, len(slices)).map(check).collect()
-    return {(home, number): msgspec.json.decode(findings, type=ChunkFindings) for home, number, findings in answers}
+        if plan.slices:  # each task is sent its own slice alone
+            slices = spark.sparkContext.parallelize(plan.slices, len(plan.slices))
+            for home, number, findings in slices.map(partial(check_slice, place, depth)).collect():
+                found[home, number] = msgspec.json.decode(findings, type=ChunkFindings)
+        return reported(plan, found)
 
 
 def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindings]) -> ArchiveReport:
@@ -193,22 +180,18 @@ def _grouped(entries: Sequence[ChunkEntry], task_bytes: int) -> list[tuple[Chunk
     return [tuple(group) for group in groups]
 
 
-@dataclass(frozen=True)
-class Check:
-    """What a task does with its slice: it gives the slice's numbers, and findings as JSON."""
+def check_slice(place: ArchivePlace, depth: Depth, task: ChunkSlice) -> tuple[int, int, bytes]:
+    """Check a slice in its task; return the slice's numbers, and findings as JSON."""
 
-    place: ArchivePlace
-    depth: Depth
-
-    def __call__(self, task: ChunkSlice) -> tuple[int, int, bytes]:
-        with carry_errors(TaskFailed):
-            return task.home, task.number, msgspec.json.encode(asyncio.run(self._findings(task)))
-
-    async def _findings(self, task: ChunkSlice) -> ChunkFindings:
-        async with opened(self.place) as archive:
-            limit, keyring = self.place.max_block_bytes, archive.keyring
-            partition = ArchivedPartition(archive.reader, task.keys, task.marker, limit, keyring=keyring)
+    async def findings() -> ChunkFindings:
+        async with opened(place) as archive:
+            partition = ArchivedPartition(
+                archive.reader, task.keys, task.marker, place.max_block_bytes, keyring=archive.keyring
+            )
             entries = streamed(task.entries)
             if task.choice is not None:
                 entries = chosen_chunks(partition, await read_chain(partition, task.choice))
-            return await check_chunks(partition, entries, self.depth, unwatched)
+            return await check_chunks(partition, entries, depth, unwatched)
+
+    with carry_errors(TaskFailed):
+        return task.home, task.number, msgspec.json.encode(asyncio.run(findings()))

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from blockgz.archive.positions import OffsetRange
 from replayer.errors import ReplayRefused
 
 VERSION = 1
@@ -30,14 +31,7 @@ REMEDY = (
 BEGIN_AGAIN = f"{REMEDY}; and start another job with an empty topic, since it is unknown what this one lacks"
 
 
-class Range(NamedTuple):
-    """Source offsets [start, end)."""
-
-    start: int
-    end: int
-
-
-class Writer(NamedTuple):
+class TaskRun(NamedTuple):
     """Who writes: a run of the job (a write, or a batch of a stream), and the number of its task."""
 
     run: str
@@ -52,10 +46,10 @@ class RowPosition:
     """
 
     topic: str
-    writer: Writer
+    writer: TaskRun
     written: int
-    done: tuple[Range, ...]
-    newest: Range
+    done: tuple[OffsetRange, ...]
+    newest: OffsetRange
     rows: int
     incarnation: int | None = None
     """Of the topic; None where the rows did not say."""
@@ -95,7 +89,7 @@ class RowLedger:
         committed: RowPosition | None,
         topic: str,
         partition: int,
-        writer: Writer,
+        writer: TaskRun,
         last: int = NOTHING,
         *,
         incarnation: int | None = None,
@@ -181,16 +175,18 @@ class RowLedger:
     def _add(self, start: int, end: int, rows: int) -> None:
         position = self._position
         if position is None:
-            self._position = RowPosition(self._topic, self._writer, rows, (), Range(start, end), rows)
+            self._position = RowPosition(self._topic, self._writer, rows, (), OffsetRange(start, end), rows)
         else:
             written = position.written + rows
             if self._continues:
                 self._refuse_other_rows(position)
-                newest = Range(position.newest.start, end)
+                newest = OffsetRange(position.newest.start, end)
                 self._position = replace(position, written=written, newest=newest, rows=position.rows + rows)
             else:
                 done = _joined((*position.done, position.newest))
-                self._position = replace(position, written=written, done=done, newest=Range(start, end), rows=rows)
+                self._position = replace(
+                    position, written=written, done=done, newest=OffsetRange(start, end), rows=rows
+                )
         self._continues = self._meets_newest = True
         self._met = self._position.rows
 
@@ -213,7 +209,7 @@ class RowLedger:
                 remedy=REMEDY,
             )
 
-    def _refuse_other(self, committed: RowPosition, topic: str, writer: Writer) -> None:
+    def _refuse_other(self, committed: RowPosition, topic: str, writer: TaskRun) -> None:
         if committed.topic != topic:
             raise _other_topic(committed.topic, topic)
         if committed.incarnation not in (None, self._incarnation):
@@ -238,7 +234,7 @@ def _other_topic(known: str, topic: str) -> ReplayRefused:
     )
 
 
-def _inside(offsets: Offsets, ranges: tuple[Range, ...]) -> npt.NDArray[np.bool_]:
+def _inside(offsets: Offsets, ranges: tuple[OffsetRange, ...]) -> npt.NDArray[np.bool_]:
     if not ranges:
         return np.zeros(len(offsets), bool)
     starts, ends = (np.array(bounds, np.int64) for bounds in zip(*ranges, strict=True))
@@ -246,15 +242,15 @@ def _inside(offsets: Offsets, ranges: tuple[Range, ...]) -> npt.NDArray[np.bool_
     return np.asarray((place >= 0) & (offsets < ends[place]))
 
 
-def _joined(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+def _joined(ranges: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
     """Rising ranges without those that touch, and with as few as are kept."""
     merged = [ranges[0]]
     for before, each in pairwise(ranges):
         if each.start == before.end:
-            merged[-1] = Range(merged[-1].start, each.end)
+            merged[-1] = OffsetRange(merged[-1].start, each.end)
         else:
             merged.append(each)
     surplus = len(merged) - MAX_RANGES
     if surplus > 0:
-        merged = [Range(merged[0].start, merged[surplus].end), *merged[surplus + 1 :]]
+        merged = [OffsetRange(merged[0].start, merged[surplus].end), *merged[surplus + 1 :]]
     return tuple(merged)

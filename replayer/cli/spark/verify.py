@@ -15,14 +15,13 @@ from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude
-from replayer.cli.spark.job_options import (
-    Cutting,
+from replayer.cli.spark.options import (
     SessionOptions,
     cutting_options,
     dry_run_option,
     session_options,
+    stage_progress,
 )
-from replayer.cli.spark.stage_progress import stage_progress
 from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.earlier import EarlierReport
 from replayer.verify.report import Depth, ReportFiles
@@ -57,7 +56,7 @@ def command(
     choice: ChunkChoice,
     earlier: EarlierReport | None,
     report_to: ReportFiles,
-    cutting: Cutting,
+    cutting: dict[str, int],
     dry_run: bool,
     spark: SessionOptions,
     as_json: bool,
@@ -75,11 +74,12 @@ def command(
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed("replayer spark"):
         from blockgz.spark.session import session  # noqa: PLC0415
-        from replayer.spark.jobs import verifying  # noqa: PLC0415
+        from replayer.spark.verify import planned, verify  # noqa: PLC0415
 
     place = replace(archive.absolute(), old_format=None)
-    demands = verifying.Demands(expected, earlier)
-    plan = run_async(verifying.planned(place, topics, choice, cutting.task_bytes, digests=digests, demands=demands))
+    plan = run_async(
+        planned(place, topics, choice, cutting["task_bytes"], digests=digests, expected=expected, earlier=earlier)
+    )
     text = f"{plan.chunks:,} chunks, {bytes_text(plan.bytes)}, in {len(plan.slices):,} tasks"
     if dry_run:
         counts = {"partitions": len(plan.subjects), "chunks": plan.chunks, "bytes": plan.bytes}
@@ -90,5 +90,5 @@ def command(
         session("replayer spark verify", spark.master, spark.settings, quiet=not debug.get()) as running,
         stage_progress("verify", running.sparkContext.statusTracker(), as_json=as_json),
     ):
-        report = verifying.verify(running, plan, place, depth)
+        report = verify(running, plan, place, depth)
     return conclude(report, str(archive.address), depth, report_to, as_json=as_json)

@@ -1,30 +1,44 @@
 """A replay by lanes: each source partition is a task of Spark, in rounds until every lane is complete."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from pyspark.sql import SparkSession
 
+from blockgz.archive.archive import Archive
 from blockgz.archive.damage import STOP, LostRange, SkipDamage
 from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import OffsetRange
+from blockgz.archive.request import SKIPS
 from blockgz.archive.selection import Reading, Selection
 from blockgz.errors import BrokerUnreachable, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import spark_errors
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
-from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.ledger import LanePosition, decode_position, refuse_long_metadata
 from replayer.replay.pace import Commands, Slowest
-from replayer.replay.pipeline import Pipeline
+from replayer.replay.pipeline import KeepPartitions, Pipeline
+from replayer.replay.plan import ReplayPlan
+from replayer.replay.prepare import job_of, known_job, opened_partitions
+from replayer.replay.replaying import Groundwork, groundwork
+from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
 from replayer.replay.routing import MapPartitions
 from replayer.replay.run import ReplayWork, run_replay
 from replayer.replay.stages import LeftOut, TransformStage
-from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, lane_sink, untransactional_sink
+from replayer.spark.lanes import (
+    LaneStore,
+    LaneTarget,
+    SourceLane,
+    lane_sink,
+    places_for,
+    source_lane,
+    untransactional_sink,
+)
 
 ROUNDS_IN_VAIN = 3
 """So many rounds of tasks without any progress end a replay that the cluster or the store keeps from its end."""
@@ -44,7 +58,7 @@ class LaneWork:
 
 
 @dataclass(frozen=True)
-class LaneTask:
+class SourceTask:
     """One lane, and the position that its job began with."""
 
     work: LaneWork
@@ -83,10 +97,10 @@ class Replay:
         """Where the lanes stand before this run."""
         return {**self.first, **self.recorded}
 
-    def tasks(self, now: Mapping[int, LanePosition]) -> list[LaneTask]:
+    def tasks(self, now: Mapping[int, LanePosition]) -> list[SourceTask]:
         """Of the lanes that are not complete."""
         return [
-            LaneTask(self.work, self.topics[source], lane, self.first[source])
+            SourceTask(self.work, self.topics[source], lane, self.first[source])
             for source, lane in self.lanes.items()
             if not now[source].complete
         ]
@@ -101,8 +115,18 @@ class LanesResult:
     outcomes: Sequence[LaneOutcome] = ()
 
     @property
+    def records(self) -> int:
+        """Records that this run wrote."""
+        return written(self.now) - written(self.before)
+
+    @property
+    def records_before(self) -> int:
+        """Records of the job that were in the target before this run."""
+        return written(self.before)
+
+    @property
     def complete(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""
         return all(position.complete for position in self.now.values())
 
     @property
@@ -157,7 +181,7 @@ async def run_rounds(replay: Replay, spark: SparkSession, progress: Callable[[in
     return LanesResult(replay.before, now, outcomes)
 
 
-def _collected(spark: SparkSession, tasks: list[LaneTask]) -> list[LaneOutcome]:
+def _collected(spark: SparkSession, tasks: list[SourceTask]) -> list[LaneOutcome]:
     with spark_errors():
         return spark.sparkContext.parallelize(tasks, len(tasks)).map(run_lane).collect()
 
@@ -170,7 +194,7 @@ def _raise_failure(outcomes: Sequence[LaneOutcome], *, last: bool) -> None:
             raise outcome.failure
 
 
-def run_lane(task: LaneTask) -> LaneOutcome:
+def run_lane(task: SourceTask) -> LaneOutcome:
     """Replays what the lane's position leaves to do: the replayer's own core with a single lane.
 
     An error of ours is an outcome and no exception: Spark would run the task again, whatever the error is, and show
@@ -188,7 +212,7 @@ def run_lane(task: LaneTask) -> LaneOutcome:
     )
 
 
-async def _replayed(task: LaneTask, damage: SkipDamage, left_out: LeftOut) -> ReplayResult:
+async def _replayed(task: SourceTask, damage: SkipDamage, left_out: LeftOut) -> ReplayResult:
     work, lane = task.work, task.lane
     async with opened(work.place) as archive:
         partition = await archive.open_partition(task.topic, lane.source)
@@ -205,3 +229,48 @@ async def _replayed(task: LaneTask, damage: SkipDamage, left_out: LeftOut) -> Re
         with (transactional if work.transactional else untransactional_sink)(lane, work.target) as sink:
             # The driver learns of progress from the positions.
             return await run_replay(lane_work, pipeline, sink, Slowest(), Commands(), lambda *_: None)
+
+
+BY_SOURCE = "a lane for each source partition"
+"""Part of what makes a job: `replayer replay` has other lanes and producers, and cannot resume it."""
+
+
+@asynccontextmanager
+async def planned_lanes(
+    request: ReplayRequest, archive: Archive, place: ArchivePlace, properties: Mapping[str, str]
+) -> AsyncIterator[tuple[Groundwork, ReplayPlan, Replay]]:
+    """Plan a replay, whose tasks open the archive at `place`; write nothing. Raises as `planned_replay`."""
+    producing = request.producing(properties)
+    ground = await groundwork(request, archive, properties)
+    target, pipeline = ground.target, ground.target.pipeline
+    opened = await opened_partitions(request, archive)
+    sources = [each.partition for each in opened]
+    places = places_for(pipeline.router, sources)
+    with ExitStack() as stack:
+        # A rule that nobody chose may be the one that the job was begun with: its positions say so.
+        found = []
+        for asked in request.by_rules:
+            job = job_of(asked, opened, pipeline, BY_SOURCE)
+            lanes = {source: source_lane(job, source, places) for source in sources}
+            store = stack.enter_context(closing(LaneStore(properties, tuple(lanes.values()))))
+            found.append((job, lanes, store, await asyncio.to_thread(store.read)))
+        job, lanes, store, recorded = next((each for each in found if each[-1]), found[0])
+        if recorded.keys() >= lanes.keys():
+            # The ends that were found first are recorded: nothing is looked for again.
+            selections = [Selection(each, OffsetRange(each.start_offset, each.next_offset)) for each in opened]
+        else:
+            selections = await request.selection.resolve(archive, request.topic, opened)
+        by_source = Pipeline(pipeline.stages, KeepPartitions())
+        known = replace(await known_job(request, job, by_source, selections, recorded), pipeline=pipeline)
+        refuse_long_metadata(known.work.first)
+        plan = await ground.plan(known, f"{len(lanes)} tasks at most, one for each source partition")
+        config = target.facts.config if target.facts else None
+        work = LaneWork(
+            place,
+            pipeline,
+            request.selection.filter,
+            request.on_damage == SKIPS,
+            request.transactional,
+            LaneTarget(producing, pipeline.router, config.max_message_bytes if config else None),
+        )
+        yield ground, plan, Replay(known.work.first, recorded, lanes, store, topics_of(known.work.selections), work)

@@ -1,4 +1,4 @@
-"""What reads for format `blockgz`: tasks and batches with the columns of Spark's own Kafka source."""
+"""Reading for format `blockgz`: tasks and batches with the columns of Spark's own Kafka source."""
 
 import asyncio
 import re
@@ -19,25 +19,61 @@ from blockgz.archive.place import opened
 from blockgz.archive.positions import Earliest, Position
 from blockgz.archive.rows import HEADERS, INCARNATION, to_rows
 from blockgz.archive.selection import scan
+from blockgz.errors import UsageError
 from blockgz.spark.errors import ReadFailed, report_errors
-from blockgz.spark.shipping import Shipped
+from blockgz.spark.formats import Shipped
 from index_format.keys import parse_topic_folder
 from index_format.records import SCHEMA
+from replayer.spark import planning
 from replayer.spark.background import iterated
-from replayer.spark.source import planning
-from replayer.spark.source.decoding import DecodedRows, decoded_rows
-from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.rows import batched, check_columns
+from replayer.spark.decoding import DecodedRows, decoded_rows
+from replayer.spark.planning import PartitionRange
+from replayer.spark.source_options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # of Spark 4.1 and later
+
+
+BATCH_BYTES = 4 * 1024 * 1024
+"""What is handed to Spark at once: smaller ones cost more each, larger ones leave the processor's caches."""
+
+
+def check_columns(types: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Raises UsageError for a schema that a user gave and that has other columns or types than `known`."""
+    for name, found in types.items():
+        if name not in known:
+            raise UsageError(
+                f"format blockgz has no column {name!r}",
+                why=f"the columns are {', '.join(known)}",
+                remedy="remove it from the schema: .schema(…) selects from these",
+            )
+        if found != known[name]:
+            raise UsageError(
+                f"the schema has column {name} as {found}",
+                why=f"the archive holds it as {known[name]}",
+                remedy=f"use this type, and convert after the read: .withColumn({name!r}, col({name!r}).cast(…))",
+            )
+
+
+def batched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about `BATCH_BYTES`."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.get_total_buffer_size()
+        if size >= BATCH_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
 
 T = TypeVar("T")
 
 
 @dataclass
-class Task(InputPartition):
+class ReadTask(InputPartition):
     """What one task reads."""
 
     run: PartitionRange
@@ -54,7 +90,7 @@ class TaskReader(Shipped):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None where no task was planned."""
-        if isinstance(partition, Task):
+        if isinstance(partition, ReadTask):
             with report_errors(ReadFailed):
                 yield from batched(iterated(lambda: self._rows(partition.run)))
 
@@ -96,7 +132,7 @@ class BatchReader(TaskReader, DataSourceReader):
     _filters: "tuple[Filter, ...]" = ()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Task(run) for run in done(_batch(self._options, self._filters))]
+        return [ReadTask(run) for run in done(_batch(self._options, self._filters))]
 
 
 class FilteredReader(BatchReader):

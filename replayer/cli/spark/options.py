@@ -1,52 +1,30 @@
-"""Options of the Spark jobs: what becomes of values, how the work is cut, where it runs, and where it writes."""
+"""Options of the Spark jobs, and their progress."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from blockgz.archive.place import ArchivePlace
-from blockgz.archive.request import SelectionRequest
 from blockgz.errors import UsageError
+from blockgz.process import every
+from blockgz.program.main import noting_what_is_left
 from blockgz.program.options import SIZE, Option, OptionSet, choice_option
+from blockgz.program.progress import StatusLines
+from blockgz.program.terminal import unescaped
 
 TASK_BYTES = 128 * 1024 * 1024
 _MAX_SCHEMA = 4 * 1024 * 1024
+POLL_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class SessionOptions:
-    """Where Spark runs: `master` is None for what spark-submit says, or this machine; `settings` are Spark's."""
+class SessionOptions(NamedTuple):
+    """Where Spark runs (None: as spark-submit says, or on this machine), and settings of Spark."""
 
     master: str | None
     settings: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Cutting:
-    """Stored bytes of a task, and how many tasks there are at least."""
-
-    task_bytes: int
-    min_tasks: int
-
-
-@dataclass(frozen=True)
-class WriteRequest:
-    """What an export or a load was asked for; `values` are the fields of values.ValueOptions."""
-
-    archive: ArchivePlace
-    topics: Sequence[str]
-    selection: SelectionRequest
-    values: dict[str, Any]
-    cutting: Cutting
-    on_damage: str
-    mode: str
-    partition_by: tuple[str, ...]
-    spark: SessionOptions
-    dry_run: bool
-    as_json: bool
 
 
 def _session(*, master: str | None, settings: tuple[str, ...], jars: tuple[str, ...]) -> SessionOptions:
@@ -138,7 +116,7 @@ value_options = OptionSet(
 
 cutting_options = OptionSet(
     "cutting",
-    Cutting,
+    dict,
     Option(
         "--task-bytes",
         type=SIZE,
@@ -171,3 +149,44 @@ partition_by_option = Option(
     parse=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
     help="Make folders by topic, date, hour (of the timestamp, UTC) or value.FIELD.",
 )
+
+
+@contextmanager
+def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
+    """Show the tasks of the stages that pyspark's StatusTracker knows while the block runs.
+
+    On stderr: a bar on a terminal, status lines in JSON beside `--json`, nothing elsewhere. Says so if a signal ends
+    the block.
+    """
+    with noting_what_is_left(lambda: f"{what} ended early: run it again"):
+        if not as_json and not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True, disable=as_json) as bar:
+            shown = bar.add_task(what, total=None)
+            lines = StatusLines(what)
+
+            def report() -> None:
+                with suppress(Exception):  # the session ends, or its JVM died: the job itself will say so
+                    tasks = tasks_now(tracker)
+                    bar.update(shown, completed=tasks["done"], total=tasks["total"] or None)
+                    if as_json:
+                        lines.report(lambda seconds: {"tasks": tasks, "seconds": round(seconds, 3)})
+
+            with every(POLL_SECONDS, report):
+                yield
+
+
+def tasks_now(tracker: Any) -> dict[str, int]:
+    """Return the tasks of all stages that run now: `done`, `running`, `failed` and `total`."""
+    stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each)) is not None]
+    return {
+        "done": sum(stage.numCompletedTasks for stage in stages),
+        "running": sum(stage.numActiveTasks for stage in stages),
+        "failed": sum(stage.numFailedTasks for stage in stages),
+        "total": sum(stage.numTasks for stage in stages),
+    }

@@ -1,45 +1,77 @@
-"""From options to the result of `spark replay`."""
+"""`replayer spark replay`."""
 
 import time
-from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED
-from blockgz.program.main import noting_what_is_left
+from blockgz.process import run_async
+from blockgz.program.kafka_options import kafka_options
+from blockgz.program.main import closing, noting_what_is_left
+from blockgz.program.options import spark_needed
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import print_table, range_text
-from blockgz.spark.session import session
-from replayer.cli.options.archive_options import open_archive
-from replayer.cli.options.replay_options import ReplayOptions
+from replayer.cli.options.archive_options import archive_options, open_archive
+from replayer.cli.options.options import json_option
+from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
 from replayer.cli.replay_output import agreed, left_out_json, print_left_out
-from replayer.cli.spark.job_options import SessionOptions
+from replayer.cli.spark.options import SessionOptions, session_options
 from replayer.replay.documents import plan_json
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import undone_retention
-from replayer.spark.jobs.planning import planned_lanes
-from replayer.spark.jobs.replaying import LanesResult, Replay, run_rounds, written
+
+if TYPE_CHECKING:
+    from replayer.spark.replay import LanesResult, Replay
 
 
-async def replay(
+@click.command(
+    "replay",
+    epilog=closing(
+        "replayer spark replay orders --to-topic orders-copy --transactional -b HOST:PORT -a s3://bucket/prefix",
+        "replayer spark replay orders --to-topic orders-copy --transactional --resume --yes -b HOST:PORT -a ./archive",
+        "replayer spark replay orders:0,2-4 --to-topic test --from -1000 --dry-run -b localhost:9092 -a ./archive",
+    ),
+)
+@shared_replay_options
+@session_options
+@json_option
+@kafka_options(required=True)
+@archive_options
+def command(
+    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
+) -> int:
+    """Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.
+
+    Records of one source partition keep their order, so a partition is one task, however large: executors beyond the
+    number of partitions are idle. With --transactional, every record arrives exactly once, across retried tasks, lost
+    executors and drivers, and --resume. Without it, a retried task sends everything after its last checkpoint again.
+    """
+    with spark_needed("replayer spark"):
+        import replayer.spark.replay  # noqa: F401, PLC0415
+    return run_async(_replay(options, spark, as_json, kafka, archive))
+
+
+async def _replay(
     options: ReplayOptions, spark: SessionOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace
 ) -> int:
-    """The command; its exit code."""
+    from replayer.spark.replay import planned_lanes  # noqa: PLC0415
+
     request = options.request
     if request.shape.undo_retention:
         click.echo(await undone_retention(request, properties))
         return 0
-    async with open_archive(address) as archive, AsyncExitStack() as stack:
-        planning = planned_lanes(request, archive, address.absolute(), properties)
-        planned = await stack.enter_async_context(planning)
-        plan, ground = planned.plan, planned.ground
+    async with (
+        open_archive(address) as archive,
+        planned_lanes(request, archive, address.absolute(), properties) as (ground, plan, job),
+    ):
         if not agreed(plan, options, as_json=as_json):
             return 0
         await ground.make_ready(plan)
         begun = time.monotonic()
-        result = await _run(planned.replay, plan, spark, as_json=as_json)
+        result = await _run(job, plan, spark, as_json=as_json)
         note = await ground.set_back() if result.complete else None
         if note is not None:
             click.echo(note, err=True)
@@ -52,7 +84,10 @@ async def replay(
     return PARTLY_FAILED if result.skipped or result.left_out.unfit or ground.missing else 0
 
 
-async def _run(job: Replay, plan: ReplayPlan, spark: SessionOptions, *, as_json: bool) -> LanesResult:
+async def _run(job: "Replay", plan: ReplayPlan, spark: SessionOptions, *, as_json: bool) -> "LanesResult":
+    from blockgz.spark.session import session  # noqa: PLC0415
+    from replayer.spark.replay import LanesResult, run_rounds, written  # noqa: PLC0415
+
     if not job.tasks(job.before):
         return LanesResult(job.before, job.before)
     with (
@@ -64,9 +99,9 @@ async def _run(job: Replay, plan: ReplayPlan, spark: SessionOptions, *, as_json:
         return await run_rounds(job, running, lambda records: advance(records, int(records * bytes_each)))
 
 
-def _result_json(plan: ReplayPlan, result: LanesResult, seconds: float) -> dict[str, object]:
+def _result_json(plan: ReplayPlan, result: "LanesResult", seconds: float) -> dict[str, object]:
     return {
-        "records": written(result.now) - written(result.before),
+        "records": result.records,
         "partitions": [
             {
                 "partition": source,
@@ -82,7 +117,7 @@ def _result_json(plan: ReplayPlan, result: LanesResult, seconds: float) -> dict[
         "target": plan.target,
         "seconds": round(seconds, 3),
         "zero_timestamps": sum(outcome.zero_timestamps for outcome in result.outcomes),
-        "records_before": written(result.before),
+        "records_before": result.records_before,
         "complete": result.complete,
         "lost_commits": sum(outcome.lost_commits for outcome in result.outcomes),
         "tasks": len(result.outcomes),
@@ -95,17 +130,16 @@ def _result_json(plan: ReplayPlan, result: LanesResult, seconds: float) -> dict[
     }
 
 
-def _print_result(plan: ReplayPlan, result: LanesResult, seconds: float) -> None:
+def _print_result(plan: ReplayPlan, result: "LanesResult", seconds: float) -> None:
     rows = []
     for source, now in sorted(result.now.items()):
         before = result.before[source]
         offsets = range_text(before.sources[source].next, now.sources[source].next)
         rows.append((str(source), str(now.written - before.written), offsets))
     print_table(("PARTITION", "RECORDS", "OFFSETS"), rows)
-    records_before = written(result.before)
-    click.echo(f"{written(result.now) - records_before} records replayed to {plan.target} in {seconds:.1f} s")
-    if records_before:
-        click.echo(f"{records_before} records of job {plan.job.name} had been written before")
+    click.echo(f"{result.records} records replayed to {plan.target} in {seconds:.1f} s")
+    if result.records_before:
+        click.echo(f"{result.records_before} records of job {plan.job.name} had been written before")
     if zeros := sum(outcome.zero_timestamps for outcome in result.outcomes):
         click.echo(f"warning: {zeros} records with timestamp 0 were sent with 1", err=True)
     print_left_out(result.left_out)

@@ -1,5 +1,9 @@
-"""One task of a write: its rows to a topic, as they come or in transactions that no second run repeats."""
+"""Writing for format `blockgz-kafka`: checks before the first row, then the tasks of a batch or a stream.
 
+A task sends its rows as they come, or in transactions that no second run repeats.
+"""
+
+import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -7,8 +11,13 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from blockgz.errors import UsageError
+from blockgz.spark.errors import WriteFailed, report_errors
+from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.replay.ledger import LanePosition
@@ -18,10 +27,22 @@ from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.stages import sendable
 from replayer.spark.background import Background
 from replayer.spark.lanes import LaneTarget, SourceLane, lane_sink, source_lane
-from replayer.spark.sink.options import SinkOptions
-from replayer.spark.sink.row_position import NOTHING, RowLedger, Writer, decode_row_position
-from replayer.spark.sink.rows_in import Columns, Part, RowReader
-from replayer.spark.sink.target_check import Target, find_target, opened_admin, refuse_missing_partition, refuse_part
+from replayer.spark.row_position import NOTHING, RowLedger, TaskRun, decode_row_position
+from replayer.spark.sink_target import (
+    Columns,
+    RowPart,
+    RowReader,
+    Target,
+    TopicSinkOptions,
+    check_columns,
+    find_target,
+    opened_admin,
+    parse_sink_options,
+    refuse_foreign_records,
+    refuse_missing_partition,
+    refuse_other_key,
+    refuse_part,
+)
 
 PLACES = 1
 """A write does not know how many partitions its target will have tomorrow; the first one stays."""
@@ -36,12 +57,12 @@ LaneKey = tuple[int, int | None]
 class WriteWork:
     """What every task of a write gets; `target` is None where each row names its topic."""
 
-    options: SinkOptions
+    options: TopicSinkOptions
     columns: Columns
     target: Target | None
 
 
-def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: Writer) -> int:
+def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: TaskRun) -> int:
     """Writes what arrives, all of it taken by the cluster in the end; how many records that were.
 
     Raises a BlockgzError for rows that cannot be written as promised, or that the cluster does not take.
@@ -71,11 +92,11 @@ def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: Write
 class _Producers:
     """One for each target topic."""
 
-    def __init__(self, work: WriteWork, writer: Writer) -> None:
+    def __init__(self, work: WriteWork, writer: TaskRun) -> None:
         self._work, self._writer = work, writer
         self._by_topic: dict[str, tuple[Target, _Idempotent | _Transactional]] = {}
 
-    def write(self, part: Part) -> None:
+    def write(self, part: RowPart) -> None:
         target, producer = self._to(part)
         refuse_part(target, part)
         with _without_flags():
@@ -100,7 +121,7 @@ class _Producers:
         for _, producer in self._by_topic.values():
             producer.stop()
 
-    def _to(self, part: Part) -> "tuple[Target, _Idempotent | _Transactional]":
+    def _to(self, part: RowPart) -> "tuple[Target, _Idempotent | _Transactional]":
         work, options = self._work, self._work.options
         name = options.topic or part.topic or ""
         if options.topic is not None and part.topic == name and "offset" in work.columns and not options.into_source:
@@ -118,11 +139,11 @@ class _Idempotent:
     written = 0
     """Records that were handed over."""
 
-    def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
+    def __init__(self, options: TopicSinkOptions, target: Target, writer: TaskRun) -> None:
         self._target, self._writer = target, writer
         self._sink = KafkaSink(options.properties, target.facts.name, _Nowhere(), target.max_message_bytes)
 
-    def write(self, part: Part) -> None:
+    def write(self, part: RowPart) -> None:
         source = self._writer.task if part.partition is None else part.partition
         refuse_missing_partition(self._target, source)
         records, _ = sendable(part.records)
@@ -160,14 +181,14 @@ class _Transactional:
     written = 0
     """Records that were committed."""
 
-    def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
+    def __init__(self, options: TopicSinkOptions, target: Target, writer: TaskRun) -> None:
         self._options, self._target, self._writer = options, target, writer
-        self._lanes: OrderedDict[LaneKey, _Lane] = OrderedDict()
+        self._lanes: OrderedDict[LaneKey, _OpenLane] = OrderedDict()
         """Those that are open, the one that was written to last at the end."""
         self._last: dict[LaneKey, int] = {}
         """Where closed lanes ended: rows below it that come later would pass for written."""
 
-    def write(self, part: Part) -> None:
+    def write(self, part: RowPart) -> None:
         if part.partition is None:
             raise AssertionError("a transactional write without partitions is refused before it begins")
         key = (part.partition, part.incarnation)
@@ -175,7 +196,7 @@ class _Transactional:
             if len(self._lanes) >= LANES_AT_ONCE:
                 self._close(next(iter(self._lanes)))
             last = self._last.get(key, NOTHING)
-            self._lanes[key] = _Lane(self._options, self._target, part, self._writer, last)
+            self._lanes[key] = _OpenLane(self._options, self._target, part, self._writer, last)
         self._lanes.move_to_end(key)
         self._lanes[key].write(part)
 
@@ -207,7 +228,7 @@ class _Transactional:
         lane.stop()
 
 
-def _lane_of(options: SinkOptions, target: str, partition: int, incarnation: int | None) -> SourceLane:
+def _lane_of(options: TopicSinkOptions, target: str, partition: int, incarnation: int | None) -> SourceLane:
     """Where the position of a source partition is kept: `{job}.{partition}.{incarnation}`, else as other jobs do."""
     job = options.job_into(target)
     if incarnation is None or incarnation == options.recorded_incarnation:
@@ -215,10 +236,12 @@ def _lane_of(options: SinkOptions, target: str, partition: int, incarnation: int
     return SourceLane(partition, replace(job, name=f"{job.name}.{partition}.{incarnation}"), 0)
 
 
-class _Lane:
+class _OpenLane:
     """The rows of one source partition, their transactions, and what is known of them."""
 
-    def __init__(self, options: SinkOptions, target: Target, part: Part, writer: Writer, last: int = NOTHING) -> None:
+    def __init__(
+        self, options: TopicSinkOptions, target: Target, part: RowPart, writer: TaskRun, last: int = NOTHING
+    ) -> None:
         """Fences whoever wrote the partition before, and reads what stands; `part` is the first of it.
 
         `last` is that of the task's lane before this one for the same partition, if there was one.
@@ -246,7 +269,7 @@ class _Lane:
         """The newest source offset that was written or stood already."""
         return self._ledger.last
 
-    def write(self, part: Part) -> None:
+    def write(self, part: RowPart) -> None:
         """Sends those of the records that do not stand yet; raises ReplayRefused, or what TransactionalSink raises."""
         self._ledger.refuse_other_topic(part.topic or "")
         records = part.records
@@ -305,3 +328,121 @@ def _into_source(name: str) -> UsageError:
         why="the write would append a second copy of its records to it",
         remedy='choose another topic, or add .option("intoSource", "true") if this is what you want',
     )
+
+
+BATCH_ID = "streaming.sql.batchId"
+"""Spark's local property for the number of a stream's batch."""
+
+
+@dataclass
+class WrittenRows(WriterCommitMessage):
+    """What one task wrote."""
+
+    records: int
+
+
+def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
+    """Checks everything that can be checked before the tasks run; raises a BlockgzError."""
+    options = parse_sink_options(given)
+    columns = check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+    if overwrite:
+        raise UsageError(
+            "a topic cannot be overwritten", why="records are only ever appended to one", remedy='.mode("append")'
+        )
+    refuse_unfit(options, columns)
+    admin = opened_admin(options)
+    refuse_other_key(options, columns, admin)
+    if options.topic is None:
+        return WriteWork(options, columns, None)
+    target = find_target(options, columns, options.topic, admin)
+    if batch:
+        refuse_foreign_records(options, target, admin)
+    return WriteWork(options, columns, target)
+
+
+def refuse_unfit(options: TopicSinkOptions, columns: Columns) -> None:
+    """Raises UsageError where these columns do not go with these options."""
+    if options.topic is None and "topic" not in columns:
+        raise UsageError("no topic is named", why="there is no column topic either", remedy='add .option("topic", …)')
+    if options.topic is None and "offset" in columns and not options.into_source:
+        raise UsageError(
+            "the rows would go to the topics that they come from",
+            why="no other topic is named, and the column offset shows that they are records of those topics",
+            remedy='add .option("topic", "orders-copy"), or .option("intoSource", "true") for topics of the same name',
+        )
+    if options.headers and "offset" in columns and "headers" not in columns:
+        raise UsageError(
+            "the records' headers would be lost",
+            why="there is no column headers, and the column offset shows that these are records of a topic",
+            remedy='read with .option("includeHeaders", "true"), or write with .option("includeHeaders", "false")',
+        )
+    if options.routing is not None and options.routing.rule != "by-key" and "partition" not in columns:
+        raise UsageError(
+            "there is no column partition", why="partitions goes by it", remedy='.option("partitions", "by-key")'
+        )
+    refuse_unfit_incarnation(options, columns)
+    missing = [name for name in ("topic", "partition", "offset") if name not in columns]
+    if options.transactional and missing:
+        raise UsageError(
+            "these rows cannot be written transactionally",
+            why=f"there is no column {missing[0]}: rows written before could not be told apart from new ones",
+            remedy="keep the columns topic, partition and offset of the source, or remove transactional",
+        )
+
+
+def refuse_unfit_incarnation(options: TopicSinkOptions, columns: Columns) -> None:
+    """Raise UsageError if it is unknown which incarnation of its topic a transactional row comes from."""
+    known = "incarnation" in columns or options.incarnation is not None
+    if options.recorded_incarnation is not None and not (options.transactional and known):
+        raise UsageError(
+            "recordedIncarnation does not apply to this write",
+            why="it applies to the positions of a transactional write of rows with a column incarnation",
+            remedy='remove it, or read with .option("includeIncarnation", "true")',
+        )
+    if options.incarnation is not None and "incarnation" in columns:
+        raise UsageError(
+            "incarnation is an option and a column", why="each row has its own", remedy="remove the option"
+        )
+    if options.transactional and not known and {"topic", "partition", "offset"} <= columns:
+        raise UsageError(
+            "the rows do not say which incarnation of their topic they come from",
+            why="a topic that is created again has the same offsets again: its rows would pass for written ones",
+            remedy='read with .option("includeIncarnation", "true"); or, if all rows come from one incarnation, write '
+            'with .option("incarnation", "1")',
+        )
+
+
+class _TopicWriter(Shipped):
+    """What Spark pickles to tasks, which commit for themselves: what they have committed stays, whatever comes then."""
+
+    def __init__(self, work: WriteWork) -> None:
+        self._work = work
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        batch = context.getLocalProperty(BATCH_ID) if context else None
+        with report_errors(WriteFailed):
+            return WrittenRows(write_rows(iterator, self._work, TaskRun(f"{self._run}:{batch or ''}", task)))
+
+
+class TopicBatchWriter(_TopicWriter, DataSourceArrowWriter):
+    """One `save()`."""
+
+
+class TopicStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
+    """The batches of a query."""
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> TopicBatchWriter:
+    """Raises WriteFailed before anything is written, where the target would not keep the rows."""
+    with report_errors(WriteFailed):
+        return TopicBatchWriter(prepare(given, schema, overwrite=overwrite, batch=True))
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> TopicStreamWriter:
+    """Raises WriteFailed, as `batch_writer`."""
+    with report_errors(WriteFailed):
+        require_spark("4.1", "a stream of format blockgz-kafka")
+        return TopicStreamWriter(prepare(given, schema, overwrite=overwrite, batch=False))

@@ -1,16 +1,22 @@
-"""A stream's offsets: where it begins, how far it may go, and what lies between."""
+"""Format `blockgz` as a stream, for Spark 4.2 and later: its offsets, and the tasks between two of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.place import opened
+from blockgz.archive.positions import Latest
 from index_format.keys import TopicFolder, parse_topic_folder
-from replayer.spark.source import planning
-from replayer.spark.source.logs import Listing, LogPart, each_of, log_parts
-from replayer.spark.source.options import SourceOptions
-from replayer.spark.source.planning import PartitionRange
+from replayer.spark import planning
+from replayer.spark.decoding import DecodedRows
+from replayer.spark.planning import Listing, LogPart, PartitionRange, each_of, log_parts
+from replayer.spark.source import ReadTask, TaskReader, done, reader_of
+from replayer.spark.source_options import SourceOptions
 
 Offsets = dict[str, dict[str, int]]
 """By incarnation (`orders~1`) and partition, the offset before which everything is read."""
@@ -180,3 +186,42 @@ def _ends(parts: Sequence[LogPart]) -> Offsets:
 
 def _note(offsets: Offsets, folder: TopicFolder, partition: int, offset: int) -> None:
     offsets.setdefault(f"{folder.topic}~{folder.incarnation}", {})[str(partition)] = offset
+
+
+class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
+        super().__init__(options, columns, decoder)
+        self._listing = Listing(options.subscription)
+        self._last: Offsets | None = None
+        """Where Trigger.AvailableNow ends."""
+        self._latest: Offsets | None = None
+        """What the newest trigger found, for the query's progress."""
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        return done(initial(self._options))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._listing.forget()
+        self._last = done(latest(self._options, self._listing))
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        reached, self._latest = done(next_end(start, self._last, most, self._options, self._listing))
+        return reached
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        return self._latest or done(latest(self._options, self._listing))
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        return [ReadTask(run) for run in done(tasks_between(start, end, self._options))]
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
+    """Raises ReadFailed; `schema` may leave columns out."""
+    return reader_of(StreamReader, given, schema, Latest())

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest, Position
-from blockgz.config.connect_names import SPARK_NAMES
-from blockgz.errors import UsageError
-from blockgz.spark.options import FormatOptions, bad_value, json_object
+from blockgz.errors import UsageError, camel_case
+from blockgz.spark.formats import FormatOptions, bad_value, json_object
 from blockgz.store.address import parse_address
 from blockgz.store.s3_settings import CONNECTION, S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder
-from replayer.spark.source.decoding import OPTIONS as DECODING_OPTIONS
-from replayer.spark.source.decoding import Decoding, parse_decoding
+from replayer.spark.decoding import OPTIONS as DECODING_OPTIONS
+from replayer.spark.decoding import Decoding, parse_decoding
 
 TASK_BYTES = 128 * 1024 * 1024
 """Stored bytes of one task: a tenth of that in memory, and long enough to be worth a task."""
@@ -60,7 +59,7 @@ class SourceOptions:
     """How keys and values become columns; None leaves them bytes."""
 
 
-_S3 = {name: field for name, field in SPARK_NAMES.items() if field in CONNECTION}
+_S3 = {camel_case(field): field for field in CONNECTION}
 _KNOWN = (
     "path",
     "subscribe",

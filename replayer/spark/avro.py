@@ -14,7 +14,7 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
 from blockgz.errors import StoreUnavailable, UsageError
-from replayer.spark.decoding.schema_registry import HEADER_BYTES, Schema, SchemaRegistry, schema_id
+from replayer.spark.schema_registry import HEADER_BYTES, Schema, SchemaRegistry, schema_id
 
 
 @dataclass(frozen=True)

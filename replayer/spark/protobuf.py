@@ -1,14 +1,17 @@
-"""Protobuf values as the Schema Registry's serializers write them: a zero byte, the schema's id, message indexes, the
-message. Their types become Arrow's as Spark maps them (its from_protobuf guide).
+"""Protobuf values as the Schema Registry's serializers write them, and decoders of all registered values.
+
+A value is a zero byte, the schema's id, message indexes, the message. Types become Arrow's as Spark maps them (its
+from_protobuf guide).
 """
 
 import base64
 import functools
 import importlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -16,7 +19,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from google.protobuf.message import DecodeError, Message
 
 from blockgz.errors import UsageError
-from replayer.spark.decoding.schema_registry import HEADER_BYTES, Schema, SchemaRegistry, schema_id
+from replayer.spark.avro import AvroDecoder, avro_decoder, latest_avro
+from replayer.spark.schema_registry import HEADER_BYTES, Schema, SchemaRegistry, schema_id
 
 PROTOBUF = "PROTOBUF"
 MOST_INDEXES = 64
@@ -59,7 +63,7 @@ class ProtobufDecoder:
     @property
     def type(self) -> pa.DataType:
         """What values become; raises UsageError."""
-        return _struct(_first(self.files), ())
+        return _message_type(_first(self.files), ())
 
     def decode(self, content: bytes) -> object:
         """The decoded value; raises ValueError."""
@@ -69,7 +73,7 @@ class ProtobufDecoder:
         if written != wanted:
             raise ValueError(f"the value is a {written}, and the column holds {wanted}")
         try:
-            return _fields(_class(self.files).FromString(content[start:]))
+            return _field_contents(_class(self.files).FromString(content[start:]))
         except (DecodeError, ValueError, OverflowError) as error:
             raise ValueError(f"the value does not match {wanted}: {error}") from error
 
@@ -77,7 +81,7 @@ class ProtobufDecoder:
 def latest_protobuf(registry: SchemaRegistry, subject: str) -> Files:
     """The newest schema of a subject; raises as the registry does, and UsageError for what is no column."""
     files = _files(registry, registry.latest(PROTOBUF, subject))
-    _ = _struct(_first(files), ())
+    _ = _message_type(_first(files), ())
     return files
 
 
@@ -188,7 +192,7 @@ def _class(files: Files) -> type[Message]:
     return message_factory.GetMessageClass(_first(files))
 
 
-def _struct(message: Descriptor, inside: tuple[str, ...]) -> pa.DataType:
+def _message_type(message: Descriptor, inside: tuple[str, ...]) -> pa.DataType:
     if message.full_name in inside:
         raise UsageError(
             "the schema of protobuf cannot be a column",
@@ -209,7 +213,7 @@ def _type(field: FieldDescriptor, inside: tuple[str, ...]) -> pa.DataType:
     elif field.message_type.full_name in _WRAPPERS:
         found = _SCALARS[field.message_type.fields[0].type]
     else:
-        found = _struct(field.message_type, inside)
+        found = _message_type(field.message_type, inside)
     return pa.list_(found) if field.is_repeated else found
 
 
@@ -219,7 +223,7 @@ def _map_entry(field: FieldDescriptor) -> Descriptor | None:
     return message if message is not None and message.GetOptions().map_entry else None
 
 
-def _fields(message: Message) -> dict[str, Any]:
+def _field_contents(message: Message) -> dict[str, Any]:
     return {field.name: _content(message, field) for field in message.DESCRIPTOR.fields}
 
 
@@ -243,4 +247,43 @@ def _value(content: Any, field: Any) -> Any:
         return content
     if field.message_type.full_name == _TIMESTAMP:
         return content.ToDatetime(tzinfo=UTC)
-    return content.value if field.message_type.full_name in _WRAPPERS else _fields(content)
+    return content.value if field.message_type.full_name in _WRAPPERS else _field_contents(content)
+
+
+T = TypeVar("T")
+
+
+def avro_values(schema: str, registry: str | None) -> AvroDecoder:
+    """Decodes to a given schema what schemas of the registry wrote, or without one the given schema."""
+    try:
+        found = json.loads(schema)
+    except ValueError as error:
+        raise UsageError("--schema is no Avro schema", why=str(error), remedy="give a file .avsc") from error
+    return avro_decoder(found, None if registry is None else SchemaRegistry(registry).given)
+
+
+def registered_values(kind: str, url: str, subjects: Sequence[str]) -> AvroDecoder | ProtobufDecoder:
+    """Decodes to the newest schema of the subjects, which must be one.
+
+    Raises UsageError, NotInArchive, AccessDenied or StoreUnavailable.
+    """
+    registry = SchemaRegistry(url)
+    if kind == "avro":
+        return avro_decoder(_one(subjects, lambda subject: latest_avro(registry, subject)), url)
+    return ProtobufDecoder(_one(subjects, lambda subject: latest_protobuf(registry, subject)), url)
+
+
+def _one(subjects: Sequence[str], latest: Callable[[str], T]) -> T:
+    found = {subject: latest(subject) for subject in subjects}
+    if not found:
+        raise UsageError("no topic names a subject of the schema registry", remedy="name topics, or the subject")
+    first = found[subjects[0]]
+    others = [subject for subject, each in found.items() if each != first]
+    if others:
+        one, other = (subject.rpartition("-")[0] or subject for subject in (subjects[0], others[0]))
+        raise UsageError(
+            f"topics {one} and {other} have different schemas",
+            why="a column has one type",
+            remedy="take them one by one, or give a schema for all with --schema",
+        )
+    return first

@@ -1,13 +1,30 @@
-"""Options of a Spark format: names in any case, values as texts."""
+"""What the Spark formats share: Kafka's columns, options by name, pickling for workers, and Spark's versions."""
 
 import difflib
 import json
+import pickle
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql import datasource
 
 from blockgz.errors import UsageError
 from blockgz.store.address import LocalAddress
+
+KAFKA_COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Their types in Spark's simple notation; `headers` comes with includeHeaders."""
+
 
 S3A_NAMES = {
     "fs.s3a.endpoint": "endpointUrl",
@@ -132,3 +149,57 @@ def json_object(name: str, text: str, example: str) -> dict[str, Any]:
 def bad_value(name: str, text: str, example: str) -> UsageError:
     """The error for a value that an option does not take."""
     return UsageError(f"{name} is {text[:80]!r}", why="the value is not valid", remedy=f"write it like {example}")
+
+
+class Shipped:
+    """What Spark pickles for workers; one whose Python lacks this package says so, and what to do."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str, bytes]]:
+        kind = type(self)
+        return _opener(), (kind.__module__, kind.__qualname__, pickle.dumps(self.__dict__))
+
+
+def _opener() -> Callable[..., Any]:
+    """A function that cloudpickle sends as code and not by its name, as it does with functions inside others."""
+
+    def opened(module: str, name: str, state: bytes) -> Any:
+        import importlib  # noqa: PLC0415
+        import pickle  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+
+        try:
+            made: Any = object.__new__(getattr(importlib.import_module(module), name))
+            made.__dict__.update(pickle.loads(state))
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"the Python of Spark's workers, {sys.executable}, has no blockgz: {error}\n"
+                "why:   tasks run in Python processes: spark.pyspark.python or PYSPARK_PYTHON, otherwise python3\n"
+                "do:    install the driver's version of blockgz[spark] there, or ship an environment with "
+                "--archives and set PYSPARK_PYTHON to its Python"
+            ) from None
+        return made
+
+    return opened
+
+
+__all__ = ["DataSourceStreamArrowWriter", "require_spark"]
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    DataSourceStreamArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", object)
+"""Spark 4.0 has none: a writer of streams begins with `require_spark`."""
+
+
+def require_spark(version: str, what: str, found: str = pyspark.__version__) -> None:
+    """Raises UsageError where Spark is older than `version`, such as 4.2, which `what` needs."""
+    if _number(found) < _number(version):
+        raise UsageError(
+            f"{what} needs Spark {version} or later",
+            why=f"this is Spark {found}, which lacks what that takes",
+            remedy=f"install pyspark {version} or later, or do it as a batch",
+        )
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
