@@ -152,6 +152,7 @@ def test_calls_that_abort_the_process_are_made_by_a_child_process() -> None:
     assert found == {"blockgz/kafka/admin_apart.py"}
 
 
+@pytest.mark.slow
 def test_what_the_programs_import_is_installed_with_them() -> None:
     """The tests bring so much along that a missing requirement shows nowhere but where only the programs are."""
     setup = ConfigParser()
@@ -183,6 +184,7 @@ def test_modules_are_named_for_what_they_hold() -> None:
     assert not names & NAMELESS
 
 
+@pytest.mark.slow
 def test_functions_are_short() -> None:
     """Decorators, such as a command's options, do not count. The linter bounds complexity."""
     assert [function for function in functions(product(worktree())) if function.lines > 60] == []
@@ -197,6 +199,7 @@ def trees() -> dict[str, ast.Module]:
     return {path: ast.parse(text, path) for path, text in product(worktree()).items()}
 
 
+@pytest.mark.slow
 def test_no_code_is_made_from_text_at_run_time() -> None:
     made = [f"{path}:{node.lineno}" for path, tree in trees().items() for node in ast.walk(tree) if _makes_code(node)]
     assert made == []
@@ -220,6 +223,7 @@ def test_public_names_have_a_docstring() -> None:
     assert len(missing) <= 0.18 * len(named), missing
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name() -> None:
     found = shared_names(trees())
     assert not {name: paths for name, paths in found.items() if name not in SHARED_CLASS_NAMES}, "rename one of them"
@@ -239,6 +243,7 @@ def test_no_planted_bug_is_dropped() -> None:
     assert found == (ROOT / "tests/golden/planted_bugs.txt").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_modules_that_strings_name_exist() -> None:
     """Fail if a string in a test names a module or an attribute that was renamed: a patch of it would do nothing."""
     named = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.[a-z_]\w*)+(?:\.\w+)?")
@@ -290,6 +295,7 @@ def test_no_module_is_in_an_import_cycle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+@pytest.mark.slow
 def test_the_import_contracts_hold() -> None:
     program = Path(sys.executable).with_name("lint-imports")
     run = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

@@ -26,6 +26,7 @@ def orders(count: int) -> list[Record]:
     ]
 
 
+@pytest.mark.slow
 def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = ArchiveWriter(tmp_path / "archive")
     writer.partition("orders", 0).commit(orders(1000))

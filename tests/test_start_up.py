@@ -36,6 +36,7 @@ STARTS = {
 """Commands, and what each of them does not use."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", STARTS)
 def test_a_command_imports_nothing_that_it_does_not_use(command: str, tmp_path: Path) -> None:
     ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(3)))
@@ -44,6 +45,7 @@ def test_a_command_imports_nothing_that_it_does_not_use(command: str, tmp_path: 
     assert loaded & STARTS[command] == set()
 
 
+@pytest.mark.slow
 def test_what_a_look_up_imports_is_seen(tmp_path: Path) -> None:
     """Were nothing seen, the test above would always pass."""
     ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(3)))

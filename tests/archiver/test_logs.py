@@ -37,6 +37,7 @@ def stream() -> io.StringIO:
     return io.StringIO()
 
 
+@pytest.mark.slow
 def test_events_and_keys_are_as_documented() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([\w, ]*)\| \S", PAGE.partition("## Log")[2], re.MULTILINE)
     documented = {(event, level, keys.strip()) for event, level, keys in rows}
@@ -84,6 +85,7 @@ def client_logs(text: str, client: str = "archiver#consumer-1", level: int = log
     return logging.LogRecord("librdkafka", level, __file__, 1, "%s [%s] %s", parts, None)
 
 
+@pytest.mark.slow
 def test_a_dead_broker_is_logged_ever_more_seldom(stream: io.StringIO) -> None:
     log_to(stream, level=logging.WARNING, log_format="json")
     now = 0.0

@@ -3,6 +3,8 @@
 import importlib
 import pkgutil
 
+import pytest
+
 import benchmarks
 from benchmarks.sections.growth import planning
 from benchmarks.synthetic import RECORDS_IN_CHUNK, archive_of
@@ -15,6 +17,7 @@ def test_every_measuring_program_can_be_loaded() -> None:
             importlib.import_module(module.name)
 
 
+@pytest.mark.slow
 def test_a_synthetic_archive_is_one_that_our_reader_reads():
     """Each of 200 look-ups gives the record that was asked for, or `planning` ends the run."""
     stored = archive_of(200)

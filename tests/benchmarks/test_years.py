@@ -2,9 +2,12 @@
 
 from xml.etree import ElementTree
 
+import pytest
+
 from benchmarks.years import Week, plot, run
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_maintained_stops_growing() -> None:
     weeks = list[Week]()
     run(28, 20, 5, weeks.append)

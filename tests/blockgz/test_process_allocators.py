@@ -50,6 +50,7 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory by rules of their own")
 def test_memory_of_a_few_blocks_is_paid_for_once() -> None:
     """Fresh memory comes page by page, each a fault; in a process of its own, whose heap nobody has used."""

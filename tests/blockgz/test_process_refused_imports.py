@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from tests.support.sampling import slow
-
 CONVERSIONS = """
 import sys
 import pyarrow as pa
@@ -22,7 +20,7 @@ with pandas_refused():
 """
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "comes"),
     [("", True), (REFUSED, False)],
@@ -32,6 +30,7 @@ def test_pandas_comes_with_the_first_conversion_unless_it_is_kept_out(first: str
     assert _printed(CONVERSIONS.format(first=first)) == str(comes)
 
 
+@pytest.mark.slow
 def test_who_asks_for_pandas_still_gets_it() -> None:
     program = "import pyarrow as pa\n" + REFUSED
     assert _printed(program + "print(len(pa.table({'a': [1, 2]}).to_pandas()))") == "2"

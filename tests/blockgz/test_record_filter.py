@@ -69,6 +69,7 @@ def test_times_are_half_open_and_conditions_all_hold(since: int | None, until: i
     assert kept(HasHeader("a"), since=since, until=until) == [offset for offset in offsets if offset != 1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(["", "a", "ab", "\x00", ".", "é", "[", "\\", "A"]).map(str.encode), max_size=8),
     st.text("a.é[\\A\x00", max_size=3),

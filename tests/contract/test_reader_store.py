@@ -179,6 +179,7 @@ def test_list_begins_after_a_key_which_need_not_be_there(store: Store) -> None:
         assert store.read(lambda reader, p=prefix, a=after: listed(reader, p, a)) == expected, (prefix, after)
 
 
+@pytest.mark.slow
 def test_list_gives_more_keys_than_one_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
     expected = [f"many/{number:04d}" for number in range(31)]
@@ -219,6 +220,7 @@ def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypat
                 store.read(use)
 
 
+@pytest.mark.slow
 def test_many_ranges_at_once(store: Store) -> None:
     body = bytes(range(200))
     store.put("x", body)

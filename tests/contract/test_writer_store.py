@@ -131,6 +131,7 @@ def body_of(store: Store, key: str) -> bytes | None:
     return None if found is None else found.body
 
 
+@pytest.mark.slow
 def test_what_is_not_there(store: Store) -> None:
     for key in KEYS:
         assert store.get(key) is None
@@ -173,6 +174,7 @@ def test_what_is_taken_stays(place: Place, tmp_path: Path) -> None:
     assert head is not None and head.attempt in (None, "attempt-1")
 
 
+@pytest.mark.slow
 def test_a_body_of_several_parts(place: Place, tmp_path: Path) -> None:
     content = os.urandom(1024) * (2 * PART_BYTES // 1024) + b"the rest"
     body = file_body(tmp_path / "body", content)
@@ -284,6 +286,7 @@ def test_a_race_to_swap_has_one_winner(place: Place) -> None:
     assert place.store.get("race") == StoredObject(b"%d" % winner, etags[winner] or "")
 
 
+@pytest.mark.slow
 def test_the_probe_finds_it_fit_and_leaves_it_clean(store: Store) -> None:
     probe(store, multipart=True)
     assert keys_of(store, "") == []

@@ -61,6 +61,7 @@ def test_levels_that_a_library_does_not_have(name: str, level: int) -> None:
         COMPRESSORS[name](level)
 
 
+@pytest.mark.slow
 @given(record_lists(), st.sampled_from([1, 80, 200, 1 << 20]))
 def test_a_chunk_is_one_gzip_file_of_json_lines(rows: list[Record], block_bytes: int) -> None:
     index, data = chunk_of(rows, block_bytes=block_bytes, compressor=IsalCompressor(1))
@@ -89,6 +90,7 @@ def test_text_chunks_come_back_over_holes(rows: list[Record], block_bytes: int) 
     assert back == rows
 
 
+@pytest.mark.slow
 @given(record_lists(), batch_sizes, st.integers(1, 600))
 def test_blocks_do_not_depend_on_batches_and_never_split(rows: list[Record], sizes: list[int], limit: int) -> None:
     blocks = cut(rows, "json", limit, sizes)
@@ -158,6 +160,7 @@ def test_open_bytes_are_those_that_wait() -> None:
     assert builder.open_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["json", "arrow"])
 def test_records_that_come_one_by_one_lie_together_in_memory(name: str) -> None:
     builder = BlockBuilder(record_format(name), 0, 1 << 20)

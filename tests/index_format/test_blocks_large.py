@@ -52,6 +52,7 @@ def everything_is_large() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("codec", "compressor"), CODECS, ids=["isal", "stored", "zstd"])
 @given(rows=record_lists().filter(bool))
 @example(rows=[ESCAPES])
@@ -63,12 +64,14 @@ def test_json_blocks_come_back(codec: str, compressor: Compressor, rows: list[Re
     assert normal(decoded(rows, "json", codec, compressor)) == normal(rows)
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=200).filter(lambda value: b"\n" not in value), min_size=1, max_size=20))
 def test_text_blocks_come_back(values: list[bytes]) -> None:
     rows = [record(offset, value, timestamp=-1, timestamp_type=-1) for offset, value in enumerate(values)]
     assert decoded(rows, "text", *CODECS[0]) == rows
 
 
+@pytest.mark.slow
 @given(rows=record_lists().filter(bool))
 def test_arrow_blocks_come_back(rows: list[Record]) -> None:
     assert normal(decoded(rows, "arrow", *CODECS[2])) == normal(rows)
@@ -84,6 +87,7 @@ def test_parts_are_small_or_one_record() -> None:
     assert count_records(data, block, index, LIMIT) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 20, 200])
 def test_damage_is_never_believed(size: int) -> None:
     for codec, compressor in CODECS:

@@ -46,6 +46,7 @@ def test_the_good_one_is_good() -> None:
     assert 3 in index.gaps[0] and 4 not in index.gaps[0]
 
 
+@pytest.mark.slow
 @given(record_lists())
 def test_indexes_of_real_chunks_come_back(rows: list[Record]) -> None:
     index, _ = chunk_of(rows)

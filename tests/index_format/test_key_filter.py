@@ -68,6 +68,7 @@ def test_a_block_without_keys_holds_none(keys: list[bytes | None]) -> None:
     assert holds_all(stored, hashes_of([])) and not holds_all(stored, hashes_of([b""]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "most"), [(8, 0.035), (10, 0.015), (12, 0.007)])
 def test_few_other_keys_pass(bits: int, most: float) -> None:
     rng = random.Random(bits)
@@ -78,6 +79,7 @@ def test_few_other_keys_pass(bits: int, most: float) -> None:
     assert len(stored) == 1 + -(-len(set(keys)) * bits // 8)
 
 
+@pytest.mark.slow
 @given(
     record_lists(), st.sampled_from([60, 200, 1 << 20]), st.lists(st.integers(1, 4)), st.sampled_from(["json", "arrow"])
 )

@@ -97,6 +97,7 @@ def large() -> tuple[Marker, dict[str, bytes]]:
     return archive_of(FAN_OUT * FAN_OUT * 3 + 70)
 
 
+@pytest.mark.slow
 def test_thousands_of_appends_make_a_tree(large: tuple[Marker, dict[str, bytes]]) -> None:
     marker, stored = large
     chunks = FAN_OUT * FAN_OUT * 3 + 70
@@ -106,6 +107,7 @@ def test_thousands_of_appends_make_a_tree(large: tuple[Marker, dict[str, bytes]]
     assert len(encode(marker)) < 64 * 1024
 
 
+@pytest.mark.slow
 def test_every_offset_and_time_is_found_in_few_reads(large: tuple[Marker, dict[str, bytes]]) -> None:
     marker, stored = large
     levels = {reference.name: level for level, refs in enumerate(marker.catalogs, 1) for reference in refs}

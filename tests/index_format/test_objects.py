@@ -282,6 +282,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.slow
 def test_threads_that_read_their_first_markers_at_once() -> None:
     """Half of such processes crashed when the decoder was made by whoever came first."""
     marker = Path(__file__).parents[1] / "golden" / "current" / "last_chunk_index.json"

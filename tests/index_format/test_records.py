@@ -1,5 +1,6 @@
 import struct
 
+import pytest
 from hypothesis import given
 
 from index_format.records import (
@@ -15,6 +16,7 @@ from index_format.records import (
 from tests.index_format.builders import normal, record, record_lists
 
 
+@pytest.mark.slow
 @given(record_lists(min_size=0))
 def test_records_survive_arrow(rows: list[Record]) -> None:
     batch = batch_from_records(rows)
@@ -23,6 +25,7 @@ def test_records_survive_arrow(rows: list[Record]) -> None:
     assert normal(list(iter_records(batch))) == normal(rows)
 
 
+@pytest.mark.slow
 @given(record_lists(min_size=3))
 def test_slices_keep_their_headers(rows: list[Record]) -> None:
     assert normal(list(iter_records(batch_from_records(rows).slice(1, 1)))) == normal(rows[1:2])

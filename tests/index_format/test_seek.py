@@ -1,6 +1,7 @@
 from itertools import pairwise
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def test_by_offset(log: Log, offset: int) -> None:
     assert span_at_or_after(spans, offset) == (None if wanted is None else spans[wanted])
 
 
+@pytest.mark.slow
 @given(logs(), probes)
 def test_by_time(log: Log, timestamp: int) -> None:
     wanted = run_with(log, next((row for row in log.records if row[1] >= timestamp), None))

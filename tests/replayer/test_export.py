@@ -218,6 +218,7 @@ def test_damage_leaves_no_file_or_is_skipped(archive: Path, tmp_path: Path) -> N
     assert [row["offset"] for row in read_jsonl(path)] == [0, 1, 2, 5, 6, *range(40, 60)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", READERS)
 def test_a_full_disk_leaves_nothing_behind(archive: Path, tmp_path: Path, file_format: str) -> None:
     path = tmp_path / f"out.{file_format}"
@@ -328,6 +329,7 @@ def test_parquet_keeps_instants(archive: Path, tmp_path: Path) -> None:
     assert pq.read_schema(tmp_path / "out.parquet").field("timestamp").type == pa.timestamp("us", "UTC")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("export", "orders", "-", "--format", "csv"), ("cat", "orders", "--json")])
 def test_a_full_standard_output_is_no_bug(archive: Path, arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:

@@ -1,4 +1,8 @@
-"""How much a quick run tries of what could go on for long."""
+"""How much a quick run tries of what could go on for long.
+
+`make unit` leaves out what is marked slow (`pytest.mark.slow`): whatever takes a quarter of a second of a processor, or
+waits for seconds. `make units`, `make test` and continuous integration run that too, and leave out what is marked here.
+"""
 
 import os
 import random
@@ -12,9 +16,6 @@ LONG = os.environ.get("BLOCKGZ_LONG") == "1"
 
 in_long_run = pytest.mark.skipif(not LONG, reason="not in each run: make long runs it")
 """Of a test, or of one case of it; others of its kind are in each run."""
-
-slow = pytest.mark.slow
-"""Of a test that takes more than a second or so: `make unit` leaves it out, `make test` and CI run it."""
 
 
 def mostly_long(cases: Iterable[Any], quick: int = 1) -> list[Any]:

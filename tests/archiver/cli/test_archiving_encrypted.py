@@ -87,6 +87,7 @@ def test_nothing_in_the_archive_is_plain_but_what_indexes_say(vault: Vault) -> N
     assert marker.version == 2 and marker.tail_key
 
 
+@pytest.mark.slow
 def test_with_its_keys_it_is_read_like_any_other(vault: Vault) -> None:
     got = vault.replayer("get", f"{vault.topic}:0:18", "-f", "%k %s", keys=vault.keys)
     assert (got.exit_code, got.stdout.split()[:3]) == (0, ["value", "of", "18"]), got.output
@@ -132,6 +133,7 @@ def test_another_key_is_named_missing(vault: Vault, tmp_path: Path) -> None:
     assert vault.replayer("verify", "--records", keys=f"file:{other}").exit_code == 12
 
 
+@pytest.mark.slow
 def test_a_writer_goes_on_with_the_keys_and_only_with_them(vault: Vault, tmp_path: Path) -> None:
     vault.produce(range(60, 90))
     for options in ((), ("--encrypt", f"file:{tmp_path / 'other'}")):
@@ -143,6 +145,7 @@ def test_a_writer_goes_on_with_the_keys_and_only_with_them(vault: Vault, tmp_pat
     assert printed.stdout.split() == [str(offset) for offset in range(90)]
 
 
+@pytest.mark.slow
 def test_the_newest_key_encrypts_and_older_ones_open(vault: Vault) -> None:
     vault.keys_file.write_text(key_line(1) + key_line(2))
     rotated = f"env:{vault.topic.upper().replace('-', '_')}"
@@ -162,6 +165,7 @@ def test_the_newest_key_encrypts_and_older_ones_open(vault: Vault) -> None:
     assert (checked.exit_code, checked.stdout.splitlines()[-1]) == (0, "OK"), checked.output
 
 
+@pytest.mark.slow
 def test_a_replay_needs_the_keys(vault: Vault) -> None:
     target = f"{vault.topic}-copy"
     vault.cluster.create_topic(target)
@@ -173,6 +177,7 @@ def test_a_replay_needs_the_keys(vault: Vault) -> None:
     assert vault.replayer(*compared, keys=vault.keys).exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_configuration_file_gives_both_programs_the_keys(vault: Vault, tmp_path: Path) -> None:
     config = tmp_path / "blockgz.yaml"
     config.write_text(f"archive: {vault.root}\nencrypt: {vault.keys}\n")
@@ -184,6 +189,7 @@ def test_the_configuration_file_gives_both_programs_the_keys(vault: Vault, tmp_p
     assert got.exit_code == 0, got.output
 
 
+@pytest.mark.slow
 def test_keys_at_aws_kms(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
@@ -202,6 +208,7 @@ def test_keys_at_aws_kms(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
         assert refused.exit_code == 12 and "cannot be used" in refused.stderr, refused.output
 
 
+@pytest.mark.slow
 def test_followers_read_what_comes(vault: Vault) -> None:
     program = [sys.executable, "-m", "replayer", "tail", vault.topic, "-F", "-n", "60", "--interval", "100ms"]
     words = [*program, "-f", "%o\n", "-a", str(vault.root), "--keys", vault.keys]
@@ -221,6 +228,7 @@ def test_an_archive_for_python_programs(vault: Vault) -> None:
         archive.get(vault.topic, 0, 17)
 
 
+@pytest.mark.slow
 def test_an_archive_may_become_encrypted(tmp_path: Path, cluster: MockCluster) -> None:
     vault = Vault(tmp_path, cluster)
     vault.produce(range(40))

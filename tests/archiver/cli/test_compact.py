@@ -23,7 +23,6 @@ from replayer.cli import main as replayer_main
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import finished_chunk, identity_of
 from tests.support.memory_store import content_of
-from tests.support.sampling import slow
 
 CHUNKS = 300
 
@@ -48,7 +47,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-@slow
+@pytest.mark.slow
 def test_hundreds_of_small_chunks_become_a_few(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     writer = small_chunks(root, CHUNKS)
@@ -72,7 +71,7 @@ def test_hundreds_of_small_chunks_become_a_few(tmp_path: Path) -> None:
     is_sound(root)
 
 
-@slow
+@pytest.mark.slow
 def test_what_is_read_and_stored_is_within_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "archive"
     small_chunks(root, 150)
@@ -86,7 +85,7 @@ def test_what_is_read_and_stored_is_within_the_rate(tmp_path: Path, monkeypatch:
     assert refused.exit_code == 2 and "--rate 0 moves nothing" in refused.output
 
 
-@slow
+@pytest.mark.slow
 def test_an_archiver_goes_on_after_a_compaction(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     writer = small_chunks(root, 150)
@@ -122,7 +121,7 @@ def test_a_dry_run_and_a_partition_with_nothing_to_merge_write_nothing(tmp_path:
     assert contents(root) == before
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "suffix"),
     [
@@ -158,6 +157,7 @@ def test_what_an_archiver_is_told_by_variables_converts_nothing(
     assert not list(root.rglob("*.zst")) and not list(root.rglob("*.arrows*"))
 
 
+@pytest.mark.slow
 def test_text_stays_text(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     writer = ArchiveWriter(root).partition("lines", 0, record_format="text")
@@ -173,6 +173,7 @@ def test_text_stays_text(tmp_path: Path) -> None:
     is_sound(root)
 
 
+@pytest.mark.slow
 def test_who_cannot_be_compacted_is_reported_and_the_rest_is_done(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     archive = ArchiveWriter(root)

@@ -27,7 +27,6 @@ from tests.support.archives import ArchiveWriter, PartitionWriter
 from tests.support.chunks import finished_chunk, identity_of
 from tests.support.key_pair import key_pair
 from tests.support.memory_store import content_of
-from tests.support.sampling import slow
 
 PERSON = b"person-17"
 
@@ -67,6 +66,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_offsets_and_counts_and_changes_nothing(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     writers = archive_of(root)
@@ -87,7 +87,7 @@ def test_a_dry_run_shows_offsets_and_counts_and_changes_nothing(tmp_path: Path) 
     assert contents(root) == before
 
 
-@slow
+@pytest.mark.slow
 def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, report = tmp_path / "archive", tmp_path / "report.json"
     writers = archive_of(root)
@@ -131,6 +131,7 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     _is_sound(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_collected", [False, True])
 def test_a_marker_that_is_lost_after_an_erase_is_rebuilt_without_the_records(
     is_collected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -327,7 +328,7 @@ def test_records_are_chosen_by_header_and_value_and_the_report_is_signed(tmp_pat
     assert both.exit_code == 2 and "it is not clear which records" in both.output
 
 
-@slow
+@pytest.mark.slow
 def test_the_completion_is_a_signed_document_about_a_signed_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

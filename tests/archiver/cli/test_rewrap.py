@@ -55,6 +55,7 @@ def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
     return Vault(tmp_path)
 
 
+@pytest.mark.slow
 def test_keys_are_rotated(vault: Vault) -> None:
     before, data = vault.contents(), {key for key in vault.contents() if key.endswith(ENCRYPTED_SUFFIX)}
     expected = sorted(vault.world.held_offsets())
@@ -78,6 +79,7 @@ def test_keys_are_rotated(vault: Vault) -> None:
     assert "nothing to rewrap" in vault.archiver("rewrap", *vault.keys(2)).stdout
 
 
+@pytest.mark.slow
 def test_missing_keys_are_named_and_nothing_is_changed(vault: Vault) -> None:
     before = vault.contents()
     assert "no keys were given" in vault.archiver("rewrap", "--yes").stderr
@@ -95,6 +97,7 @@ def test_missing_keys_are_named_and_nothing_is_changed(vault: Vault) -> None:
         assert vault.contents() == before
 
 
+@pytest.mark.slow
 def test_chunks_are_merged_and_records_are_erased(vault: Vault) -> None:
     expected = vault.world.held_offsets()
     done = vault.archiver("compact", *vault.keys(1), "--yes", "--json")

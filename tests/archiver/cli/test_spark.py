@@ -21,6 +21,7 @@ def signals_stay_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archiver.cli.spark.stop_on_signals", lambda _: set())
 
 
+@pytest.mark.slow
 def test_without_pyspark_it_says_what_to_install() -> None:
     program = (
         f"import sys; sys.modules['pyspark'] = None; sys.argv[1:] = {ARGUMENTS}; import archiver.cli as cli; cli.main()"

@@ -24,7 +24,7 @@ from tests.support.archives import records
 from tests.support.chain import Chain, check_history, read_chain
 from tests.support.chunks import POLICY, archive_all, finished_chunk, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore
-from tests.support.sampling import LONG, slow
+from tests.support.sampling import LONG
 from tests.support.simulator import CRASHES, Actor, Fate, Scenario, fates_of, simulate
 
 SEED = random.randrange(2**32)
@@ -178,7 +178,7 @@ def cases() -> Iterator[tuple[str, int, Fate]]:
             number += 1
 
 
-@slow
+@pytest.mark.slow
 def test_whatever_becomes_of_an_operation_a_repeated_query_ends_with_every_record_once() -> None:
     for layout, number, fate in cases():
         store = MemoryStore("pfx/")
@@ -200,7 +200,7 @@ def test_whatever_becomes_of_an_operation_a_repeated_query_ends_with_every_recor
             raise AssertionError(f"layout {layout}, operation {number}, {fate.value}") from error
 
 
-@slow
+@pytest.mark.slow
 def test_a_zombie_driver_comes_back_after_another_did_its_work() -> None:
     for layout, number, fate in cases():
         if fate in CRASHES:
@@ -223,7 +223,7 @@ def test_a_zombie_driver_comes_back_after_another_did_its_work() -> None:
             raise AssertionError(f"layout {layout}, operation {number}, {fate.value}") from error
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_whatever_becomes_of_an_operation_holes_within_what_was_read_are_not_gaps(layout: str) -> None:
     log = holey_log_of(layout)
@@ -252,7 +252,7 @@ def test_whatever_becomes_of_an_operation_holes_within_what_was_read_are_not_gap
             raise AssertionError(f"operation {number}, {fate.value}") from error
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("knows", [False, True])
 def test_queries_archivers_zombies_and_garbage_collection_in_random_schedules(layout: str, knows: bool) -> None:

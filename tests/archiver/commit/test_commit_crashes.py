@@ -19,7 +19,6 @@ from tests.support.archives import records
 from tests.support.chain import check_history, read_chain
 from tests.support.chunks import archive_all, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore
-from tests.support.sampling import slow
 from tests.support.simulator import CRASHES, Actor, Fate, fates_of
 
 FAN_OUT = 3
@@ -154,7 +153,7 @@ def test_the_script_has_every_kind_of_operation(goes_up_in_parts: bool) -> None:
     assert kinds["CompareAndSwap"] >= 2 * (1 + len(SCRIPT)) and kinds["PutIfAbsent"] >= 2 * (2 * len(SCRIPT) + 2)
 
 
-@slow
+@pytest.mark.slow
 def test_the_writer_continues_where_it_can_and_the_next_one_where_it_cannot() -> None:
     for layout, number, fate in cases():
         store, actor = interrupted(layout, number, fate)
@@ -173,7 +172,7 @@ def test_the_writer_continues_where_it_can_and_the_next_one_where_it_cannot() ->
             raise AssertionError(told(layout, number, fate)) from error
 
 
-@slow
+@pytest.mark.slow
 def test_another_writer_takes_over_and_the_first_comes_back_as_a_zombie() -> None:
     for layout, number, fate in cases():
         store, zombie = interrupted(layout, number, fate)
@@ -195,7 +194,7 @@ def test_another_writer_takes_over_and_the_first_comes_back_as_a_zombie() -> Non
             raise AssertionError(told(layout, number, fate)) from error
 
 
-@slow
+@pytest.mark.slow
 def test_another_writer_takes_over_half_way_through_the_first_ones_commit_and_both_continue_in_turns() -> None:
     for layout, number, fate in cases():
         if fate in CRASHES:

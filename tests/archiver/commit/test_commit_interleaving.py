@@ -14,7 +14,6 @@ from tests.support.broken_protocols import BROKEN, Handler, intercepted, untouch
 from tests.support.chain import check_history, read_chain
 from tests.support.chunks import archive_all
 from tests.support.memory_store import MemoryLog, MemoryStore
-from tests.support.sampling import slow
 from tests.support.scenarios import (
     COLLECTED,
     CROWD,
@@ -31,7 +30,7 @@ FIRST_SEED = 20_260_700
 SCHEDULES_TO_BREAK = 5_000
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("company", "schedules"), [(PAIR, 1_000), (CROWD, 100), (COLLECTED, 200)], ids=["pair", "crowd", "collected"]
 )
@@ -41,7 +40,7 @@ def test_no_schedule_loses_or_doubles_a_record(company: Company, schedules: int)
         run_schedule(scenario, seed, company)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("company", [PAIR, CROWD, COLLECTED], ids=["pair", "crowd", "collected"])
 def test_nor_of_chunks_that_go_up_in_parts(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_store, "PART_BYTES", 0)
@@ -69,6 +68,7 @@ def test_the_collector_finds_orphans_to_delete() -> None:
     scenario.check_complete(store)
 
 
+@pytest.mark.slow
 def test_nor_a_schedule_in_which_the_tail_folds() -> None:
     full = MemoryStore()
     long_log = MemoryLog(records(range(64), value_bytes=0))
@@ -102,6 +102,7 @@ def test_a_broken_protocol_is_found_out_by_the_harm_it_does(handler: Handler) ->
             run_schedule(broken, seed)
 
 
+@pytest.mark.slow
 def test_the_machinery_that_breaks_protocols_breaks_none_by_itself() -> None:
     sound = short_partition(lambda protocol: intercepted(protocol, untouched))
     for seed in range(FIRST_SEED, FIRST_SEED + 100):

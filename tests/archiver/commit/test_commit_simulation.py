@@ -3,13 +3,14 @@
 More schedules run in system_test/test_simulation.py, a million by `python -m tests.support.lifecycle.campaign`.
 """
 
+import pytest
+
 from tests.support.lifecycle.campaign import run_batch
-from tests.support.sampling import slow
 
 FIRST_SEED = 20_261_100
 
 
-@slow
+@pytest.mark.slow
 def test_no_schedule_breaks_the_archive() -> None:
     violation, counts, _ = run_batch(range(FIRST_SEED, FIRST_SEED + 40))
     assert violation is None, violation

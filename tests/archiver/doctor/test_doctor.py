@@ -211,6 +211,7 @@ def test_a_sound_site_is_ok_and_what_cannot_be_asked_is_a_warning(cluster: MockC
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_the_table_names_what_to_do(cluster: MockCluster, tmp_path: Path) -> None:
     ArchiveWriter(tmp_path, "seed")
     result = run("orders", "missing", "-b", cluster.bootstrap_servers, "-a", tmp_path)
@@ -222,6 +223,7 @@ def test_the_table_names_what_to_do(cluster: MockCluster, tmp_path: Path) -> Non
     assert "layout seed" in lines[found] and "--layout seed" in lines[found + 1]
 
 
+@pytest.mark.slow
 def test_without_a_broker_the_rest_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockgz.kafka.connection.BROKER_DEADLINE_SECONDS", 0.3)
     result = run("orders", "-b", "127.0.0.1:1", "-a", tmp_path, "--json")

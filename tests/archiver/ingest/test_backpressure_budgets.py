@@ -14,7 +14,6 @@ from archiver.ingest.partition_archiver import PartitionArchiver
 from index_format.records import batch_from_records
 from tests.archiver.ingest.test_partition_archiver import Bench, until
 from tests.index_format.builders import record
-from tests.support.sampling import slow
 
 BIG = 10**9
 SHARES_OF_OPEN_BLOCKS = 12
@@ -172,6 +171,7 @@ def with_a_commit_that_hangs(partitions: Partitions, chunk_records: int) -> Part
     return partitions
 
 
+@pytest.mark.slow
 def test_a_partition_whose_commit_hangs_is_paused_alone(partitions: Partitions) -> None:
     with_a_commit_that_hangs(partitions, chunk_records=10)
     budgets = partitions.budgets(memory=32 * 1024**2)
@@ -200,7 +200,7 @@ def test_a_partition_whose_commit_hangs_is_paused_alone(partitions: Partitions) 
     partitions.until(lambda: turns() == Turns(set(), {SICK}), "the partition resumes")
 
 
-@slow
+@pytest.mark.slow
 def test_a_commit_that_hangs_does_not_fill_the_buffer(partitions: Partitions) -> None:
     with_a_commit_that_hangs(partitions, chunk_records=10_000)
     for number in (1, 2, 3):
@@ -220,6 +220,7 @@ def test_a_commit_that_hangs_does_not_fill_the_buffer(partitions: Partitions) ->
     partitions.until(lambda: any(partitions.work[each].state.is_committing for each in HEALTHY), "a chunk ends")
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_encoded_slowly_is_waited_for_while_there_is_memory_for_others(
     partitions: Partitions,
 ) -> None:

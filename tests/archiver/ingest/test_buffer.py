@@ -86,6 +86,7 @@ def test_closing_removes_everything(tmp_path: Path) -> None:
     assert not folders(tmp_path)
 
 
+@pytest.mark.slow
 def test_folders_of_living_processes_are_kept_and_those_of_dead_ones_removed(tmp_path: Path) -> None:
     with another_process(tmp_path) as living, another_process(tmp_path) as dying:
         both = folders(tmp_path)

@@ -136,6 +136,7 @@ def test_a_record_whose_headers_cannot_be_read_failed_in_the_header_converter() 
     assert headers["__connect.errors.exception.message"] == b"it cannot be read: not UTF-8"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "failure"),
     [(TOO_FEW_REPLICAS, BrokerUnreachable), (DENIED, AccessDenied), (TOO_LARGE, DeadLetterRefused)],

@@ -100,6 +100,7 @@ def test_whoever_waits_at_the_end_is_told(cluster: MockCluster) -> None:
         reader.record_at(("orders", 0), 0)
 
 
+@pytest.mark.slow
 def test_bounds_in_one_question(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[set[Partition]] = []
 

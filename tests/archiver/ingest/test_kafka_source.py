@@ -185,6 +185,7 @@ class Member:
     def lost(self, partitions: Sequence[Partition]) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_a_group_that_may_be_joined_again_continues(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch_with(kind, monkeypatch)

@@ -178,6 +178,7 @@ def told(case: Any, sending: Connection) -> None:
     sending.send(case())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [as_it_commits_in_a_rebalance, with_a_commit_in_flight, before_it_was_told])
 def test_a_fenced_member_is_refused_and_its_process_lives(case: Any) -> None:
     context = multiprocessing.get_context("fork")

@@ -18,7 +18,6 @@ from index_format.chunk_index import Gap
 from tests.index_format.builders import record
 from tests.support.archives import records
 from tests.support.partition_bench import FLUSH, PARTITION, Bench, fetched, some, unreadable, until
-from tests.support.sampling import slow
 
 
 @pytest.fixture
@@ -450,6 +449,7 @@ def test_ticks_do_not_pile_up_behind_a_slow_store(bench: Bench) -> None:
     assert len(archiver.state.inbox) == 1
 
 
+@pytest.mark.slow
 def test_one_batch_of_many_chunks_is_cut_whole(bench: Bench) -> None:
     archiver = bench.archiver(chunk_records=1)
     archiver.offer(some(*range(200)))
@@ -517,6 +517,7 @@ def test_a_fault_of_our_own_in_a_commit_stops_the_partition_and_blocks_nothing(b
     assert bench.buffer.used_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_buffer_that_fails_stops_the_partition(bench: Bench, tmp_path: Path) -> None:
     archiver = bench.archiver()
     archiver.offer(some(*range(2000)))
@@ -576,7 +577,7 @@ def test_an_open_block_is_told_to_end_once_while_the_partition_waits(bench: Benc
     assert archiver.state.open_index_bytes == ENTRY_BYTES
 
 
-@slow
+@pytest.mark.slow
 def test_chunks_with_many_skipped_records_end_and_fold(bench: Bench) -> None:
     archiver = bench.archiver(layout="seed", skip=True, chunk_bytes=10**9)
     for start in range(0, 24_000, 2000):
@@ -590,6 +591,7 @@ def test_chunks_with_many_skipped_records_end_and_fold(bench: Bench) -> None:
     assert len(marker.gaps) == 1000, "those before moved into catalogs"
 
 
+@pytest.mark.slow
 def test_records_of_which_all_are_skipped_make_one_gap(bench: Bench) -> None:
     archiver = bench.archiver(layout="seed", skip=True)
     for offset in range(0, 900, 3):

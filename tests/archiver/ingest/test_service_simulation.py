@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.sampling import slow
 from tests.support.service_simulation import virtual_time as virtual
 from tests.support.service_simulation.logs import Log
 from tests.support.service_simulation.planted import PLANTED, Bug, planted
@@ -46,7 +45,7 @@ def test_every_planted_bug_has_a_test() -> None:
     assert FOUND_AS.keys() == PLANTED.keys()
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     """In a process of its own: the order in which sets are walked is part of a schedule."""
@@ -65,6 +64,7 @@ def test_a_bug_whose_place_is_gone_is_reported() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_schedule() -> None:
     traces = []
     for _ in range(2):

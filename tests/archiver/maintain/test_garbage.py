@@ -41,7 +41,6 @@ from index_format.keys import (
 from tests.index_format.builders import record
 from tests.support.chunks import archive_all, finished_chunk, identity_of
 from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
-from tests.support.sampling import slow
 from tests.support.simulator import Actor
 
 GRACE = 3600.0
@@ -253,7 +252,7 @@ def small_catalogs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "FAN_OUT", 3)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_catalogs")
 @pytest.mark.parametrize(("layout", "incarnations"), [("topic", 1), ("seed", 1), ("seed", 3)])
 def test_what_is_committed_is_never_deleted_and_what_is_not_goes_in_the_end(layout: str, incarnations: int) -> None:

@@ -131,6 +131,7 @@ def test_no_archive(tmp_path: Path) -> None:
     assert not (tmp_path / "typo").exists(), "looking creates nothing"
 
 
+@pytest.mark.slow
 def test_in_a_bucket(archive: ArchiveWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
@@ -228,6 +229,7 @@ def test_errors_say_what_to_do(unused_address: str) -> None:
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
 
 
+@pytest.mark.slow
 def test_watch_shows_it_again(archive: ArchiveWriter) -> None:
     command = [sys.executable, "-m", "archiver", "status", "-a", str(archive.root), "--json", "--watch", "--interval"]
     with subprocess.Popen([*command, "1ms"], stdout=subprocess.PIPE, text=True) as process:

@@ -328,6 +328,7 @@ def test_another_old_archive_is_not_mixed_in(old: OldWriter, imports: Imports) -
     assert "not the one that was archived" in imports.result(code=1)["partitions"][0]["imported"]["error"]
 
 
+@pytest.mark.slow
 def test_small_chunks_and_the_seed_layout(old: OldWriter, imports: Imports) -> None:
     for start in range(0, 1000, 100):
         old.write(two_blocks(start))
@@ -373,6 +374,7 @@ def test_nothing_at_the_source_changes(old: OldWriter, imports: Imports) -> None
     assert {path: path.read_bytes() for path in old.root.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_random_damage_never_gives_a_wrong_record(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)

@@ -38,6 +38,7 @@ def sent(root: Path, folder: Path) -> CompactionTask:
     return again
 
 
+@pytest.mark.slow
 def test_a_task_compacts_its_partition(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     small_chunks(root, CHUNKS)
@@ -48,6 +49,7 @@ def test_a_task_compacts_its_partition(tmp_path: Path) -> None:
     assert command("compact", "-a", root, "--dry-run").stdout == "nothing to compact\n"
 
 
+@pytest.mark.slow
 def test_a_task_that_is_repeated_does_what_the_first_one_left(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     small_chunks(root, 2 * CHUNKS)
@@ -58,6 +60,7 @@ def test_a_task_that_is_repeated_does_what_the_first_one_left(tmp_path: Path) ->
     assert (again.done, again.outcome, again.error) == ((second,), Outcome.NOTHING, None)
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_not_there_fails_the_task(tmp_path: Path) -> None:
     small_chunks(tmp_path / "archive", CHUNKS)
     with pytest.raises(TaskFailed, match="no archive"):

@@ -27,7 +27,6 @@ from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.records import Record
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
-from tests.support.sampling import slow
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 FIELDS = pa.schema(
@@ -185,7 +184,7 @@ def test_an_offset_that_occurs_twice_is_refused(sink: Sink, twice: list[Record])
         sink.task(at("orders", 0, twice))
 
 
-@slow
+@pytest.mark.slow
 def test_more_than_memory_holds_must_be_in_order(sink: Sink) -> None:
     rows = records(range(400), value_bytes=200_000)
     orders = at("orders", 0, rows)
@@ -199,6 +198,7 @@ def test_more_than_memory_holds_must_be_in_order(sink: Sink) -> None:
     assert sink.offsets("payments:0") == list(range(400))
 
 
+@pytest.mark.slow
 def test_a_chunk_ends_within_what_is_sorted_at_once(sink: Sink) -> None:
     source = random.Random(1)
     rows = [row._replace(value=source.randbytes(100_000)) for row in records(range(200))]
@@ -208,7 +208,7 @@ def test_a_chunk_ends_within_what_is_sorted_at_once(sink: Sink) -> None:
     assert sink.offsets() == list(range(200))
 
 
-@slow
+@pytest.mark.slow
 def test_small_memory_ends_blocks_of_many_partitions_early(sink: Sink) -> None:
     """Forty open blocks of up to a mebibyte each do not fit into a quarter of 32 MiB."""
     rows = [

@@ -16,7 +16,6 @@ from index_format.objects import encode
 from index_format.records import Record, iter_records
 from tests.support.archives import ArchiveWriter, records
 from tests.support.opened import Opened
-from tests.support.sampling import slow
 
 
 async def scanned(archive: Archive, topic: str, partition: int, start: int = 0, end: int = 2**63 - 1) -> list[Record]:
@@ -52,7 +51,7 @@ def test_a_cold_look_up_takes_three_requests_and_one_for_each_catalog(
     assert opened.counts.data_bytes_fetched < found.chunk_bytes
 
 
-@slow
+@pytest.mark.slow
 def test_planning_a_look_up_does_not_grow_with_the_archive(opened: Opened, writer: ArchiveWriter) -> None:
     """Twenty thousand chunks: marker and two catalogs, a few times the bytes that a hundred chunks take."""
     for topic, chunks in (("small", 100), ("large", 20_000)):
@@ -108,7 +107,7 @@ def test_a_claimed_partition_without_chunks_holds_nothing_yet(opened: Opened, wr
     assert opened.read(lambda archive: scanned(archive, "orders", 0)) == []
 
 
-@slow
+@pytest.mark.slow
 def test_old_gaps_are_found_after_they_have_folded_into_catalogs(opened: Opened, writer: ArchiveWriter) -> None:
     partition = writer.partition("orders", 0)
     for number in range(330):

@@ -15,7 +15,6 @@ from index_format.keys import TopicFolder, dated_key, groups_home
 from index_format.records import Record
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
 from tests.support.opened import Opened
-from tests.support.sampling import slow
 from tests.support.selections import judged_cut
 
 MINUTE = 60_000
@@ -70,7 +69,6 @@ def skewed(rng: random.Random, count: int) -> list[int]:
     return rng.choice(kinds)
 
 
-@slow
 @pytest.mark.parametrize("round_", range(10))
 def test_cuts_agree_with_the_judge(
     opened: Opened, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch, round_: int

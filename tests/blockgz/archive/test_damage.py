@@ -14,7 +14,6 @@ from index_format.records import Record, iter_records
 from replayer.cli import main
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.opened import Opened
-from tests.support.sampling import slow
 
 
 @pytest.fixture
@@ -67,7 +66,6 @@ def test_a_part_names_what_is_lost_of_that_part(opened: Opened, partition: Parti
     assert [(each.start, each.end) for each in skipped] == [(132, 140)]
 
 
-@slow
 @pytest.mark.parametrize(
     ("name", "lost"),
     [

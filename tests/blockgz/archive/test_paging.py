@@ -16,7 +16,6 @@ from blockgz.store.address import LocalAddress
 from index_format.chunk_index import Gap
 from index_format.records import Record
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
-from tests.support.sampling import slow
 
 
 def with_partition(root: Path, work: Callable[[ArchivedPartition], Awaitable[None]]) -> None:
@@ -62,7 +61,7 @@ def check(page: Page, partition: PartitionWriter, gaps: list[Gap]) -> None:
     assert page.records == [each for each in partition.records if page.start <= each.offset < page.end]
 
 
-@slow
+@pytest.mark.slow
 def test_pages_both_ways_tell_of_every_offset(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -154,7 +153,7 @@ def test_damage_stands_in_its_place(tmp_path: Path) -> None:
     with_partition(tmp_path, look)
 
 
-@slow
+@pytest.mark.slow
 def test_a_damaged_catalog_costs_its_own_chunks_only(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path)
     partition = writer.partition("orders", 0)

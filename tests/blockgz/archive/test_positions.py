@@ -101,6 +101,7 @@ def seek(opened: Opened, timestamp: int) -> int:
     return opened.read(use)
 
 
+@pytest.mark.slow
 def test_time_seeks_agree_with_brute_force_where_timestamps_go_backwards(opened: Opened, writer: ArchiveWriter) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -11,7 +11,6 @@ from blockgz.record_filter import KeyIn, Not, RecordFilter
 from tests.index_format.builders import record
 from tests.support.archives import ArchiveWriter
 from tests.support.opened import Opened
-from tests.support.sampling import slow
 
 
 def found(opened: Opened, *conditions: KeyIn | Not) -> list[int]:
@@ -23,7 +22,7 @@ def found(opened: Opened, *conditions: KeyIn | Not) -> list[int]:
     return opened.read(read)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [None, 12])
 def test_only_blocks_that_may_hold_the_key_are_read(writer: ArchiveWriter, opened: Opened, bits: int | None) -> None:
     partition = writer.partition("orders", 0)
@@ -39,7 +38,7 @@ def test_only_blocks_that_may_hold_the_key_are_read(writer: ArchiveWriter, opene
     assert found(opened, Not(KeyIn([b"user-50"]))) == [offset for offset in range(400) if offset // 4 != 50]
 
 
-@slow
+@pytest.mark.slow
 def test_no_record_is_missed_by_any_search(writer: ArchiveWriter, opened: Opened) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

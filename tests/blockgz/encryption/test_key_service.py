@@ -45,6 +45,7 @@ class Counting:
         return getattr(self._client, name)
 
 
+@pytest.mark.slow
 def test_a_process_asks_once_to_write_and_once_for_each_writer_to_read() -> None:
     name, writing, reading = arn(), Counting(), Counting()
     ring = Keyring([ServiceKey(name, lambda: writing)])

@@ -26,7 +26,6 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
-from tests.support.sampling import slow
 
 SECONDS = 30.0
 EVERY_BYTE = bytes(range(256))
@@ -325,7 +324,7 @@ def test_acknowledgements_without_an_offset_are_told_as_such(made: Made, cluster
     assert told[0] == NO_OFFSET
 
 
-@slow
+@pytest.mark.slow
 def test_a_producer_that_nobody_keeps_goes_with_what_it_holds(kind: Any, cluster: MockCluster) -> None:
     for _ in range(5):
         producer = kind("gone", {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 60_000, "logger": silent})

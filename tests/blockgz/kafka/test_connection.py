@@ -59,6 +59,7 @@ def test_troubles_are_forgotten_once_a_broker_answers() -> None:
     )
 
 
+@pytest.mark.slow
 def test_where_nobody_listens_the_broker_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BROKER_DEADLINE_SECONDS", math.inf)
     cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))

@@ -13,7 +13,6 @@ from blockgz.kafka.fetching import FetchClient, Partition, Rising, Told, Unreada
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
 from tests.support.fetch_clients import CLIENTS, fetch_client, needs_kernel
 from tests.support.mock_cluster import MockCluster
-from tests.support.sampling import slow
 
 DEADLINE_SECONDS = 30
 A, B = ("orders", 0), ("orders", 1)
@@ -87,7 +86,6 @@ def random_record(source: random.Random) -> Record:
     return Record(0, timestamp, 0, some_bytes(20), some_bytes(source.choice([5, 300, 20_000])), headers)
 
 
-@slow
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 @needs_kernel
 def test_every_field_of_every_record_is_the_same(cluster: MockCluster, compression: str) -> None:

@@ -135,6 +135,7 @@ def test_columns_may_be_made_while_the_client_is_closed(client: KernelClient) ->
     assert len(found) in (0, 1)
 
 
+@pytest.mark.slow
 def test_one_thread_at_a_time_polls(client: KernelClient) -> None:
     thread = threading.Thread(target=client.poll, args=(1, 2.0))
     thread.start()
@@ -190,6 +191,7 @@ def resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is looked up as Linux has it")
 def test_ten_thousand_polls_leave_nothing_behind(cluster: MockCluster, client: KernelClient) -> None:
     log, value = ("large", 0), b"v" * 2000

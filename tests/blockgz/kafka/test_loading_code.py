@@ -77,6 +77,7 @@ def test_a_check_loads_nothing_even_from_the_command_line() -> None:
     assert settings == {"group.id": "g"}
 
 
+@pytest.mark.slow
 def test_a_check_asks_no_endpoint_for_a_token(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as endpoint:
         endpoint.settimeout(0.3)

@@ -95,6 +95,7 @@ def test_commands_and_options() -> None:
     assert "--archive" in completed(replayer, "cat", "--arch")
 
 
+@pytest.mark.slow
 def test_a_shell_is_answered(archive: str) -> None:
     words = {"_REPLAYER_COMPLETE": "bash_complete", "COMP_WORDS": f"replayer cat -a {archive} pay", "COMP_CWORD": "4"}
     program = "import sys; from replayer.cli import main; main(prog_name='replayer')"

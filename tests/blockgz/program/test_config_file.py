@@ -147,6 +147,7 @@ def test_tools_of_the_archiver_use_it_too(tmp_path: Path) -> None:
     assert ran(archiver, "status", "-C", "f.yaml").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_run_logs_the_file_that_it_uses() -> None:
     Path("f.yaml").write_text("archive: ./a\nbootstrap_servers: 127.0.0.1:1\ntopics: [orders]\nonce: true\n")
     result = ran(archiver, "run", "-C", "f.yaml", "-v")

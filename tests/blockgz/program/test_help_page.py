@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from archiver.cli import main as archiver
 from blockgz.program.help_page import GROUPS, OWN
 from replayer.cli import main as replayer
-from tests.support.sampling import slow
 
 MOST_OWN_OPTIONS = 12
 """A command with more of its own needs another group."""
@@ -81,7 +80,7 @@ def test_no_summary_is_cut(program: click.Group, path: tuple[str, ...], command:
             assert inner.get_short_help_str(1000) in text
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "widest"), [("80", 80), ("100", 100), ("200", 110)])
 def test_the_page_is_as_wide_as_the_terminal_up_to_110(columns: str, widest: int) -> None:
     program = [sys.executable, "-m", "replayer", "verify", "--help"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sampling import LONG, slow
+from tests.support.sampling import LONG
 
 SCRIPT = """
 import asyncio, signal, sys, time
@@ -51,7 +51,6 @@ def _interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@slow
 @pytest.mark.parametrize("command", ["plain", "asynchronous"])
 @pytest.mark.parametrize(
     ("number", "sigint", "exit_code"),
@@ -146,7 +145,7 @@ def _shot(arguments: list[str], number: signal.Signals, delay: float) -> tuple[i
     return program.returncode, said
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads which libraries a process has loaded")
 @pytest.mark.timeout(7200 if LONG else 300)
 def test_a_signal_in_the_first_second_just_ends_the_program(tmp_path: Path) -> None:

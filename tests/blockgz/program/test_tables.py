@@ -18,7 +18,6 @@ from tests.replayer.replay.jobs.test_log import request
 from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
-from tests.support.sampling import slow
 
 TOPIC = "production.eu-west-1.payments.transactions.v1"
 JOB = f"{TOPIC}-restored-once-more"
@@ -85,7 +84,7 @@ def test_a_time_outside_of_the_years_1_to_9999_is_its_number(timestamp: int, tex
     assert (range_text(0, 301), range_text(None, None)) == ("[0..301)", "-")
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 @pytest.mark.parametrize("arguments", TABLES, ids=lambda arguments: " ".join(arguments[:2]))
 def test_a_table_fits_80_columns(arguments: tuple[str, ...], terminal: bool, tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_a_table_fits_80_columns(arguments: tuple[str, ...], terminal: bool, tmp
     assert_fits([*arguments, "-a", str(tmp_path / "a")], tmp_path, is_terminal=terminal)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -113,12 +112,14 @@ def test_a_table_about_a_cluster_fits_80_columns(arguments: tuple[str, ...], tmp
     assert_fits([*arguments, *place], tmp_path, is_terminal=True)
 
 
+@pytest.mark.slow
 def test_the_plan_of_an_import_fits_80_columns(tmp_path: Path) -> None:
     OldWriter(tmp_path / "old", topic=TOPIC).write(OldChunk(0, [rows_of(0, 40), rows_of(40, 60)]))
     source = str(tmp_path / "old")
     assert_fits([ARCHIVER, "import", source, "-a", str(tmp_path / "a"), "--dry-run"], tmp_path, is_terminal=True)
 
 
+@pytest.mark.slow
 def test_the_list_of_jobs_fits_80_columns(tmp_path: Path) -> None:
     folder = JobFolder(LocalStore(tmp_path / "jobs"), JOB)
     folder.create(request(job=JOB))

@@ -11,7 +11,6 @@ import pytest
 from blockgz.program.terminal import escaped_terminals, printable, unescaped
 from index_format.records import Record
 from tests.support.archives import ArchiveWriter
-from tests.support.sampling import slow
 from tests.support.terminal import shown_on_terminal
 
 EVIL = "\x1b]0;owned\x07 \u202eabc\x9b31m\r\x08\x00"
@@ -38,7 +37,7 @@ def test_printable() -> None:
     assert printable("\u2066\u2069\u200f\u061c\x7f\u2028") == "\\u2066\\u2069\\u200f\\u061c\\u007f\\u2028"
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -58,6 +57,7 @@ def test_records_are_escaped_on_a_terminal(root: Path, command: list[str]) -> No
         assert (SHOWN + "\\xffé\n").encode() in shown
 
 
+@pytest.mark.slow
 def test_errors_are_escaped_on_a_terminal(root: Path) -> None:
     (root / "a" / "topics" / "evil\x1b[2J").mkdir(parents=True)
     shown = shown_on_terminal(["replayer", "get", "evil\x1b[2J:0:1", "-a", str(root / "a")], root)
@@ -65,11 +65,13 @@ def test_errors_are_escaped_on_a_terminal(root: Path) -> None:
     assert_obeys_nothing(shown)
 
 
+@pytest.mark.slow
 def test_raw_is_raw_on_a_terminal(root: Path) -> None:
     shown = shown_on_terminal(["replayer", "cat", "orders", "--raw", "-a", str(root / "a")], root)
     assert EVIL.encode() + b"\xff\xc3\xa9\n" in shown
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_every_byte(root: Path) -> None:
     command = [sys.executable, "-m", "replayer", "cat", "orders", "-a", str(root / "a")]
     piped = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout

@@ -8,7 +8,6 @@ import pytest
 
 from blockgz.program.main import kernel_words
 from index_format.kernel_choice import KERNEL, Kernel
-from tests.support.sampling import slow
 
 
 def test_each_extension_is_named_with_why_it_is_not_in_use() -> None:
@@ -16,7 +15,7 @@ def test_each_extension_is_named_with_why_it_is_not_in_use() -> None:
     assert kernel_words(found) == "records in use, Kafka not in use (not built)"
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["archiver", "replayer"])
 def test_both_programs_say_whether_the_extensions_are_in_use(program: str) -> None:
     def printed(**environment: str) -> list[str]:

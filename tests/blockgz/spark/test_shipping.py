@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark import cloudpickle
 
 from blockgz.spark.formats import Shipped
@@ -33,6 +34,7 @@ def test_it_arrives_whole() -> None:
     assert isinstance(arrived, Parcel) and arrived.content == {"a": (1, 2)}
 
 
+@pytest.mark.slow
 def test_a_worker_without_the_package_says_so(tmp_path: Path) -> None:
     parcel = tmp_path / "parcel"
     parcel.write_bytes(cloudpickle.dumps(Parcel(1)))

@@ -5,7 +5,6 @@ import pytest
 
 from blockgz.errors import UsageError
 from blockgz.spark.formats import require_spark
-from tests.support.sampling import slow
 
 AS_IN_SPARK_4_0 = """
 import sys
@@ -19,7 +18,7 @@ import archiver.spark.sink, replayer.spark, replayer.spark.sink, replayer.spark.
 """
 
 
-@slow
+@pytest.mark.slow
 def test_formats_load_in_spark_4_0() -> None:
     """It has neither filters nor limits of a stream's batches nor writers of streams that take Arrow."""
     done = subprocess.run([sys.executable, "-c", AS_IN_SPARK_4_0], capture_output=True, text=True, check=False)

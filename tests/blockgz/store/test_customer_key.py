@@ -26,7 +26,6 @@ from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
 from tests.support.recording_proxy import RecordingProxy
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
-from tests.support.sampling import slow
 
 PART = 64 * 1024
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
@@ -102,6 +101,7 @@ def test_a_reference_that_leads_nowhere() -> None:
         load_customer_key("${env:NO_SUCH}")
 
 
+@pytest.mark.slow
 def test_the_key_goes_with_every_object_but_the_archives_own(
     proxy: RecordingProxy, address: S3Address, tmp_path: Path
 ) -> None:
@@ -128,6 +128,7 @@ def test_the_key_goes_with_every_object_but_the_archives_own(
     assert {"UploadPart", "CompleteMultipartUpload"} <= {each.operation for each in with_content}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -171,7 +172,7 @@ def test_an_archive_without_a_key_takes_none(proxy: RecordingProxy, address: S3A
         open_existing_store(str(address), settings(proxy))
 
 
-@slow
+@pytest.mark.slow
 def test_both_programs(proxy: RecordingProxy, address: S3Address, tmp_path: Path) -> None:
     copied(tmp_path / "archive", proxy, address)
     where = ["-a", str(address), "--endpoint-url", proxy.endpoint_url, "--region", "us-east-1"]

@@ -68,6 +68,7 @@ class Requests:
         return self._faults.pop(0) if self._faults else Fault.NONE
 
 
+@pytest.mark.slow
 def test_a_body_that_breaks_off_continues_at_the_byte_reached(bucket: Bucket, proxy: FaultProxy) -> None:
     proxy.decide = requests = Requests(*[Fault.CUT] * 6)
     body = reading(bucket, proxy, lambda reader: reader.get_range("x", 1000, len(BODY) - 1000))

@@ -99,6 +99,7 @@ def test_two_accounts_in_one_process(
     assert accounts and all("Credential=testing/" in each for each in accounts)
 
 
+@pytest.mark.slow
 def test_a_session_token_and_a_role_with_keys_of_its_own(
     proxy: RecordingProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from index_format.keys import Conflict
 from tests.support.fault_proxy import Fault, FaultProxy, no_fault, once, seeded
 from tests.support.http_proxy import Request
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
-from tests.support.sampling import slow
 
 PART = 64 * 1024
 AFTER_IT_WAS_APPLIED = [Fault.RESET_AFTER, Fault.ERROR_AFTER, Fault.TWICE, Fault.TWICE_LATE]
@@ -102,7 +101,6 @@ def store_at(store: S3Store, body: FileBody | bytes, tries: list[int]) -> Confli
     return driver.run(store_once([(lambda conflict: f"x{conflict or ''}", body)], 7))
 
 
-@slow
 @pytest.mark.parametrize("fault", [*BEFORE_IT_WAS_APPLIED, *AFTER_IT_WAS_APPLIED], ids=lambda fault: fault.value)
 @pytest.mark.parametrize("operation", ["CompleteMultipartUpload", "UploadPart", "CreateMultipartUpload"])
 def test_a_large_object_is_stored_once_under_its_plain_name(
@@ -198,6 +196,7 @@ def test_an_upload_that_a_shutdown_abandons_is_aborted(store: S3Store, proxy: Fa
         store.put_if_absent("x", large, "attempt")
 
 
+@pytest.mark.slow
 def test_a_swap_survives_whatever_happens_to_its_requests(store: S3Store, proxy: FaultProxy) -> None:
     """Each swap names the version before: what arrives late or twice changes nothing."""
     seed = random.randrange(2**32)

@@ -27,6 +27,7 @@ BATCH = batch_from_records(ROWS)
 STREAM = stream_of(BATCH)
 
 
+@pytest.mark.slow
 @given(record_lists(), st.sampled_from([1, 2_200, 2_600, 1 << 20]), st.lists(st.integers(0, 6), max_size=6))
 def test_records_come_back_from_blocks_within_the_limit(
     rows: list[Record], block_bytes: int, batches: list[int]

@@ -24,6 +24,7 @@ def decoded(raw: bytes, timestamp_type: int = 0) -> list[Record]:
     return normal(list(iter_records(FORMAT.decode(raw, 0, timestamp_type))))
 
 
+@pytest.mark.slow
 @given(record_lists())
 def test_every_record_comes_back(rows: list[Record]) -> None:
     batch = batch_from_records(rows)
@@ -36,6 +37,7 @@ def test_every_record_comes_back(rows: list[Record]) -> None:
             assert decoded(data[start:end], timestamp_type) == normal([row])
 
 
+@pytest.mark.slow
 @given(record_lists())
 def test_the_standard_library_reads_the_lines(rows: list[Record]) -> None:
     for line, row in zip(encoded(*rows).decode().split("\n")[:-1], rows, strict=True):
@@ -46,6 +48,7 @@ def test_the_standard_library_reads_the_lines(rows: list[Record]) -> None:
                 assert parsed[field] == (None if content is None else content.decode())
 
 
+@pytest.mark.slow
 @given(record_lists())
 def test_lines_are_those_of_single_records(rows: list[Record]) -> None:
     """Fields that no record of a batch has are passed over at once; each line is as if it were alone."""
@@ -212,6 +215,7 @@ def test_the_printed_object(row: Record, fields: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.slow
 @given(record_lists(min_size=1, max_size=40), st.data())
 def test_some_records_are_found_among_all(rows: list[Record], data: st.DataObject) -> None:
     raw = encoded(*rows)

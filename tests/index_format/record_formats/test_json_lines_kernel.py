@@ -28,6 +28,7 @@ def lines_of(*rows: Record, timestamp_type: int = 0) -> bytes:
     return JsonLines().encode_in_python(batch_from_records(rows), timestamp_type).data
 
 
+@pytest.mark.slow
 def test_c_and_python_give_the_same() -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")
@@ -35,6 +36,7 @@ def test_c_and_python_give_the_same() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_every_length_about_a_block_of_the_processors_and_every_place_in_it() -> None:
     """Each byte that is written otherwise than it is stands at each place of texts of each length."""
     rows = [
@@ -128,6 +130,7 @@ def test_an_error_is_that_of_python() -> None:
     assert found.value.why == in_python.value.why
 
 
+@pytest.mark.slow
 def test_a_large_record_is_equal() -> None:
     """20 MB: of text with much to escape, and of bytes."""
     for value in (b'{"a":"b\\n"}' * 1_900_000, bytes(range(256)) * 80_000):
@@ -143,6 +146,7 @@ def test_changed_lines_of_a_block_are_equal_or_left_to_python() -> None:
         check_lines(changed(whole, chance), 0)
 
 
+@pytest.mark.slow
 def test_lines_are_made_in_their_own_size() -> None:
     """Nothing is allocated for what might have been escaped: 64 MB of text take the lines and little beside them."""
     program = """
@@ -163,6 +167,7 @@ print(between - before, after - between)
         assert int(grown) / scale < 70 * 1024
 
 
+@pytest.mark.slow
 def test_a_block_of_empty_lines_takes_no_memory_for_records() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert KERNEL.module.decode_json_lines(b"\n" * 64_000_000, 0) is None

@@ -34,6 +34,7 @@ def following(root: Path, *command: str, interrupts: str, stdin: bytes = b"") ->
         return subprocess.Popen(started, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "number", "interrupts", "exit_code"),
     [
@@ -64,6 +65,7 @@ def test_a_signal_ends_what_holds_a_lock_of_threading() -> None:
     assert done.returncode == 143
 
 
+@pytest.mark.slow
 def test_a_signal_ends_waiting_for_a_record(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path).partition("big", 0).commit(records(range(3)))
     with following(tmp_path, "get", "big:0:9", "-F", "--interval", "100ms", interrupts="SIG_IGN") as program:

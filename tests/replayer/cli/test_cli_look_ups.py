@@ -236,6 +236,7 @@ class TestCat:
         assert result.stdout.split()[:40] == [str(offset) for offset in range(40)]
         assert "is damaged" in result.stderr
 
+    @pytest.mark.slow
     def test_a_reader_that_goes_away_is_not_a_failure(self, root: Path, writer: ArchiveWriter) -> None:
         writer.partition("big", 0).commit(records(range(5000), value_bytes=200), block_bytes=50_000)
         command = f"{sys.executable} -m replayer cat big -a {root} | head -1; exit ${{PIPESTATUS[0]}}"
@@ -243,6 +244,7 @@ class TestCat:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("value of 0")
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("interruptible")
     def test_an_interrupt_has_its_exit_code(self, root: Path, writer: ArchiveWriter) -> None:
         writer.partition("big", 0).commit(records(range(5000), value_bytes=200), block_bytes=50_000)
@@ -408,6 +410,7 @@ class TestDamagedMarkers:
         assert (result.exit_code, result.stdout) == (3, "")
         assert f"error: topic=alone/partition=00000/{MARKER_OBJECT} " in result.stderr
 
+    @pytest.mark.slow
     def test_a_damaged_catalog_hides_its_partition_alone(self, root: Path, writer: ArchiveWriter) -> None:
         whole, broken = (writer.partition("gappy", number) for number in range(2))
         whole.commit(records(range(5)))
@@ -602,6 +605,7 @@ class TestErrors:
         assert "Traceback" in replayer("ls", "--debug", root=tmp_path / "none").stderr
         assert "Traceback" not in replayer("ls", root=tmp_path / "none").stderr
 
+    @pytest.mark.slow
     def test_s3(self, root: Path, orders: list[PartitionWriter], monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in CREDENTIALS.items():
             monkeypatch.setenv(name, value)
@@ -700,6 +704,7 @@ def test_coverage_of_any_timestamps(root: Path, topics: list[str]) -> None:
         assert '"nan' not in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("edges")
 def test_times_as_dates_or_milliseconds(root: Path) -> None:
     assert "9223372036854775807" in replayer("ls", root=root).stdout
@@ -715,6 +720,7 @@ def test_times_as_dates_or_milliseconds(root: Path) -> None:
         assert found.exit_code == 0, found.stderr
 
 
+@pytest.mark.slow
 def test_records_on_the_wrong_side_of_a_time_are_named_and_printed(root: Path, writer: ArchiveWriter) -> None:
     """An end by majority warns and continues, an offset by Kafka's rule has a note if much lies behind it."""
     skewed = writer.partition("skewed", 0)

@@ -78,6 +78,7 @@ def test_a_copy_with_timestamps_of_its_own_is_compared_in_all_else(
     assert sums(told) == ("FAILURE", True, 80, 0, 0, 1)
 
 
+@pytest.mark.slow
 def test_a_copy_by_key_is_proved_lane_by_lane(archive: tuple[str, ...], cluster: MockCluster) -> None:
     result = replayed("--partitions", "by-key", *archive)
     told = proved(result["verify"])
@@ -87,6 +88,7 @@ def test_a_copy_by_key_is_proved_lane_by_lane(archive: tuple[str, ...], cluster:
     assert sums(proved(result["verify"], 3)) == ("FAILURE", True, 80, 0, 0, 1)
 
 
+@pytest.mark.slow
 def test_a_job_folder_in_a_bucket(archive: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
@@ -100,6 +102,7 @@ def test_a_job_folder_in_a_bucket(archive: tuple[str, ...], monkeypatch: pytest.
         bucket.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [{0}, {0, 1}], ids=["one", "all"])
 def test_positions_that_expired_are_named_and_the_copy_is_proved_whole(
     archive: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lost: set[int]
@@ -128,6 +131,7 @@ def test_positions_that_expired_are_named_and_the_copy_is_proved_whole(
     assert sums(proved(result["verify"], 3))[3:] == (0, 40, 40)
 
 
+@pytest.mark.slow
 def test_many_lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     writer = ArchiveWriter(tmp_path / "archive")

@@ -77,6 +77,7 @@ def program(root: Path, cluster: MockCluster) -> Program:
     return Program(root, cluster)
 
 
+@pytest.mark.slow
 def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None:
     result = program("replay", "orders", "--to-topic", copy, "--yes")
     assert result.exit_code == 0, result.stderr
@@ -91,6 +92,7 @@ def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None
     assert "a copy" in compared.stdout
 
 
+@pytest.mark.slow
 def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
     result = program("replay", "orders", "--to-topic", copy, "--at", TIME_OF_30, "--yes", "--json")
     assert result.exit_code == 0, result.stderr
@@ -150,6 +152,7 @@ def test_times_the_wrong_way_round_are_named_as_dates(program: Program, copy: st
     assert "start at 2026-01-02T00:00:00.000Z and to end before 2026-01-01T00:00:00.000Z" in result.stderr
 
 
+@pytest.mark.slow
 def test_some_partitions(program: Program, copy: str) -> None:
     result = program("replay", "orders:0,2", "--to-topic", copy, "--yes", "--json")
     assert [each["partition"] for each in json.loads(result.stdout)["partitions"]] == [0, 2]
@@ -190,6 +193,7 @@ def test_a_job_is_the_same_after_the_log_of_its_first_partition_was_truncated(
     assert name() == before
 
 
+@pytest.mark.slow
 def test_a_complete_job_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
     """As another one; each keeps its folder, which --resume finds complete."""
     names = []
@@ -209,6 +213,7 @@ def test_a_complete_job_can_be_run_again(program: Program, copy: str, tmp_path: 
     assert "job nightly is complete" in refused.stderr
 
 
+@pytest.mark.slow
 def test_what_was_archived_since_is_not_of_the_job(program: Program, copy: str, root: Path) -> None:
     """Not even where the first run died before it wrote a position."""
     again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job", "j", "--resume")
@@ -219,6 +224,7 @@ def test_what_was_archived_since_is_not_of_the_job(program: Program, copy: str, 
     assert planned["plan"]["records"] == 180
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -256,6 +262,7 @@ def test_two_ways_to_say_a_compression_are_refused_before_anything(program: Prog
     assert "remove one of them" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [(), ("--transactional",)])
 def test_a_job_knows_that_it_is_complete(program: Program, copy: str, root: Path, mode: tuple[str, ...]) -> None:
     assert program("replay", "orders", "--to-topic", copy, "--yes", "--job", "j", *mode).exit_code == 0
@@ -283,6 +290,7 @@ def test_what_fails_after_a_signal_to_end_ends_by_the_signal(
     assert "the bounds of the target cannot be read" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
     named = ("--to-topic", copy, "--yes", "--append", "--job", "one")
     assert program("replay", "orders:0", *named).exit_code == 0
@@ -292,6 +300,7 @@ def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
         assert "not the replay that the job started with" in refused.stderr
 
 
+@pytest.mark.slow
 def test_what_the_archive_lacks_is_reported_before_the_first_record(program: Program, copy: str, root: Path) -> None:
     shutil.rmtree(root / "topic=orders" / "partition=00001")
     refused = program("replay", "orders", "--to-topic", copy, "--yes")
@@ -307,6 +316,7 @@ def test_what_the_archive_lacks_is_reported_before_the_first_record(program: Pro
     assert "missing in the archive: orders:1" in told["plan"]["notes"]
 
 
+@pytest.mark.slow
 def test_a_job_that_was_interrupted(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
     """Damage ends it; once that is mended it goes on behind what it had written."""
     block = next(root.glob("topic=orders/partition=00001/*40.gz"))
@@ -345,6 +355,7 @@ def test_only_some_records(program: Program, copy: str, cluster: MockCluster, tm
     assert program.held(copy) == 4
 
 
+@pytest.mark.slow
 def test_other_records_are_not_the_same_job(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
     break_block(root)
     again = ("replay", "orders", "--to-topic", copy, "--yes", "--jobs", str(tmp_path / "jobs"), "--job", "j")
@@ -368,6 +379,7 @@ def break_block(root: Path) -> bytes:
     return stored
 
 
+@pytest.mark.slow
 def test_damage_is_skipped_and_named(program: Program, copy: str, root: Path) -> None:
     break_block(root)
     result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
@@ -392,6 +404,7 @@ def test_damage_is_skipped_and_named(program: Program, copy: str, root: Path) ->
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["gz", "index.json"])
 def test_a_chunk_that_is_gone_is_skipped(program: Program, copy: str, root: Path, suffix: str) -> None:
     next(root.glob(f"topic=orders/partition=00001/*00.{suffix}")).unlink()
@@ -410,6 +423,7 @@ def test_nothing_recorded_and_a_target_with_records(program: Program, copy: str,
     assert program.held(copy) == 3
 
 
+@pytest.mark.slow
 def test_a_pace_is_kept(program: Program, copy: str) -> None:
     result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--rate", "360/s", "--speed", "1000x")
     assert result.exit_code == 0, result.stderr
@@ -426,6 +440,7 @@ def test_without_a_terminal_it_wants_yes(program: Program, copy: str) -> None:
     assert program.held(copy) == 0
 
 
+@pytest.mark.slow
 def test_the_source_itself(program: Program, cluster: MockCluster, root: Path) -> None:
     for partition in range(3):
         cluster.produce("orders", partition, records(range(70)))
@@ -494,6 +509,7 @@ def test_too_many_partitions_for_the_target(program: Program, copy: str, root: P
     assert program.held(copy) == 0
 
 
+@pytest.mark.slow
 def test_no_broker(program: Program) -> None:
     result = program("verify", "orders", "--against-topic", "x", bootstrap_server="127.0.0.1:1")
     assert result.exit_code == 1
@@ -507,6 +523,7 @@ def test_no_address(root: Path) -> None:
     assert "-b/--bootstrap-server is missing" in result.stderr and "BLOCKGZ_BOOTSTRAP_SERVER" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_was_read_to_find_the_cuts(program: Program, copy: str) -> None:
     writer = ArchiveWriter(program.root).partition("skewed", 0)
     stamps = [1_760_000_000_000 + 9_000 * (n % 5 == 0) for n in range(600)]

@@ -240,6 +240,7 @@ def test_refusals_change_nothing(target: Target, args: tuple[str, ...], expected
     assert target.records() == {}
 
 
+@pytest.mark.slow
 def test_a_topic_with_records_wants_append(target: Target) -> None:
     assert target.replay("orders:0").exit_code == 0
     again = target.replay("orders:0")

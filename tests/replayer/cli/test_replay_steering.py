@@ -88,6 +88,7 @@ def job(tmp_path: Path, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -
     return Steered(tmp_path / "archive", cluster, tmp_path / "state" / "blockgz" / "jobs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [(), ("--transactional",)], ids=["idempotent", "transactional"])
 def test_paused_resumed_and_let_go_as_fast_as_it_can(job: Steered, mode: tuple[str, ...]) -> None:
     seen: list[JobProgress] = []
@@ -119,6 +120,7 @@ def test_paused_resumed_and_let_go_as_fast_as_it_can(job: Steered, mode: tuple[s
     assert '"status":"paused"' in result.stderr
 
 
+@pytest.mark.slow
 def test_another_rate_is_kept(job: Steered) -> None:
     def steer() -> None:
         job.until(lambda told: told.state == "running")
@@ -131,6 +133,7 @@ def test_another_rate_is_kept(job: Steered) -> None:
     assert 0.5 < json.loads(result.stdout)["seconds"] < time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_cancelled_it_commits_and_is_resumed(job: Steered) -> None:
     def cancel() -> None:
         job.until(lambda told: told.records >= 5)
@@ -174,6 +177,7 @@ def test_cancelled_while_it_plans_it_ends_at_once(job: Steered, monkeypatch: pyt
     assert not is_running(job.place, "j")
 
 
+@pytest.mark.slow
 def test_paused_while_it_plans_it_begins_paused(job: Steered, monkeypatch: pytest.MonkeyPatch) -> None:
     paused = threading.Event()
 
@@ -197,6 +201,7 @@ def test_paused_while_it_plans_it_begins_paused(job: Steered, monkeypatch: pytes
     assert result.exit_code == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_a_pause_by_signal_ends_by_command(job: Steered) -> None:
     """Though the folder said `run` all the time, and another rate does not end it."""
 
@@ -229,6 +234,7 @@ def test_why_it_failed_is_reported(job: Steered, monkeypatch: pytest.MonkeyPatch
     assert (last.failure.error, last.failure.why, last.failure.code) == ("KeyError: 'oops'", "this is a bug", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -264,6 +270,7 @@ class Broken(LocalStore):
         raise StoreUnavailable("the store does not answer", why="it was told not to")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_folder_that_does_not_answer_stops_nothing(
     job: Steered, monkeypatch: pytest.MonkeyPatch, hangs: bool

@@ -68,6 +68,7 @@ def archived(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_ended(archived: Path, number: signal.Signals) -> None:
     with serving(archived) as (process, host, port):
@@ -80,6 +81,7 @@ def test_it_serves_until_it_is_ended(archived: Path, number: signal.Signals) -> 
         assert process.stderr is not None and process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_it_serves_on_ipv6(archived: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -89,6 +91,7 @@ def test_it_serves_on_ipv6(archived: Path) -> None:
         assert (host, status(host, port)) == ("[::1]", 200)
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_not_there_yet_is_told_by_the_pages(tmp_path: Path) -> None:
     with serving(tmp_path / "none") as (_, host, port):
         assert status(host, port) == 503
@@ -97,6 +100,7 @@ def test_an_archive_that_is_not_there_yet_is_told_by_the_pages(tmp_path: Path) -
         assert status(host, port, "/api/v1/topics/orders/partitions/0/page") == 200
 
 
+@pytest.mark.slow
 def test_a_store_that_hangs_holds_up_neither_health_nor_the_end(archived: Path) -> None:
     with serving(archived, program=("-c", HANGING)) as (process, host, port):
         waiting = [HTTPConnection(host, port, timeout=30) for _ in range(3)]

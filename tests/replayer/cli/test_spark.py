@@ -51,6 +51,7 @@ def root(writer: ArchiveWriter, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_nothing_but_a_job_imports_spark() -> None:
     """Help pages and all other commands come without it, in time and in what must be installed."""
     code = "import sys; from replayer.cli import main\n"
@@ -122,6 +123,7 @@ class TestPlans:
         assert planned("export", "orders", *common, "--since", "@1760000000390")["chunks"] == 1
         assert planned("export", "orders", *common, "--from", "latest")["tasks"] == 0
 
+    @pytest.mark.slow
     def test_an_end_in_doubt_is_refused_before_a_session_starts(
         self, root: Path, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -85,6 +85,7 @@ def program(root: Path, cluster: MockCluster) -> Program:
     return Program(root, cluster)
 
 
+@pytest.mark.slow
 def test_every_partition_by_a_task(program: Program, copy: str, sessions: list[int]) -> None:
     result = program("orders", "--to-topic", copy, "--yes", "--json")
     assert result.exit_code == 0, result.stderr
@@ -102,6 +103,7 @@ def test_every_partition_by_a_task(program: Program, copy: str, sessions: list[i
     assert program.held(copy) == [40, 40, 40, 0]
 
 
+@pytest.mark.slow
 def test_into_fewer_partitions_for_people(program: Program, copy: str, sessions: list[int]) -> None:
     result = program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes")
     assert result.exit_code == 0, result.stderr
@@ -147,6 +149,7 @@ def test_refusals_come_before_spark(
     assert sessions == []
 
 
+@pytest.mark.slow
 def test_damage_is_skipped_and_named(program: Program, root: Path, copy: str, sessions: list[int]) -> None:
     data = sorted(root.rglob("*.gz"))[1]
     content = bytearray(data.read_bytes())
@@ -166,6 +169,7 @@ def test_damage_is_skipped_and_named(program: Program, root: Path, copy: str, se
     assert sessions == [3, 1]
 
 
+@pytest.mark.slow
 def test_batches_are_compressed_as_asked(
     program: Program, copy: str, sessions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +198,7 @@ def skewed(root: Path) -> None:
         ArchiveWriter(root).partition("skewed", partition).commit(records(range(600), timestamps=stamps))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("skewed")
 def test_an_end_in_doubt_is_chosen_once(
     program: Program, copy: str, sessions: list[int], monkeypatch: pytest.MonkeyPatch
@@ -211,6 +216,7 @@ def test_an_end_in_doubt_is_chosen_once(
     assert json.loads(again.stdout)["records_before"] == 1200
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("skewed")
 def test_lanes_without_a_position_end_as_of_the_time(
     program: Program, copy: str, sessions: list[int], monkeypatch: pytest.MonkeyPatch

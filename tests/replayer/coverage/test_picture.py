@@ -34,6 +34,7 @@ def coverage(*chunks: tuple[int, int, int, int, int], gaps: tuple[TimedGap, ...]
     return PartitionCoverage(0, start, end, ChunkColumns(*columns), gaps)
 
 
+@pytest.mark.slow
 def test_slices_have_all_records_and_every_gap() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -100,6 +101,7 @@ async def _covered(archive: object) -> list[PartitionCoverage]:
     return await topic_coverage(await archive.open_topic("orders"))  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_damaged_catalog_is_on_the_map(opened: Opened, writer: ArchiveWriter, tmp_path: Path) -> None:
     partition = writer.partition("orders", 0)
     for start in range(130):

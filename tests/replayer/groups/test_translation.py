@@ -204,6 +204,7 @@ async def translations(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + ARCHIVES)
 def test_random_jobs_and_positions_against_brute_force(tmp_path: Path) -> None:
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))

@@ -63,6 +63,7 @@ def test_what_order_rests_on_cannot_be_overridden(name: str) -> None:
         producer_settings({**NOWHERE, name: "1"}, None)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1") as caught:
         KafkaAdmin(NOWHERE)

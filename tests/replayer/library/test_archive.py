@@ -189,6 +189,7 @@ def test_an_iterator_that_is_left_ends_what_it_read_ahead(archive: blockgz.Archi
     assert archive.get("orders", 0, 1).offset == 1
 
 
+@pytest.mark.slow
 def test_an_archive_on_s3_with_a_profile(
     writer: ArchiveWriter, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ def test_an_archive_on_s3_with_a_profile(
         assert threading.active_count() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["replayer", "archiver"])
 def test_the_version(program: str) -> None:
     done = subprocess.run([sys.executable, "-m", program, "--version"], check=True, capture_output=True, text=True)

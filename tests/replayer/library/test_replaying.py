@@ -67,6 +67,7 @@ def test_a_replay_and_its_progress(archive: blockgz.Archive, cluster: MockCluste
     assert {each.headers[-1] for each in written} == {("from", b"archive")}
 
 
+@pytest.mark.slow
 def test_a_copy_is_compared_and_its_job_is_proved(archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
     kafka = cluster.bootstrap_servers
     done = archive.replay("orders", copy, kafka=kafka, end=30)
@@ -78,6 +79,7 @@ def test_a_copy_is_compared_and_its_job_is_proved(archive: blockgz.Archive, clus
         archive.verify_job("other", kafka=kafka)
 
 
+@pytest.mark.slow
 def test_a_second_copy_is_refused(archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
     archive.replay("orders", copy, kafka=cluster.bootstrap_servers)
     with pytest.raises(blockgz.ReplayRefused) as caught:
@@ -85,6 +87,7 @@ def test_a_second_copy_is_refused(archive: blockgz.Archive, cluster: MockCluster
     assert caught.value.remedy
 
 
+@pytest.mark.slow
 def test_damage_raises_or_is_named(
     archive: blockgz.Archive, writer: ArchiveWriter, cluster: MockCluster, copy: str
 ) -> None:
@@ -127,6 +130,7 @@ def test_all_that_a_replay_can_be_asked_for_can_be_given() -> None:
     assert {renamed.get(name, name) for name in fields - above} <= ReplayChoice.__annotations__.keys()
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_topic_whose_log_was_truncated_is_proved_and_resumed(
     writer: ArchiveWriter, archive: blockgz.Archive, cluster: MockCluster, copy: str
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_job_that_was_interrupted_is_resumed(cluster: MockCluster, jobs: Path)
     assert (jobs / "begun" / "request.json").read_bytes() == (GOLDEN / "jobs/begun/request.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_same_command_keeps_the_same_of_a_job(cluster: MockCluster, jobs: Path) -> None:
     shutil.rmtree(jobs / "begun")
     cluster.create_topic("copy")

@@ -128,6 +128,7 @@ def test_lanes_share_one_rate() -> None:
     assert sent == pytest.approx(1000 * 40 * TICK_SECONDS, rel=0.05)
 
 
+@pytest.mark.slow
 def test_another_rate_begins_with_nothing_to_catch_up_with() -> None:
     pace = make_pace("1/s", None)
     batch = batch_from_records(records(range(100_000)))

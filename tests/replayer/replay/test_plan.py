@@ -16,6 +16,7 @@ from tests.support.archives import ArchiveWriter, records
 from tests.support.selections import selections_of
 
 
+@pytest.mark.slow
 def test_records_and_times_are_those_of_the_selection(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -98,6 +98,7 @@ def test_the_undisturbed_replay_is_the_archive(selections: list[Selection]) -> N
     }
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_and_a_resume(selections: list[Selection], pipeline: Pipeline) -> None:
     wanted, steps = undisturbed(selections, pipeline)
     for step in some_of(range(1, steps + 1)):
@@ -111,6 +112,7 @@ def test_a_crash_at_any_step_and_a_resume(selections: list[Selection], pipeline:
         assert result.records + result.records_before == sum(map(len, topic.records.values()))
 
 
+@pytest.mark.slow
 def test_many_crashes_with_other_cadences(selections: list[Selection], pipeline: Pipeline) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -129,6 +131,7 @@ def test_many_crashes_with_other_cadences(selections: list[Selection], pipeline:
         assert held(topic) == wanted
 
 
+@pytest.mark.slow
 def test_an_answer_lost_at_any_step_is_made_good(selections: list[Selection], pipeline: Pipeline) -> None:
     wanted, steps = undisturbed(selections, pipeline)
     for step in some_of(range(1, steps + 1)):

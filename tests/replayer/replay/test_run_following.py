@@ -72,6 +72,7 @@ def expected() -> dict[int, list[int]]:
     return {0: [*range(5, 14), *range(40, 43)], 1: [*range(3), *range(10, 15)], 2: [7, 8]}
 
 
+@pytest.mark.slow
 def test_whatever_crashes_each_record_arrives_once(turns: list[list[Selection]]) -> None:
     steps = steps_of(turns)
     assert steps > 40
@@ -90,6 +91,7 @@ def test_whatever_crashes_each_record_arrives_once(turns: list[list[Selection]])
         }
 
 
+@pytest.mark.slow
 def test_lost_answers(turns: list[list[Selection]]) -> None:
     for lost in range(2, steps_of(turns), 3):
         topic, folder = Topic(), JobFolder(MemoryStore(), "job")

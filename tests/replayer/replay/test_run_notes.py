@@ -78,6 +78,7 @@ def judge(folder: JobFolder, topic: Topic) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=["kept", "folded"])
 @pytest.mark.parametrize("how", ["crash", "lost"])
 def test_at_any_step(selections: list[Selection], pipeline: Pipeline, how: str, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.timeout(LONG_SECONDS if EXAMPLES > 100 else 120)
 def test_requests_made_up_from_the_schema_meet_no_bug(served: str) -> None:
@@ -81,6 +82,7 @@ def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_client_that_goes_away_ends_what_it_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = ArchiveWriter(tmp_path).partition("orders", 0)
     for start in range(0, 4_000, 100):

@@ -58,6 +58,7 @@ def test_what_is_known_is_given_while_it_is_looked_at_again(tmp_path: Path) -> N
     looked(tmp_path, use)
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path)
     written = [writer.partition("orders", number) for number in range(3)]
@@ -167,6 +168,7 @@ def test_a_damaged_partition_is_told_beside_the_others(tmp_path: Path) -> None:
     looked(tmp_path, use)
 
 
+@pytest.mark.slow
 def test_few_coverages_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_view, "REMEMBERED_CHUNKS", 25)
     writer = ArchiveWriter(tmp_path)

@@ -83,6 +83,7 @@ def test_a_bound_is_told_and_given_back() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_streams_leave_room_for_pages(archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MOST_STREAMS", 0)
     with page_client(settings_of(archived)) as asking:
@@ -91,6 +92,7 @@ def test_streams_leave_room_for_pages(archived: Path, monkeypatch: pytest.Monkey
         assert asking.get(f"{ORDERS}/page").status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [f"{ORDERS}/records/50", f"{ORDERS}/records/50/value", f"{ORDERS}/records?n=51"])
 def test_a_client_that_reads_nothing_has_one_place_until_it_goes(
     archived: Path, monkeypatch: pytest.MonkeyPatch, path: str
@@ -104,6 +106,7 @@ def test_a_client_that_reads_nothing_has_one_place_until_it_goes(
         until(lambda: status(url, path) == 200)
 
 
+@pytest.mark.slow
 def test_a_large_answer_is_whole(archived: Path) -> None:
     with page_client(settings_of(archived)) as asking:
         value = asking.get(f"{ORDERS}/records/50/value")
@@ -113,6 +116,7 @@ def test_a_large_answer_is_whole(archived: Path) -> None:
         assert asking.get(f"{ORDERS}/records/50").json()["record"]["value"] == LARGE.decode()
 
 
+@pytest.mark.slow
 def test_an_archive_that_hangs_holds_up_no_page_of_what_is_known(
     archived: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +144,7 @@ def test_an_archive_that_hangs_holds_up_no_page_of_what_is_known(
             assert {each.result() for each in asked} == {503}
 
 
+@pytest.mark.slow
 def test_few_read_at_once(archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "READS_AT_ONCE", 2)
     read, reading, most = LocalReader.get_range, 0, 0

@@ -90,6 +90,7 @@ def test_a_form_of_another_page_is_refused(local: TestClient) -> None:
     assert send_form(local, "/verify", sample="100", depth="structure").status_code == 303
 
 
+@pytest.mark.slow
 def test_every_answer_keeps_hostile_content_harmless(local: TestClient) -> None:
     for path in ("/", "/nothing", "/api/v1/topics", "/api/v1/nothing", "/static/page.js", "/api/v1/openapi.json"):
         answer = local.get(path)

@@ -29,6 +29,7 @@ def finished(asking: object, name: str) -> dict[str, object]:
     return document
 
 
+@pytest.mark.slow
 def test_a_verification_writes_a_signed_report(tmp_path: Path, keys: tuple[Path, Path]) -> None:
     root, reports = tmp_path / "archive", tmp_path / "reports"
     reports.mkdir()
@@ -95,6 +96,7 @@ def test_what_is_lost_stays_known_until_all_of_it_was_verified_again(tmp_path: P
     assert left() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_reports", [False, True])
 def test_the_page_stays_red_until_the_damaged_chunk_is_checked_again(tmp_path: Path, with_reports: bool) -> None:
     """Whatever samples of other chunks find, and also if the server is started again, or the report is deleted."""

@@ -241,6 +241,7 @@ def test_incarnations_do_not_prove_anything_of_each_other(writer: ArchiveWriter)
     assert [(lost.start, lost.end) for lost in report.lost] == [(5, 15)]
 
 
+@pytest.mark.slow
 def test_a_truncated_log_proves_nothing(writer: ArchiveWriter) -> None:
     """The older folder's chunks reach above the newer one's marker, and died writers left more."""
     older, markers = written(writer, 5)
@@ -297,6 +298,7 @@ async def above_later(before: dict[str, bytes], now: dict[str, bytes]) -> above_
     return await above_marker.look_above(await Archive(MemoryReader(now)).open_partition(*place), listing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("company", [PAIR, CROWD, COLLECTED], ids=["pair", "crowd", "collected"])
 def test_no_schedule_of_writers_looks_like_a_marker_that_was_put_back(company: Company) -> None:
     """Writers interleave, die and sleep; what is listed at one moment is compared with the marker of any later one."""

@@ -224,6 +224,7 @@ def test_recorded_gaps_of_the_archive_are_excused(tmp_path: Path) -> None:
     assert [(each.start, each.end) for each in result.excused] == [(150, 160)]
 
 
+@pytest.mark.slow
 def test_random_damage_is_counted_exactly(tmp_path: Path) -> None:
     archive_of(tmp_path, ARCHIVED)
     seed = random.randrange(2**32)

@@ -221,6 +221,7 @@ def test_between_gaps_the_log_may_have_gone_on_without_records(opened: Opened, w
     assert not chain_of(opened).damage
 
 
+@pytest.mark.slow
 def test_gaps_may_stand_in_a_later_catalog_than_the_chunks_around_them(opened: Opened, writer: ArchiveWriter) -> None:
     partition = writer.partition("orders", 0)
     for number in range(330):
@@ -340,6 +341,7 @@ def twenty(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Partit
     return tmp_path / "archive", partition
 
 
+@pytest.mark.slow
 def test_a_sample_is_not_ok_and_names_the_chunks_that_it_checked(twenty: tuple[Path, PartitionWriter]) -> None:
     root, partition = twenty
     assert share_verified(root, EVERY_CHUNK).verdict is Verdict.OK
@@ -354,6 +356,7 @@ def test_a_sample_is_not_ok_and_names_the_chunks_that_it_checked(twenty: tuple[P
         assert (found.verdict, found.checked_chunks, offsets) == (Verdict.SAMPLED, 2, 20)
 
 
+@pytest.mark.slow
 def test_a_sample_finds_every_missing_object(twenty: tuple[Path, PartitionWriter]) -> None:
     root, partition = twenty
     keys = [f"{partition.keys.chunks}{each.name}" for each in partition.marker.tail]

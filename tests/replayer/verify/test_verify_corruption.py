@@ -2,9 +2,12 @@
 
 import random
 
+import pytest
+
 from tests.support.corruption import cases, run_cases, sample_archive
 
 
+@pytest.mark.slow
 def test_damage_is_detected_and_costs_what_it_must() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

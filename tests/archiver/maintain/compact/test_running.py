@@ -24,7 +24,6 @@ from index_format.marker import MAX_RETIRED, Maintenance, Retired
 from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import EraseWorld, ranges
 from tests.archiver.maintain.repair.world import MAX, Died
-from tests.support.sampling import slow
 
 MERGE = Compaction(MergeLimits(1 << 20, 2 << 20))
 LARGE = 1 << 30
@@ -57,7 +56,7 @@ def entries(world: EraseWorld) -> list[markers.ChunkEntry]:
     return [entry for entry in chain.entries if entry not in world.marker.tail]
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("run", range(2))
 def test_random_compactions_beside_a_writer(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
@@ -86,6 +85,7 @@ def test_random_compactions_beside_a_writer(run: int, tmp_path: Path) -> None:
     world.check()
 
 
+@pytest.mark.slow
 def test_what_was_planned_comes_true_and_is_not_planned_again(tmp_path: Path) -> None:
     world = world_of(random.Random(1), 200)
     world.archive(random.Random(2), 5)
@@ -105,6 +105,7 @@ def test_what_was_planned_comes_true_and_is_not_planned_again(tmp_path: Path) ->
     world.check()
 
 
+@pytest.mark.slow
 def test_chunks_deep_in_the_tree_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "FAN_OUT", 4)
     rng = random.Random(3)
@@ -120,6 +121,7 @@ def test_chunks_deep_in_the_tree_are_merged(tmp_path: Path, monkeypatch: pytest.
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffer_bytes", [1, 900])
 def test_a_small_buffer_takes_more_rewrites(buffer_bytes: int, tmp_path: Path) -> None:
     world = world_of(random.Random(4), 90)
@@ -132,6 +134,7 @@ def test_a_small_buffer_takes_more_rewrites(buffer_bytes: int, tmp_path: Path) -
     world.check()
 
 
+@pytest.mark.slow
 def test_a_writer_at_work_is_not_fenced(tmp_path: Path) -> None:
     world = world_of(random.Random(5), 90)
     before = world.held
@@ -142,7 +145,7 @@ def test_a_writer_at_work_is_not_fenced(tmp_path: Path) -> None:
     world.check()
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 2.5])
 def test_a_compaction_that_dies_at_any_request_can_be_run_again(
     first: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -172,7 +175,7 @@ def test_a_compaction_that_dies_at_any_request_can_be_run_again(
     assert died > 40
 
 
-@slow
+@pytest.mark.slow
 def test_a_compaction_that_is_interrupted_leaves_no_intent_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

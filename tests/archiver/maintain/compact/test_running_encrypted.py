@@ -19,7 +19,6 @@ from index_format.keys import ENCRYPTED_SUFFIX, INDEX_SUFFIX
 from tests.archiver.maintain.compact.test_running import compacted
 from tests.archiver.maintain.erase.test_running import world_of
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, encrypted_world, keys_in, ranges
-from tests.support.sampling import slow
 
 LARGE = 1 << 30
 LIMITS = MergeLimits(1 << 20, 2 << 20)
@@ -31,7 +30,7 @@ def data_in(world: EraseWorld, *, since: int = 0) -> dict[str, bytes]:
     return {key: world.store.bodies()[key] for key, name in names.items() if int(name[:20]) >= since}
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("run", range(2))
 def test_random_rewrites_of_chunks_that_are_encrypted_from_some_time_on(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)

@@ -25,7 +25,7 @@ from index_format.records import Record
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
 from tests.support.encryption import key_of
 from tests.support.memory_store import MemoryStore
-from tests.support.sampling import mostly_long, slow
+from tests.support.sampling import mostly_long
 
 LARGE = 1 << 30
 
@@ -64,7 +64,6 @@ def records_in(partition: Partition, replacement: Replacement) -> list[Record]:
     return found
 
 
-@slow
 @pytest.mark.parametrize("run", mostly_long(range(6), 3))
 def test_random_runs_keep_every_record(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
@@ -224,6 +223,7 @@ def encrypted_partition(folder: Path, chunks: int) -> tuple[Partition, RewriteKe
         number += 1
 
 
+@pytest.mark.slow
 def test_a_merged_chunk_has_a_key_of_its_own_and_its_blocks_belong_to_it(tmp_path: Path) -> None:
     partition, keys = encrypted_partition(tmp_path, 4)
     work = contents_of(partition, limits=MergeLimits(LARGE, LARGE, max_chunks=2), keys=keys)

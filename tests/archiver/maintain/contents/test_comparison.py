@@ -19,7 +19,7 @@ from index_format.key_filter import hashes_of, key_filter
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition
-from tests.support.sampling import mostly_long, slow
+from tests.support.sampling import mostly_long
 
 
 def partition_of(folder: Path, form: str) -> Partition:
@@ -86,7 +86,6 @@ MISTAKES: dict[str, Callable[[Partition, NewChunk], NewChunk]] = {
 }
 
 
-@slow
 @pytest.mark.parametrize("form", mostly_long(["arrow", "json"]))
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught(mistake: str, form: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
 from tests.index_format.builders import SHA256
-from tests.support.sampling import mostly_long, slow
+from tests.support.sampling import mostly_long
 
 
 def entry(start: int, size: int, *, end: int | None = None) -> ChunkEntry:
@@ -66,6 +66,7 @@ def test_what_is_large_beside_its_neighbours_is_not_copied_again() -> None:
     assert groups(9 * mib, 1) == groups(1, 9 * mib, 2) == []
 
 
+@pytest.mark.slow
 def test_what_comes_daily_is_copied_a_few_times() -> None:
     """And stays few chunks: as many as there are powers of two in their bytes."""
     sizes, copied, day = list[int](), 0, 10_000_000
@@ -102,7 +103,6 @@ def test_groups_of_random_entries_keep_the_limits() -> None:
             assert all(before.next_offset == after.start_offset for before, after in pairwise(chosen))
 
 
-@slow
 @pytest.mark.parametrize("run", mostly_long(range(8), 3))
 def test_a_merged_chunk_holds_the_same_bytes_of_every_block(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)

@@ -19,7 +19,6 @@ from blockgz.store.writer import Leftover
 from index_format import marker as markers
 from index_format.chunk_index import Gap
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, log_of, ranges
-from tests.support.sampling import slow
 
 GRACE = 3600.0
 
@@ -35,6 +34,7 @@ def erased_world(seed: int, folder: Path, chunks: int = 70) -> tuple[EraseWorld,
     return world, found
 
 
+@pytest.mark.slow
 def test_it_is_complete_once_garbage_collection_left_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, erased = erased_world(1, tmp_path)
     now = [1_000_000.0]
@@ -79,6 +79,7 @@ def test_offsets_that_hold_no_record_are_not_held(tmp_path: Path) -> None:
     assert not len(remains_of(world.store, holes, []).not_erased)
 
 
+@pytest.mark.slow
 def test_what_lies_below_the_floor_is_gone(tmp_path: Path) -> None:
     world, erased = erased_world(3, tmp_path)
     maintenance = world.marker.maintenance
@@ -128,7 +129,6 @@ def test_a_report_that_was_cut_is_none(change: dict[str, Any], why: str, tmp_pat
     assert why in caught.value.why
 
 
-@slow
 @pytest.mark.parametrize("kind", ["data", "index", "catalog", "upload", "upload above", "rewritten"])
 def test_any_object_that_nothing_leads_to_may_hold_them(kind: str, tmp_path: Path) -> None:
     world, erased = erased_world(4, tmp_path)
@@ -152,6 +152,7 @@ def test_any_object_that_nothing_leads_to_may_hold_them(kind: str, tmp_path: Pat
     assert remains.is_complete == (kind == "upload above")
 
 
+@pytest.mark.slow
 def test_what_a_writer_is_about_to_commit_does_not_count(tmp_path: Path) -> None:
     world, erased = erased_world(5, tmp_path)
     _clear(world)
@@ -161,6 +162,7 @@ def test_what_a_writer_is_about_to_commit_does_not_count(tmp_path: Path) -> None
     assert remains_of(world.store, erased, []).is_complete
 
 
+@pytest.mark.slow
 def test_a_rewrite_under_way_may_have_read_them(tmp_path: Path) -> None:
     world, erased = erased_world(6, tmp_path)
     _clear(world)

@@ -19,7 +19,6 @@ from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Reti
 from tests.archiver.maintain.erase.world import EraseWorld, log_of, ranges, some
 from tests.archiver.maintain.repair.world import Died
 from tests.index_format.builders import SHA256
-from tests.support.sampling import slow
 
 
 def world_of(rng: random.Random, chunks: int, **fields: Any) -> EraseWorld:
@@ -28,7 +27,7 @@ def world_of(rng: random.Random, chunks: int, **fields: Any) -> EraseWorld:
     return world
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("run", range(2))
 def test_random_erases_beside_a_writer(run: int, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
@@ -45,6 +44,7 @@ def test_random_erases_beside_a_writer(run: int, tmp_path: Path) -> None:
     world.check()
 
 
+@pytest.mark.slow
 def test_all_records_of_many_catalogs_can_be_erased(tmp_path: Path) -> None:
     rng = random.Random(1)
     world = world_of(rng, 200)
@@ -56,6 +56,7 @@ def test_all_records_of_many_catalogs_can_be_erased(tmp_path: Path) -> None:
     assert world.archived()[0]
 
 
+@pytest.mark.slow
 def test_records_deep_in_the_tree_are_erased(tmp_path: Path) -> None:
     rng = random.Random(11)
     world = world_of(rng, 1)
@@ -109,6 +110,7 @@ def test_what_is_erased_already_or_never_was_there_changes_nothing(tmp_path: Pat
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [0.0, 0.5])
 def test_an_erase_that_dies_at_any_request_can_be_run_again(half: float, tmp_path: Path) -> None:
     start = world_of(random.Random(6), 5)

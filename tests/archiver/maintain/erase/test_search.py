@@ -14,7 +14,6 @@ from blockgz.store.s3_settings import S3Settings
 from index_format.errors import CorruptBlock
 from index_format.records import Record, RecordsDigest, batch_from_records
 from tests.support.archives import ArchiveWriter, PartitionWriter
-from tests.support.sampling import slow
 
 MAX = 1 << 22
 
@@ -39,7 +38,7 @@ def found_in(writer: PartitionWriter, wanted: Wanted) -> ErasedPartition:
     return find_records(store, chain, wanted, MAX)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("record_format", ["json", "arrow"])
 @pytest.mark.parametrize("bits", [None, 10])
 def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: int | None, tmp_path: Path) -> None:
@@ -55,6 +54,7 @@ def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: in
         assert found.records == len(expected)
 
 
+@pytest.mark.slow
 def test_filters_leave_few_blocks_to_read(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", 10)
     found = found_in(writer, Matching.all_of(KeyIn([b"3-2"])))
@@ -65,6 +65,7 @@ def test_filters_leave_few_blocks_to_read(tmp_path: Path) -> None:
     assert whole.blocks_read == whole.blocks
 
 
+@pytest.mark.slow
 def test_offsets_without_a_record_are_not_found(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", None)
     found = found_in(writer, AtOffsets(OffsetRanges([range(1, 2), range(20, 23), range(5000, 6000)])))
@@ -72,12 +73,14 @@ def test_offsets_without_a_record_are_not_found(tmp_path: Path) -> None:
     assert found.blocks_read <= 2
 
 
+@pytest.mark.slow
 def test_text_holds_no_keys_so_only_offsets_find_its_records(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "text", None)
     assert found_in(writer, Matching.all_of(KeyIn([b"often"]))).blocks_read == 0
     assert found_in(writer, AtOffsets(OffsetRanges([range(20, 23)]))).records == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_an_error_and_not_a_record_less(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", None)
     data = tmp_path / writer.keys.chunks / writer.indexes[5].data.name
@@ -88,7 +91,7 @@ def test_a_damaged_block_is_an_error_and_not_a_record_less(tmp_path: Path) -> No
         found_in(writer, Matching.all_of(KeyIn([b"unknown"])))
 
 
-@slow
+@pytest.mark.slow
 def test_random_keys_are_found_in_random_archives(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -23,7 +23,6 @@ from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in
 from tests.archiver.maintain.repair.world import Died
 from tests.support.memory_store import MemoryStore
-from tests.support.sampling import slow
 
 HOUR = 3600.0
 
@@ -124,6 +123,7 @@ def test_a_round_does_what_the_policy_says(tmp_path: Path) -> None:
     assert (again.pruned_chunks, again.merged_chunks) == (seen.pruned_chunks, seen.merged_chunks)
 
 
+@pytest.mark.slow
 def test_small_chunks_are_merged_once_there_are_enough(tmp_path: Path) -> None:
     kept = Maintained(tmp_path, 100, compact="orders", compact_chunks=100)
     before = kept.world.marker
@@ -139,7 +139,7 @@ def test_small_chunks_are_merged_once_there_are_enough(tmp_path: Path) -> None:
     kept.world.check()
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
@@ -192,6 +192,7 @@ def test_a_partition_that_fails_ages_its_kind_in_rounds_that_leave_it_out(tmp_pa
     assert (seen.retention_age_seconds, seen.compaction_age_seconds, seen.troubles) == (0, 0, ())
 
 
+@pytest.mark.slow
 def test_chunks_whose_keys_are_missing_are_told_and_the_others_merged(
     tmp_path: Path, warnings: list[dict[str, Any]]
 ) -> None:
@@ -207,7 +208,7 @@ def test_chunks_whose_keys_are_missing_are_told_and_the_others_merged(
     assert (kept.round().troubles, world.marker.num_chunks < before) == ((), True)
 
 
-@slow
+@pytest.mark.slow
 def test_wherever_it_ends_or_dies_the_writer_goes_on(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -253,6 +254,7 @@ def test_a_marker_that_is_full_asks_for_garbage_collection(tmp_path: Path, warni
     assert warnings[0]["remedy"] == "run archiver gc now, and again once its grace period is over"
 
 
+@pytest.mark.slow
 def test_a_writer_commits_while_the_thread_maintains(tmp_path: Path) -> None:
     kept = Maintained(tmp_path, 100, archive_retention_bytes="6kB", compact="*", compact_chunks=2)
     kept.maintainer.start()
@@ -266,6 +268,7 @@ def test_a_writer_commits_while_the_thread_maintains(tmp_path: Path) -> None:
     kept.archive()
 
 
+@pytest.mark.slow
 def test_the_thread_ends_at_once(tmp_path: Path) -> None:
     kept = Maintained(tmp_path, archive_retention_bytes="1kB")
     kept.now = time.time()

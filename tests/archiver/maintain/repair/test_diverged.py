@@ -47,7 +47,7 @@ from tests.support.archives import ARCHIVE_ID
 from tests.support.chunks import GROUP, POLICY, identity_of
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog
-from tests.support.sampling import mostly_long, slow, some_of
+from tests.support.sampling import mostly_long, some_of
 
 GRACE = 3600.0
 DIRTY = "read_uncommitted"
@@ -162,6 +162,7 @@ def continued_from_20(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return world
 
 
+@pytest.mark.slow
 def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = continued_from_20(monkeypatch)
     assert world.repaired() == Continues("orders", 20)
@@ -592,7 +593,7 @@ def cut() -> Cluster:
     return world
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [usual, cut])
 @pytest.mark.parametrize("collects", mostly_long([True, False]))
 def test_a_crash_at_any_request_leaves_a_readable_archive_and_the_repair_can_be_repeated(

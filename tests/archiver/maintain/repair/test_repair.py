@@ -36,7 +36,7 @@ from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of, two_bl
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
-from tests.support.sampling import mostly_long, slow
+from tests.support.sampling import mostly_long
 from tests.support.simulator import Actor
 
 MARKER = "last_chunk_index.json"
@@ -142,7 +142,6 @@ def test_an_index_that_said_something_else_is_not_made(tmp_path: Path) -> None:
     assert "byte for byte" in result["problems"][0]["error"]
 
 
-@slow
 @pytest.mark.parametrize("state", ["lost", "damaged", "emptied"])
 @pytest.mark.parametrize("form", ["json", "arrow"])
 def test_a_marker_is_rebuilt(tmp_path: Path, state: str, form: str) -> None:
@@ -160,6 +159,7 @@ def test_a_marker_is_rebuilt(tmp_path: Path, state: str, form: str) -> None:
     assert repaired("marker", tmp_path, "orders")["steps"] == []
 
 
+@pytest.mark.slow
 def test_many_chunks_fold_into_catalogs(tmp_path: Path) -> None:
     partition = ArchiveWriter(tmp_path).partition("orders", 3)
     for start in range(66):
@@ -466,6 +466,7 @@ def test_a_chain_whose_catalog_is_lost_is_left_alone(tmp_path: Path) -> None:
     assert told.exit_code == 3 and "move topic=orders/partition=00003/last_chunk_index.json away" in told.stderr
 
 
+@pytest.mark.slow
 def test_a_catalog_that_is_lost_is_made_again_with_the_marker(tmp_path: Path) -> None:
     partition = ArchiveWriter(tmp_path).partition("orders", 3)
     for start in range(65):

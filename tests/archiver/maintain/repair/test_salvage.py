@@ -259,6 +259,7 @@ def collect(world: World) -> set[str]:
     return {found.name.key for found in plan.garbage}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collects", [False, True])
 def test_a_crash_at_any_request_leaves_a_whole_archive_and_the_repair_can_be_repeated(collects: bool) -> None:
     for death in deaths():

@@ -126,6 +126,7 @@ def test_without_the_old_key_nothing_is_changed(tmp_path: Path) -> None:
     assert (plan.partitions, world.store.bodies()) == ([], before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [0.0, 0.5])
 def test_a_run_that_dies_at_any_request_can_be_repeated(half: float, tmp_path: Path) -> None:
     start = encrypted_world(random.Random(4), 4, keys_in(tmp_path, 1))
@@ -162,6 +163,7 @@ def test_an_index_that_leads_to_another_key_is_caught(tmp_path: Path) -> None:
             check_rewrapped(BOTH, old[:1], RewrappedChunk(old[0].entry, index))
 
 
+@pytest.mark.slow
 def test_keys_move_to_aws_kms_and_from_one_key_there_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

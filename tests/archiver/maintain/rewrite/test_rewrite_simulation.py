@@ -25,7 +25,6 @@ from tests.support.lifecycle.schedule import (
     writer_to,
 )
 from tests.support.lifecycle.world import World
-from tests.support.sampling import slow
 
 FIRST_SEED = 20_262_000
 NOTICED_AT = {
@@ -58,7 +57,7 @@ SCENARIOS = {
 }
 
 
-@slow
+@pytest.mark.slow
 def test_no_schedule_breaks_the_archive() -> None:
     violation, counts, _ = run_batch(range(FIRST_SEED, FIRST_SEED + 20))
     assert violation is None, violation
@@ -66,14 +65,12 @@ def test_no_schedule_breaks_the_archive() -> None:
         assert counts[what] > 10, what
 
 
-@slow
 @pytest.mark.parametrize("name", NOTICED_AT)
 def test_a_broken_rule_is_noticed(name: str) -> None:
     start = NOTICED_AT[name]
     assert first_violation(name, range(start, start + NEAR)) is not None
 
 
-@slow
 @pytest.mark.parametrize("name", DIRECTED)
 def test_a_rule_that_shows_rarely_is_noticed_by_a_schedule_of_its_own(name: str) -> None:
     play(DIRECTED[name])
@@ -85,7 +82,7 @@ def test_every_broken_rule_is_known() -> None:
     assert NOTICED_AT.keys() <= BROKEN.keys()
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_one_deviation_anywhere_does_no_harm(name: str) -> None:
     """A crash, a lost or late request, a jump of the clock, another process at any one step."""

@@ -81,6 +81,7 @@ def test_a_share_and_both_ends_are_compared(root: Path) -> None:
     assert proof_of(root, copied(), Sample(1, 0)) == LaneProof(0, records=COUNT, runs=2), "all of it, run by run"
 
 
+@pytest.mark.slow
 def test_a_wrong_record_is_found_where_it_is_looked_at_and_only_there(root: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -34,6 +34,7 @@ def events(asking: TestClient, name: str) -> list[dict[str, Any]]:
         return [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
 
 
+@pytest.mark.slow
 def test_a_search_says_what_it_reads_and_tells_what_it_finds(asking: TestClient, tmp_path: Path) -> None:
     form = {"topic": "orders:0,2", "from": "10", "grep": "value of 4[246]1"}
     plan = asking.post("/api/v1/plans/search", json=form).json()
@@ -49,6 +50,7 @@ def test_a_search_says_what_it_reads_and_tells_what_it_finds(asking: TestClient,
     assert [job["id"] for job in asking.get(JOBS).json()["jobs"]] == [done["id"]]
 
 
+@pytest.mark.slow
 def test_a_search_goes_around_damage_and_tells_of_it(asking: TestClient, tmp_path: Path) -> None:
     next((tmp_path / "topic=orders" / "partition=00001").glob("*.index.json")).unlink()
     created = asking.post(JOBS, json={"kind": "search", "search": {"topic": "orders", "key": ["1"]}}).json()
@@ -57,6 +59,7 @@ def test_a_search_goes_around_damage_and_tells_of_it(asking: TestClient, tmp_pat
     assert [(each["partition"], each["from"], each["to"]) for each in done["result"]["skipped"]] == [(1, 0, 500)]
 
 
+@pytest.mark.slow
 def test_a_search_that_ends_early_tells_what_it_could_not_read(asking: TestClient, tmp_path: Path) -> None:
     partition = ArchiveWriter(tmp_path).partition("large", 0)
     for start in range(0, 1500, 100):
@@ -68,6 +71,7 @@ def test_a_search_that_ends_early_tells_what_it_could_not_read(asking: TestClien
     assert [(each["from"], each["to"]) for each in done["result"]["skipped"]] == [(200, 300)]
 
 
+@pytest.mark.slow
 def test_a_search_that_finds_much_ends(asking: TestClient) -> None:
     created = asking.post(JOBS, json={"kind": "search", "search": {"topic": "orders", "grep": "."}}).json()
     done = events(asking, created["id"])[-1]
@@ -131,6 +135,7 @@ def test_a_job_is_named_so_that_it_stays_in_its_folder(tmp_path: Path, job: str)
     assert {path.name for path in jobs.glob("*")} == set()
 
 
+@pytest.mark.slow
 def test_a_form_that_is_sent_twice_begins_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     ArchiveWriter(tmp_path / "a").partition("orders", 0).commit(records(range(5)))

@@ -95,6 +95,7 @@ def test_what_a_request_brings_is_shown_harmlessly(asking: TestClient, writer: A
                 assert not Markup(answer.text).handlers
 
 
+@pytest.mark.slow
 def test_the_overview(asking: TestClient, writer: ArchiveWriter) -> None:
     for number in range(250):
         writer.partition(f"topic-{number:03}", 0).commit(records(range(2)))
@@ -220,6 +221,7 @@ def test_only_a_form_is_taken_for_one(asking: TestClient, charset: str) -> None:
     assert asking.post("/verify", content=body, headers=sent).status_code == 415
 
 
+@pytest.mark.slow
 def test_every_page_opens_and_refuses_what_it_must(asking: TestClient, writer: ArchiveWriter) -> None:
     writer.partition("orders", 0).commit(records(range(3)))
     for path in ("/", "/search", "/replay", "/jobs", "/verify", "/archivers", "/api", "/login"):
@@ -279,6 +281,7 @@ FIELDS = (
 )
 
 
+@pytest.mark.slow
 def test_requests_by_chance_meet_no_bug(asking: TestClient, writer: ArchiveWriter) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

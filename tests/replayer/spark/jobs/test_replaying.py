@@ -59,6 +59,7 @@ def kept(source: PartitionWriter, start: int, end: int) -> list[int]:
     return [record.offset for record in source.records if start <= record.offset < end and record.value is not None]
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_and_restarted(
     task: SourceTask, source: PartitionWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

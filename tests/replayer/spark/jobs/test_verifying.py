@@ -86,6 +86,7 @@ def without_digests(document: Any) -> Any:
     return {**document, "partitions": [{**each, "digests": None} for each in document["partitions"]]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", mostly_long(["topic", "seed"]))
 def test_whole_and_damaged_archives(tmp_path: Path, layout: str) -> None:
     sample = sample_archive(layout)
@@ -150,6 +151,7 @@ def test_an_earlier_report_and_expected_topics_are_demanded(tmp_path: Path) -> N
     assert [each.topic for each in found.differences] == ["orders-eu"]
 
 
+@pytest.mark.slow
 def test_digests_are_not_claimed_for_parts(tmp_path: Path) -> None:
     place = stored(tmp_path, sample_archive("topic").objects)
     parts, _, many = both(place, Depth.RECORDS, EVERY_CHUNK, task_bytes=1, digests=False)

@@ -174,6 +174,7 @@ def test_nothing_to_write_is_nothing_to_commit() -> None:
     assert RowLedger(POSITION, "orders", 0, TaskRun("new", 7)).position() == replace(POSITION, writer=TaskRun("new", 7))
 
 
+@pytest.mark.slow
 def test_any_deaths_and_batches_leave_every_row_once_and_in_order() -> None:
     seed = random.randrange(2**32)
     source = random.Random(seed)

@@ -102,6 +102,7 @@ def test_a_secret_that_a_machine_lacks_makes_no_record_bad(tmp_path: Path, monke
             list(reader.read(task))
 
 
+@pytest.mark.slow
 def test_the_schema_is_that_of_the_registry(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path).partition("orders", 0).commit(made(None))
     order = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

@@ -110,6 +110,7 @@ def test_a_topic_that_comes_later_is_read_from_its_first_log(tmp_path: Path) -> 
     assert drained(start, wanted)[-1] == {"orders~1": {"0": 3}, "others~1": {"0": 5}, "others~2": {"0": 7}}
 
 
+@pytest.mark.slow
 def test_a_truncated_log_is_one_log(tmp_path: Path) -> None:
     """Partition 1 stays in the first folder and grows there: partition 0 in the second one does not wait for it."""
     writer = ArchiveWriter(tmp_path)
@@ -179,6 +180,7 @@ class CountingReader(PassingReader):
             self._now -= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 200), (200, 1)])
 def test_a_trigger_asks_for_many_partitions_at_once_and_an_idle_one_for_each_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int, partitions: int

@@ -24,6 +24,7 @@ from replayer.spark.source_options import SourceOptions, parse_options
 from tests.support.archives import ArchiveWriter, records
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 100)), min_size=1, max_size=12),
     st.integers(0, 40),
@@ -219,6 +220,7 @@ def test_a_pattern_must_fit_some_topic(archive: Path) -> None:
         planned(options(archive, subscribe="", subscribePattern="ord"))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.tuples(st.just("t"), st.text("01", max_size=3)), st.integers(0, 1000)), st.integers(1, 3000))
 def test_a_limit_is_shared_by_lag(lags: dict[tuple[str, str], int], most: int) -> None:
     steps = stream.shared_out(lags, most)

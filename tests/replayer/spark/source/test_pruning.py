@@ -136,6 +136,7 @@ def planned(place: Path, *filters: Filter) -> list[PartitionRange]:
     return asyncio.run(plan())
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(filters=st.lists(conditions(), min_size=1, max_size=4))
 def test_no_row_that_passes_is_left_out(place: Path, filters: list[Filter]) -> None:

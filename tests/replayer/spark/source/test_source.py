@@ -60,6 +60,7 @@ def read(archive: Path, *filters: Filter, **more: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [damage_data, lose_index, lose_catalog])
 @pytest.mark.parametrize("filters", [(), (GreaterThanOrEqual(("offset",), 95),)], ids=["whole", "filtered"])
 @pytest.mark.parametrize("size", mostly_long(["10000", "1000000"]), ids=["many tasks", "one task"])
