@@ -1,5 +1,6 @@
 """The pages name files and sections that exist, and are short enough to read."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ EVERY_PAGE = sorted(
 )
 LONG = "FORMAT.md", "docs/configuration.md"
 """Pages over 250 lines: the specification, and the page whose tables are made from the configuration model."""
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 FOLDERS = "archiver|benchmarks|blockgz|deploy|docs|index_format|replayer|system_test|tests"
 
 
@@ -66,13 +68,43 @@ def test_the_architecture_names_every_folder() -> None:
     assert [str(folder) for folder in folders if f"{folder.relative_to(ROOT).as_posix()}/" not in text] == []
 
 
-def test_the_pictures_name_modules() -> None:
-    pictures = (ROOT / "ARCHITECTURE.md").read_text().partition("## Two data flows")[2].partition("## Seams")[0]
-    modules = {path.stem for name in ("archiver", "replayer", "blockgz") for path in (ROOT / name).rglob("*.py")}
-    folders = {path.name for path in (ROOT / "replayer").rglob("*/")}
-    steps = set(re.findall(r"(?<=-> )\w+|\w+(?= +->)", pictures)) - {"Kafka", "store", "buffer"}
-    assert steps
-    assert steps - modules - folders == set()
+def _members(file: Path) -> set[str]:
+    """Return the classes, functions and names of a module, and `Class.method` for each method."""
+    members = set[str]()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            members |= {
+                node.name,
+                *(f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, FUNCTIONS)),
+            }
+        elif isinstance(node, FUNCTIONS):
+            members.add(node.name)
+        elif isinstance(node, ast.Assign):
+            members |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return members
+
+
+def test_the_architecture_names_functions_and_classes_that_exist() -> None:
+    text = " ".join((ROOT / "ARCHITECTURE.md").read_text().split())
+    named = re.findall(r"`([\w/]+\.py)` `([\w.]+)`", text)
+    named += [(path, name) for name, path in re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", text)]
+    assert len(named) > 50
+    assert [(path, name) for path, name in named if name not in _members(ROOT / path)] == []
+
+
+def test_a_walk_has_ten_steps() -> None:
+    walks = re.findall(r"^## (.*)\n\n(1\. (?:.|\n)*?)\n\n", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert len(walks) == 4
+    assert [(name, len(re.findall(r"^\d+\. ", walk, re.MULTILINE))) for name, walk in walks] == [
+        (name, 10) for name, _ in walks
+    ]
+
+
+def test_the_index_of_questions_is_in_order() -> None:
+    rows = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where is")[2].splitlines()
+    questions = [row.split(" | ")[0].removeprefix("| ") for row in rows if row.startswith("| ")][1:]
+    assert len(questions) > 40
+    assert questions == sorted(questions, key=str.lower)
 
 
 def test_the_license_is_whole() -> None:
