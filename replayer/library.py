@@ -35,7 +35,7 @@ from replayer.verify.verifying import verify_archive
 if TYPE_CHECKING:
     from replayer.library_replay import Cluster, ReplayChoice, Replayed
     from replayer.replay.plan import ReplayPlan
-    from replayer.replay.proof.job_proof import JobProof
+    from replayer.replay.proof import JobProof
 import threading
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar

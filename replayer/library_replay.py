@@ -14,18 +14,17 @@ from blockgz.store.writer import Store
 from replayer.library_choice import Choice, as_bytes, chosen, one_of
 from replayer.replay.jobs.folder import jobs_place
 from replayer.replay.pace import Commands, make_pace
+from replayer.replay.pipeline import parse_routing
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.proof.job_proof import JobProof, prove_job
+from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.replaying import planned_replay
-from replayer.replay.request import ReplayRequest, Shape, named_target
+from replayer.replay.request import ReplayRequest, Shape, named_target, parse_compression
 from replayer.replay.result import ReplayResult
-from replayer.replay.routing import parse_routing
 from replayer.replay.run import Progress
-from replayer.replay.sinks.compression import parse_compression
 from replayer.replay.stages import AddHeader, LeftOut, parse_timestamps
 from replayer.transforms.chain import build_chain
-from replayer.transforms.documents import read_transforms
+from replayer.transforms.settings import read_transforms
 
 Cluster = str | Mapping[str, str]
 """HOST:PORT, or librdkafka's settings, `bootstrap.servers` among them."""

@@ -18,8 +18,7 @@ from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
-from replayer.replay.sinks.delivery_reports import read_back
-from replayer.replay.sinks.producer import TopicProducer, producer_settings
+from replayer.replay.sinks.producer import TopicProducer, producer_settings, read_back
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import create_topic
 from tests.support.archives import records

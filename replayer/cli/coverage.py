@@ -11,8 +11,14 @@ from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
 from blockgz.program.tables import print_rows, print_table, range_text
 from blockgz.store.cache import DiskCache
-from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
-from replayer.cli.options.options import format_option, time_printer, times_option
+from replayer.cli.options.options import (
+    archive_options,
+    cache_option,
+    format_option,
+    open_archive,
+    time_printer,
+    times_option,
+)
 from replayer.coverage import (
     Axis,
     CoverageRow,

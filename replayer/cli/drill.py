@@ -21,15 +21,14 @@ from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOpt
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import bytes_text, print_table
 from index_format.keys import check_topic
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import json_option
+from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of
 from replayer.cli.options.selection_options import at_rule_option, with_choice
 from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay_output import duration_text
 from replayer.cli.restore import ending_signals, print_outcome, refuse_undecided, surroundings
 from replayer.kafka.admin import KafkaAdmin
-from replayer.replay.jobs.lock import held
+from replayer.replay.jobs.state import held
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
 from replayer.restore.drill import Drill, drill_document, removed, sampled

@@ -16,8 +16,7 @@ from blockgz.program.options import Option, OptionSet, choice_option
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import bytes_text
 from replayer.cli.cat import say_why_nothing
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import json_option, limit_option, times_option
+from replayer.cli.options.options import archive_options, json_option, limit_option, open_archive, times_option
 from replayer.cli.options.selection_options import (
     damage_option,
     print_cuts,

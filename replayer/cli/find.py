@@ -25,8 +25,15 @@ from blockgz.program.options import TimeOption, option_zone
 from blockgz.program.tables import print_rows, print_table
 from blockgz.store.cache import DiskCache
 from replayer.cli.cat import NOTHING_FOUND, print_records
-from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
-from replayer.cli.options.options import format_option, limit_option, time_printer, times_option
+from replayer.cli.options.options import (
+    archive_options,
+    cache_option,
+    format_option,
+    limit_option,
+    open_archive,
+    time_printer,
+    times_option,
+)
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 
 Row = dict[str, Any]

@@ -23,8 +23,14 @@ from blockgz.store.cache import DiskCache
 from blockgz.store.reader import CountingReader
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
-from replayer.cli.options.archive_options import archive_options, cache_option, open_counted_archive
-from replayer.cli.options.options import interval_option, time_printer, times_option
+from replayer.cli.options.options import (
+    archive_options,
+    cache_option,
+    interval_option,
+    open_counted_archive,
+    time_printer,
+    times_option,
+)
 from replayer.cli.options.printing_options import Printing, printing_options
 
 TOGETHER = 500

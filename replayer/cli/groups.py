@@ -18,9 +18,14 @@ from blockgz.program.options import Option, OptionSet, TimeOption, dry_run_optio
 from blockgz.program.tables import print_table
 from blockgz.units import time_text
 from index_format.keys import parse_topic_folder
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.job_options import open_jobs
-from replayer.cli.options.options import format_option, jobs_option, json_option, rename_rule
+from replayer.cli.options.options import (
+    archive_options,
+    format_option,
+    jobs_option,
+    json_option,
+    open_archive,
+    rename_rule,
+)
 from replayer.cli.options.restore_options import time_of
 from replayer.cli.replay_output import duration_text
 from replayer.groups import GroupMap
@@ -38,6 +43,7 @@ from replayer.groups.planning import (
 )
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import KafkaGroups
+from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
 

@@ -14,14 +14,11 @@ from blockgz.program.tables import print_table
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
 from blockgz.units import time_text
-from replayer.cli.options.job_options import existing_jobs, jobs_with
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
 from replayer.replay.jobs.control import WantedState, change_control
-from replayer.replay.jobs.folder import JobFolder, job_names
-from replayer.replay.jobs.lock import held
-from replayer.replay.jobs.log import this_process
-from replayer.replay.jobs.summary import ALIVE, JobState, JobSummary, job_signs, job_state, summary_of
+from replayer.replay.jobs.folder import JobFolder, existing_jobs, job_names, jobs_with, this_process
+from replayer.replay.jobs.state import ALIVE, JobState, JobSummary, held, job_signs, job_state, summary_of
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
 

@@ -21,8 +21,7 @@ from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
 from blockgz.program.tables import bytes_text, print_rows, print_table, range_text
 from blockgz.units import time_text
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import format_option, time_printer, times_option
+from replayer.cli.options.options import archive_options, format_option, open_archive, time_printer, times_option
 
 FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
 

@@ -2,19 +2,23 @@
 
 import asyncio
 import gc
-from contextlib import AsyncExitStack
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 
 import click
 import msgspec
 
 from blockgz.archive.place import ArchivePlace
-from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
-from blockgz.process import run_async, share_heaps
+from blockgz.errors import FAILED, PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable, UsageError, exit_code
+from blockgz.process import loop_signals, run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, ended_code, print_failure
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.job_options import open_jobs
-from replayer.cli.options.options import json_option
+from blockgz.program.progress import RecordProgress, record_progress
+from blockgz.store.writer import Store
+from index_format.errors import BlockgzError, masked_urls
+from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped, with_choice
 from replayer.cli.replay_output import (
@@ -25,11 +29,204 @@ from replayer.cli.replay_output import (
     proof_command,
     skipped_json,
 )
-from replayer.cli.replay_steering import Steering, controlled
 from replayer.errors import DeliveryFailed
-from replayer.replay.documents import result_json
-from replayer.replay.replaying import BegunReplay, planned_replay, undone_retention
-from replayer.replay.result import ReplayResult
+from replayer.replay.job import check_job_name
+from replayer.replay.jobs.control import (
+    ControlThread,
+    JobControl,
+    JobFailure,
+    JobProgress,
+    ReportedState,
+    lanes_progress,
+)
+from replayer.replay.jobs.folder import open_jobs, this_process
+from replayer.replay.pace import Commands, Slowest, parse_rate
+from replayer.replay.plan import ReplayPlan
+from replayer.replay.replaying import BegunReplay, job_alone, planned_replay, undone_retention
+from replayer.replay.result import ReplayResult, result_json
+from replayer.replay.run import Progress
+from replayer.replay.stages import wall_clock
+
+
+class Steering:
+    """Pauses, paces and ends the replay of the current task, and knows how far it is.
+
+    It is a `Steered` of replayer.replay.jobs.control; the rest is called in the thread of the event loop.
+    """
+
+    def __init__(self, pace: Slowest, rate: str | None) -> None:
+        """`rate` is that of the pace, as it was given."""
+        self.commands = Commands()
+        self.signals: set[int] = set()
+        """Those that asked to end; a command to cancel counts as SIGTERM."""
+        self.result: ReplayResult | None = None
+        self.changed: Callable[[], None] = lambda: None
+        """Called when the state or the rate did."""
+        self._pace, self._rate = pace, rate
+        self._plan: ReplayPlan | None = None
+        self._shown: RecordProgress | None = None
+        self._began = 0.0
+        self._records = self._bytes = 0
+        self._work, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        self.run = uuid.uuid4().hex
+
+    @contextmanager
+    def running(self, plan: ReplayPlan, *, as_json: bool) -> Iterator[Progress]:
+        """While this lasts the replay of that plan runs: its progress is shown, and signals steer it."""
+        handlers = {
+            signal.SIGUSR1: self.pause,
+            signal.SIGUSR2: self.resume,
+            signal.SIGTERM: self.terminate,
+            signal.SIGINT: self.interrupt,
+        }
+        before = plan.job.written
+        with record_progress("replaying", plan.records, as_json=as_json, before=before) as shown:
+            self._shown, self._plan, self._began = shown, plan, self.commands.elapsed()
+            if self.commands.paused:
+                self._show("paused")
+            self.changed()
+            try:
+                with loop_signals(handlers):
+                    yield self._advance
+            finally:
+                self._shown = None
+
+    def pause(self) -> None:
+        self.commands.pause()
+        self._show("paused")
+
+    def resume(self) -> None:
+        self.commands.resume()
+        self._show("replaying")
+
+    def limit(self, rate: str | None) -> None:
+        """From now on at this rate, None for no limit; raises UsageError."""
+        self._pace.limit(None if rate is None else parse_rate(rate))
+        self._rate = rate
+        self.commands.wake()
+        self.changed()
+
+    def terminate(self) -> None:
+        """SIGTERM; a second one does not wait for the commit."""
+        self._end(signal.SIGTERM)
+
+    def interrupt(self) -> None:
+        """SIGINT, as SIGTERM."""
+        if not self.commands.ending:
+            click.echo("stopping after the next commit; interrupt again to stop at once", err=True)
+        self._end(signal.SIGINT)
+
+    def cancel(self) -> None:
+        """As one SIGTERM, however often; before the first record it ends at once."""
+        if self.commands.ending:
+            return
+        self._end(signal.SIGTERM)
+        if self._plan is None and self._work is not None:
+            self._work.cancel()
+
+    def ended(self) -> click.exceptions.Exit:
+        """What ends a replay that is not complete."""
+        return click.exceptions.Exit(ended_code(FAILED, self.signals, is_done=False))
+
+    def follow(self, seen: JobControl, now: JobControl) -> None:
+        """See Steered."""
+        self._loop.call_soon_threadsafe(self._follow, seen, now)
+
+    def warn(self, text: str) -> None:
+        """See Steered."""
+        click.echo(text, err=True)
+
+    def _follow(self, seen: JobControl, now: JobControl) -> None:
+        if now.rate != seen.rate:
+            try:
+                self.limit(now.rate)
+            except UsageError as error:
+                click.echo(f"the rate stays as it is: {error.what} ({error.why})", err=True)
+        if now.state != seen.state or now.rate == seen.rate:
+            {"run": self.resume, "pause": self.pause, "cancel": self.cancel}[now.state]()
+
+    def progress(self, last: ReportedState | None = None, failure: JobFailure | None = None) -> JobProgress:
+        """How far the replay is; `last` is its last state."""
+        plan = self._plan
+        return JobProgress(
+            run=self.run,
+            state=last or self._state,
+            records=self._records,
+            total=plan.records if plan else None,
+            bytes=self._bytes,
+            seconds=round(self.commands.elapsed() - self._began, 3) if plan else 0.0,
+            rate=self._rate,
+            records_before=plan.job.written if plan else 0,
+            lanes=lanes_progress(self.commands.committed),
+            updated_at=wall_clock(),
+            attempt_host=this_process(),
+            failure=failure,
+        )
+
+    @property
+    def _state(self) -> ReportedState:
+        if self.commands.ending:
+            return "ending"
+        if self._plan is None:
+            return "planning"
+        return "paused" if self.commands.paused else "running"
+
+    def _advance(self, records: int, num_bytes: int) -> None:
+        self._records += records
+        self._bytes += num_bytes
+        if self._shown is not None:
+            self._shown(records, num_bytes)
+
+    def _end(self, number: int) -> None:
+        self.signals.add(number)
+        if self.commands.ending and self._work is not None:
+            self._work.cancel()
+        self.commands.end()
+        self._show("ending")
+
+    def _show(self, text: str) -> None:
+        if self._shown is not None:
+            self._shown.state(text)
+        self.changed()
+
+
+@contextmanager
+def controlled(jobs: Store, options: ReplayOptions, steering: Steering) -> Iterator[None]:
+    """While this lasts the job is this run's alone, and its folder steers the run and says how far it is.
+
+    Raises JobTakenOver, or UsageError for a name that no job can have.
+    """
+    name = options.request.job
+    assert name is not None
+    check_job_name(name)
+    with job_alone(options.request, name):
+        thread = ControlThread(jobs, name, steering.run, options.rate, steering)
+        steering.changed = thread.wake
+        thread.start()
+        last: ReportedState = "ended"
+        failure = None
+        try:
+            yield
+            last = "complete" if steering.result is not None and steering.result.complete else "ended"
+        except asyncio.CancelledError as error:
+            if not steering.signals:
+                raise
+            click.echo("cancelled before the first record", err=True)
+            raise steering.ended() from error
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            last, failure = "failed", _failure_of(error)
+            raise
+        finally:
+            thread.end(steering.progress(last, failure))
+
+
+def _failure_of(error: Exception) -> JobFailure:
+    if isinstance(error, BlockgzError):
+        what, why, remedy = map(masked_urls, (error.what, error.why, error.remedy))
+        return JobFailure(what, why, remedy, exit_code(error))
+    return JobFailure(f"{type(error).__name__}: {error}", "this is a bug", "report it", FAILED)
 
 
 @click.command(

@@ -20,9 +20,8 @@ from blockgz.units import time_text
 from index_format.errors import masked_urls
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION
-from replayer.replay.documents import plan_json
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.result import ReplayResult
+from replayer.replay.result import ReplayResult, plan_json
 from replayer.replay.stages import LeftOut
 
 

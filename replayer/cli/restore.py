@@ -26,17 +26,15 @@ from blockgz.program.progress import record_progress
 from blockgz.program.tables import bytes_text, print_table
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.job_options import open_jobs
-from replayer.cli.options.options import json_option
+from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.options.selection_options import with_choice
 from replayer.cli.replay_output import duration_text, print_cut_bytes
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAcls
 from replayer.kafka.groups import KafkaGroups
-from replayer.replay.jobs.lock import held, is_running
-from replayer.replay.jobs.log import this_process
+from replayer.replay.jobs.folder import open_jobs, this_process
+from replayer.replay.jobs.state import held, is_running
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
 from replayer.restore.consumers import AclsOutcome, FollowedGroups, GroupsOutcome, plan_groups, set_acls, set_groups

@@ -23,8 +23,7 @@ from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
 from blockgz.program.options import Option, OptionSet, option_zone, zone_option
 from blockgz.signing import is_signed_by, signed
-from replayer.cli.options.archive_options import archive_options
-from replayer.cli.options.options import jobs_option
+from replayer.cli.options.options import archive_options, jobs_option
 from replayer.serve.app import make_app
 from replayer.serve.settings import Access, ServeSettings, parse_network, read_token
 

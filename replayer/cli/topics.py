@@ -13,8 +13,7 @@ from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import Place, Program, closing, confirm, print_failure
 from blockgz.program.options import Argument, Option, dry_run_option, yes_option
 from blockgz.program.tables import print_table
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import json_option
+from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.errors import ReplayRefused
 from replayer.topics import FoundTopics, TopicComparison, TopicPlan, carry_out, compare_all, find_topics, plan_topic
 

@@ -11,10 +11,9 @@ from blockgz.program.main import closing, confirm
 from blockgz.program.options import dry_run_option, yes_option
 from blockgz.program.tables import print_table, range_text
 from blockgz.store.s3_settings import S3Settings
-from replayer.cli.options.job_options import jobs_with
 from replayer.cli.options.options import jobs_option, json_option
-from replayer.replay.jobs.lock import held
-from replayer.replay.jobs.summary import job_signs
+from replayer.replay.jobs.folder import jobs_with
+from replayer.replay.jobs.state import held, job_signs
 from replayer.replay.jobs.undo import UndoPlan, carry_out, plan_undo, refuse_running, undo_document
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock

@@ -17,8 +17,7 @@ from blockgz.program.main import closing
 from blockgz.program.progress import PLAIN_SECONDS
 from blockgz.program.tables import bytes_text
 from blockgz.program.terminal import unescaped
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import jobs_option, json_option
+from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude, naming_what_is_left

@@ -18,12 +18,12 @@ from blockgz.process import run_async
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import print_table
 from index_format.records import Record
-from replayer.cli.options.archive_options import open_archive
-from replayer.cli.options.job_options import open_jobs
+from replayer.cli.options.options import open_archive
 from replayer.cli.options.selection_options import print_cuts
 from replayer.cli.report import naming_what_is_left
+from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.plan import describe_source
-from replayer.replay.proof.job_proof import JobProof, proof_document, prove_job
+from replayer.replay.proof import JobProof, proof_document, prove_job
 from replayer.replay.recorded_job import kept_job
 from replayer.verify.comparison import Progress, compare_with_topic
 from replayer.verify.report import ComparisonReport, Relation, ReportFiles, comparison_document, record_document

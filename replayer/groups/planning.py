@@ -31,12 +31,11 @@ from replayer.groups import GroupMap, twins
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import Watermarks
+from replayer.replay.job import SourceProgress
 from replayer.replay.jobs.folder import JobFolder, JobRequest
-from replayer.replay.jobs.lane_maps import LaneMap
-from replayer.replay.ledger import SourceProgress
 from replayer.replay.pipeline import Pipeline, ScannedBatch, WholePartitions
 from replayer.replay.plan import describe_source
-from replayer.replay.recorded_job import RecordedJob, recorded_job, source_selections
+from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
 from replayer.replay.run_map import Run
 
 SourcePositions = Mapping[int, int | None]

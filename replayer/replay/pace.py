@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from blockgz.errors import UsageError
 from blockgz.units import SIZES
-from replayer.replay.ledger import LanePosition
+from replayer.replay.job import LanePosition
 
 
 class Commands:
@@ -63,6 +63,8 @@ class Commands:
         self._changed.clear()
 
 
+PATIENCE_SECONDS = 300.0
+"""Seconds without any progress after which a replay ends whose commits are lost."""
 TICK_SECONDS = 0.05
 """Records go in portions of at least this much time, so that a pace costs next to nothing."""
 LEAST_WAIT_SECONDS = 0.001

@@ -11,11 +11,17 @@ the lowest position of any lane. All of exactly-once rests on three promises of 
 What a stage drops counts as done: the position moves past it.
 """
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from blockgz.errors import UsageError
+from replayer.errors import ReplayRefused
 
 
 class ScannedBatch(NamedTuple):
@@ -107,3 +113,270 @@ class Pipeline:
             if not batch.records.num_rows:
                 return ()
         return [piece for piece in self.router.route(batch) if piece.records.num_rows]
+
+
+TOO_MANY_PARTITIONS = 100_000
+
+
+@dataclass(frozen=True)
+class FoldPartitions(WholePartitions):
+    """Into `partitions` partitions: n goes to n modulo their number."""
+
+    partitions: int
+
+    def __post_init__(self) -> None:
+        _check_number(self.partitions)
+
+    @property
+    def fingerprint(self) -> str:
+        return f"modulo {self.partitions}"
+
+    def target(self, partition: int) -> int:
+        return partition % self.partitions
+
+
+@dataclass(frozen=True)
+class MapPartitions(WholePartitions):
+    """Each partition where `places` sends it."""
+
+    places: Mapping[int, int]
+
+    @property
+    def fingerprint(self) -> str:
+        return f"map {_map_text(self.places)}"
+
+    def target(self, partition: int) -> int:
+        """Raises ReplayRefused for a partition without a place."""
+        if partition not in self.places:
+            raise ReplayRefused(
+                f"--partitions {_map_text(self.places)[:200]} does not say where partition {partition} goes",
+                why="a replay drops nothing without being told to",
+                remedy=f"add {partition}:TARGET, or name the partitions to read after the topic",
+            )
+        return self.places[partition]
+
+
+@dataclass(frozen=True)
+class SpreadByKey:
+    """By the key's murmur2 hash, as Java's default partitioner does in a topic of `partitions` partitions.
+
+    Records with the same key from one source partition keep their order. Java sends records without a key wherever its
+    open batch happens to go; here they take turns by offset, so that the same record always goes to the same place.
+    """
+
+    partitions: int
+
+    def __post_init__(self) -> None:
+        _check_number(self.partitions)
+
+    @property
+    def fingerprint(self) -> str:
+        return f"murmur2 modulo {self.partitions}"
+
+    def targets(self, partition: int) -> Sequence[int]:  # noqa: ARG002  # any partition has keys for any other
+        return range(self.partitions)
+
+    def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
+        source, records = batch
+        keys = records.column("key")
+        places = (key_hashes(keys) & 0x7FFFFFFF).astype(np.int64) % self.partitions
+        if keys.null_count:
+            turns = (records.column("offset").to_numpy() + source) % self.partitions
+            places = np.where(keys.is_null().to_numpy(zero_copy_only=False), turns, places)
+        return _split(records, places)
+
+
+def _split(records: pa.RecordBatch, places: npt.NDArray[np.int64]) -> list[RoutedBatch]:
+    order = np.argsort(places, kind="stable")
+    found, starts = np.unique(places[order], return_index=True)
+    if len(found) == 1:
+        return [RoutedBatch(int(found[0]), records)]
+    ordered = records.take(pa.array(order))
+    ends = [*starts[1:].tolist(), records.num_rows]
+    return [
+        RoutedBatch(place, ordered.slice(start, end - start))
+        for place, start, end in zip(found.tolist(), starts.tolist(), ends, strict=False)
+    ]
+
+
+@dataclass(frozen=True)
+class RoutingRequest:
+    """What `--partitions` says, before the target's number of partitions is known.
+
+    `partitions` is the number that it names, None where it names none; `places` is its map.
+    """
+
+    rule: Literal["keep", "by-key", "number", "map"] = "keep"
+    partitions: int | None = None
+    places: tuple[tuple[int, int], ...] = ()
+
+    def partitions_for(self, archived: int) -> int:
+        """How many partitions a target gets that is made for this; `archived` is the source topic's own number."""
+        if self.rule == "map":
+            return max((target for _, target in self.places), default=0) + 1
+        return archived if self.partitions is None else self.partitions
+
+
+def parse_routing(text: str) -> RoutingRequest:
+    """`keep`, `by-key`, `by-key:N`, `N`, or `S:T,S-S:T` (source partitions to a target); raises UsageError."""
+    if text == "keep":
+        return RoutingRequest("keep")
+    if text == "by-key":
+        return RoutingRequest("by-key")
+    if text.startswith("by-key:"):
+        return RoutingRequest("by-key", _count(text, text.removeprefix("by-key:")))
+    if ":" in text:
+        return RoutingRequest("map", places=_places(text))
+    return RoutingRequest("number", _count(text, text))
+
+
+def make_router(request: RoutingRequest, target: str, num_partitions: int) -> Router:
+    """The rule for a target of `num_partitions` partitions.
+
+    Raises ReplayRefused where another number was asked for, so that keys would not stand where producers put them.
+    """
+    match request.rule:
+        case "keep":
+            return KeepPartitions()
+        case "number":
+            return FoldPartitions(request.partitions or 1)
+        case "map":
+            return MapPartitions(dict(request.places))
+        case "by-key":
+            if request.partitions not in (None, num_partitions):
+                raise ReplayRefused(
+                    f"topic {target!r} has {num_partitions} partitions",
+                    why=f"--partitions by-key:{request.partitions} puts keys where a topic of {request.partitions} has "
+                    "them, and what producers add later would go elsewhere",
+                    remedy=f"use by-key, or choose a topic with {request.partitions} partitions",
+                )
+            return SpreadByKey(num_partitions)
+
+
+def _map_text(places: Mapping[int, int]) -> str:
+    return ",".join(f"{source}:{target}" for source, target in sorted(places.items()))
+
+
+def _places(text: str) -> tuple[tuple[int, int], ...]:
+    places: dict[int, int] = {}
+    for part in text.split(","):
+        span, _, target = part.partition(":")
+        first, dash, last = span.partition("-")
+        numbers = [first, last] if dash else [first, first]
+        if not all(map(_is_number, [*numbers, target])) or not (
+            int(numbers[0]) <= int(numbers[1]) < TOO_MANY_PARTITIONS and int(target) < TOO_MANY_PARTITIONS
+        ):
+            raise UsageError(
+                f"{part[:80]!r} in --partitions sends no partition anywhere",
+                why="it is not SOURCE:TARGET or FIRST-LAST:TARGET",
+                remedy="write a map such as 0:2,1-3:0",
+            )
+        for source in range(int(numbers[0]), int(numbers[1]) + 1):
+            if source in places:
+                raise UsageError(
+                    f"--partitions sends partition {source} twice",
+                    why=f"to {places[source]} and to {target}",
+                    remedy="give each partition one target",
+                )
+            places[source] = int(target)
+    return tuple(sorted(places.items()))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def _count(text: str, number: str) -> int:
+    if _is_number(number) and 0 < int(number) <= TOO_MANY_PARTITIONS:
+        return int(number)
+    raise UsageError(
+        f"--partitions {text[:80]} does not say where records go",
+        why=f"it takes keep, by-key, by-key:N, a number up to {TOO_MANY_PARTITIONS}, or a map such as 0:2,1-3:0",
+        remedy="to choose the partitions to read, name them after the topic: orders:0,2-4",
+    )
+
+
+def _check_number(partitions: int) -> None:
+    if partitions < 1:
+        raise ValueError(f"a topic has no {partitions} partitions")
+
+
+SEED = 0x9747B28C
+MULTIPLIER = 0x5BD1E995
+SHIFT = 24
+LONGEST_VECTORISED = 512
+"""Bytes. Longer keys are rare, and one of them would make everything wait for its every word."""
+_MASK = 0xFFFFFFFF
+
+Hashes = npt.NDArray[np.uint32]
+
+
+def murmur2(key: bytes) -> int:
+    """The hash of one key, as the 32 bits that Java has in an int, unsigned here."""
+    end = len(key) & ~3
+    state = SEED ^ len(key)
+    for (word,) in struct.iter_unpack("<I", key[:end]):
+        mixed = word * MULTIPLIER & _MASK
+        mixed = (mixed ^ mixed >> SHIFT) * MULTIPLIER & _MASK
+        state = (state * MULTIPLIER & _MASK) ^ mixed
+    if end < len(key):
+        state = (state ^ int.from_bytes(key[end:], "little")) * MULTIPLIER & _MASK
+    state = (state ^ state >> 13) * MULTIPLIER & _MASK
+    return state ^ state >> 15
+
+
+def key_hashes(keys: pa.BinaryArray) -> Hashes:
+    """The hash of each key of a binary array; those of nulls mean nothing."""
+    starts, lengths, content = _layout(keys)
+    hashes = np.empty(len(keys), np.uint32)
+    # By falling length, the keys that still have a word at some position are a slice from the front.
+    order = np.argsort(-lengths, kind="stable")
+    num_long = int(np.count_nonzero(lengths > LONGEST_VECTORISED))
+    for row in order[:num_long].tolist():
+        hashes[row] = murmur2(content[starts[row] : starts[row] + lengths[row]].tobytes())
+    short = order[num_long:]
+    hashes[short] = _vectorised(starts[short], lengths[short], content)
+    return hashes
+
+
+def _layout(keys: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Where each key starts in the bytes of all, and how long it is; padded so that a word can be read anywhere."""
+    _, offsets_buffer, data = keys.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
+    if len(offsets) == 0:
+        offsets = np.zeros(1, np.int64)
+    first, end = int(offsets[0]), int(offsets[-1])
+    content = np.zeros(end - first + 4, np.uint8)
+    if data is not None:
+        content[:-4] = np.frombuffer(data, np.uint8)[first:end]
+    return offsets[:-1] - first, np.diff(offsets), content
+
+
+def _vectorised(
+    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]
+) -> Hashes:
+    """The hashes of keys in falling order of length."""
+    multiplier, shift = np.uint32(MULTIPLIER), np.uint32(SHIFT)
+    state: Hashes = np.uint32(SEED) ^ lengths.astype(np.uint32)
+    words = lengths // 4
+    for position in range(int(words[0]) if len(words) else 0):
+        count = int(np.searchsorted(-words, -position, side="left"))
+        mixed = _words_at(content, starts[:count] + 4 * position) * multiplier
+        mixed ^= mixed >> shift
+        mixed *= multiplier
+        state[:count] = state[:count] * multiplier ^ mixed
+    left = lengths % 4
+    last = _words_at(content, starts + 4 * words) & (np.uint32(1) << (8 * left).astype(np.uint32)) - np.uint32(1)
+    state = np.where(left > 0, (state ^ last) * multiplier, state)
+    state ^= state >> np.uint32(13)
+    state *= multiplier
+    state ^= state >> np.uint32(15)
+    return state
+
+
+def _words_at(content: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> Hashes:
+    """The little-endian words that begin at these bytes."""
+    word = content[places].astype(np.uint32)
+    for byte in range(1, 4):
+        word |= content[places + byte].astype(np.uint32) << np.uint32(8 * byte)
+    return word

@@ -18,7 +18,7 @@ from index_format.identity import Acl, Inventory
 from index_format.keys import TopicFolder, check_topic, parse_topic_folder
 from replayer.groups import map_of, twins
 from replayer.replay.job import NAME_DIGITS, check_job_name
-from replayer.replay.proof.sampling import Sample
+from replayer.replay.proof import Sample
 
 Number = int
 SAMPLE = Sample(0.05, 0)

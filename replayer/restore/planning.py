@@ -29,13 +29,11 @@ from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.jobs.folder import JobFolder
-from replayer.replay.pace import Slowest
-from replayer.replay.plan import SourcePartition
-from replayer.replay.preflight import pruned_text
-from replayer.replay.proof.sampling import Sample
+from replayer.replay.pace import PATIENCE_SECONDS, Slowest
+from replayer.replay.plan import SourcePartition, pruned_text
+from replayer.replay.proof import Sample
 from replayer.replay.replaying import PlannedReplay, planned_replay
 from replayer.replay.request import ReplayRequest, Shape
-from replayer.replay.seams import PATIENCE_SECONDS
 from replayer.restore.document import (
     SAMPLE,
     ChosenIncarnation,

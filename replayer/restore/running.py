@@ -14,12 +14,10 @@ from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.pace import Commands
-from replayer.replay.prepare import PRODUCERS, refuse_changed_target
-from replayer.replay.proof.job_proof import JobProof, prove_job
+from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job
-from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, planned_replay
-from replayer.replay.run import Progress
-from replayer.replay.seams import JobLog
+from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, planned_replay, refuse_changed_target
+from replayer.replay.run import JobLog, Progress
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.consumers import AclsOutcome, GroupsOutcome

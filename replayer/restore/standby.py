@@ -16,14 +16,11 @@ from blockgz.open_files import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.errors import JobTakenOver
 from replayer.groups import map_of
-from replayer.replay.job import Job
-from replayer.replay.jobs.folder import JobFolder, JobRequest
-from replayer.replay.jobs.log import this_process
-from replayer.replay.jobs.summary import FRESH_MS
-from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.job import Job, LanePosition, decode_position
+from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process
+from replayer.replay.jobs.state import FRESH_MS
 from replayer.replay.plan import describe_source
-from replayer.replay.prepare import PRODUCERS
-from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER
+from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.stages import wall_clock
 from replayer.restore.consumers import FollowedGroups

@@ -179,7 +179,7 @@ async def begin_proof(name: str, service: Service, user: str) -> Task:
 
 async def _prove(task: Task, service: Service, name: str) -> None:
     # Here, because it needs a Kafka client, which most servers never make.
-    from replayer.replay.proof.job_proof import proof_document, prove_job  # noqa: PLC0415
+    from replayer.replay.proof import proof_document, prove_job  # noqa: PLC0415
 
     @contextmanager
     def watched(total: int) -> Iterator[Callable[[int], None]]:

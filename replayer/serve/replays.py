@@ -36,10 +36,8 @@ from index_format.objects import Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused, TargetInUse
 from replayer.replay.job import Job, is_job_name
 from replayer.replay.jobs.control import JobProgress, change_control, read_control, read_progress
-from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place
-from replayer.replay.jobs.lock import is_running
-from replayer.replay.jobs.log import this_process
-from replayer.replay.jobs.summary import JobState, job_signs, job_state, summary_of
+from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place, this_process
+from replayer.replay.jobs.state import JobState, is_running, job_signs, job_state, summary_of
 from replayer.replay.stages import wall_clock as now_ms
 from replayer.replay.target_topic import state_folder
 from replayer.serve.errors import CutsInDoubt, failure_of

@@ -13,11 +13,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from replayer.replay.job import Job
-from replayer.replay.ledger import LanePosition, Position, decode_position
-from replayer.replay.pipeline import RoutedBatch, Router, ScannedBatch
-from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
-from replayer.replay.seams import RecordSink
+from replayer.replay.job import Job, LanePosition, Position, decode_position
+from replayer.replay.pipeline import FoldPartitions, MapPartitions, RoutedBatch, Router, ScannedBatch, SpreadByKey
+from replayer.replay.run import RecordSink
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink

@@ -19,15 +19,13 @@ from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import spark_errors
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
-from replayer.replay.ledger import LanePosition, decode_position, refuse_long_metadata
+from replayer.replay.job import LanePosition, decode_position, refuse_long_metadata
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.prepare import job_of, known_job, opened_partitions
-from replayer.replay.replaying import Groundwork, groundwork
+from replayer.replay.replaying import Groundwork, groundwork, job_of, known_job, opened_partitions
 from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
-from replayer.replay.routing import MapPartitions
 from replayer.replay.run import ReplayWork, run_replay
 from replayer.replay.stages import LeftOut, TransformStage
 from replayer.spark.lanes import (

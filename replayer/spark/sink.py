@@ -20,7 +20,7 @@ from blockgz.spark.errors import WriteFailed, report_errors
 from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
-from replayer.replay.ledger import LanePosition
+from replayer.replay.job import LanePosition
 from replayer.replay.pipeline import ScannedBatch
 from replayer.replay.run import CADENCE
 from replayer.replay.sinks.idempotent import KafkaSink

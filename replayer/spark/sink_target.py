@@ -19,10 +19,16 @@ from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job
-from replayer.replay.pipeline import Router
-from replayer.replay.plan import Findings, Preflight, RecordPlace, SourcePartition, TargetRequest, TimeBounds
-from replayer.replay.preflight import refuse_by_config
-from replayer.replay.routing import RoutingRequest, make_router, parse_routing
+from replayer.replay.pipeline import Router, RoutingRequest, make_router, parse_routing
+from replayer.replay.plan import (
+    Findings,
+    Preflight,
+    RecordPlace,
+    SourcePartition,
+    TargetRequest,
+    TimeBounds,
+    refuse_by_config,
+)
 from replayer.replay.sinks.producer import SAFETY
 from replayer.replay.sinks.transactional import RESERVED as RESERVED_BY_TRANSACTIONS
 from replayer.replay.stages import Clock, wall_clock

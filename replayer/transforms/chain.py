@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockgz.errors import UsageError
-from replayer.transforms.casting import Cast
 from replayer.transforms.fields import (
+    Cast,
     ExtractField,
     Flatten,
     HoistField,

@@ -4,8 +4,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from replayer.transforms.java import java_pattern, java_replacement
-from replayer.transforms.record import CannotTransform, ConnectRecord, Side, fields_of, text_of
+from replayer.transforms.record import (
+    CannotTransform,
+    ConnectRecord,
+    Side,
+    fields_of,
+    java_pattern,
+    java_replacement,
+    text_of,
+)
 from replayer.transforms.settings import Settings
 from replayer.transforms.times import DateFormat
 

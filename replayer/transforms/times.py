@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from replayer.transforms.java import toward_zero
-from replayer.transforms.record import CannotTransform, DataTransform, Moment, Side, fields_of, kind_of
+from replayer.transforms.record import CannotTransform, DataTransform, Moment, Side, fields_of, kind_of, toward_zero
 from replayer.transforms.settings import Settings
 
 DAY_MS = 86_400_000

@@ -349,7 +349,7 @@ MUTANTS = (
     ),
     Mutant(
         "a replay that ends while somebody looks is told as interrupted",
-        "replayer/replay/jobs/summary.py",
+        "replayer/replay/jobs/state.py",
         "was_running or is_running(locks, job)",
         "is_running(locks, job)",
         ("tests/replayer/replay/jobs/test_summary.py::test_a_run_that_ends_while_somebody_looks_was_not_interrupted",),

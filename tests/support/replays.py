@@ -11,13 +11,11 @@ import pyarrow as pa
 from blockgz.archive.selection import Selection
 from index_format.records import Record, iter_records
 from replayer.errors import CommitLost
-from replayer.replay.job import Job, chain_hash, first_positions
-from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.job import Job, LanePosition, chain_hash, decode_position, first_positions
 from replayer.replay.pace import Commands, Pace, Slowest
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.result import ReplayResult
-from replayer.replay.run import CADENCE, Cadence, ReplayWork, run_replay
-from replayer.replay.seams import NOTHING_KEPT, Keeping, RecordSink
+from replayer.replay.run import CADENCE, NOTHING_KEPT, Cadence, Keeping, RecordSink, ReplayWork, run_replay
 
 JOB = Job("job", "copy", "0" * 16)
 

@@ -12,13 +12,12 @@ from blockgz.program.options import DURATION, Argument, Option, OptionSet, choic
 from replayer.cli.options.options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.replay.pace import make_pace
-from replayer.replay.request import ReplayRequest, Shape, named_target
-from replayer.replay.routing import parse_routing
-from replayer.replay.sinks.compression import parse_compression
+from replayer.replay.pipeline import parse_routing
+from replayer.replay.request import ReplayRequest, Shape, named_target, parse_compression
 from replayer.replay.stages import parse_header, parse_timestamps
 from replayer.replay.target_topic import parse_topic_config
 from replayer.transforms.chain import build_chain
-from replayer.transforms.documents import read_transforms
+from replayer.transforms.settings import read_transforms
 
 
 class ReplayOptions(NamedTuple):

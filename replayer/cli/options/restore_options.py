@@ -30,7 +30,7 @@ from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups import GroupMap, rules_of
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
-from replayer.replay.proof.sampling import Sample
+from replayer.replay.proof import Sample
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan
 from replayer.restore.planning import RestoreRequest

@@ -16,8 +16,7 @@ from blockgz.program.command import debug
 from blockgz.program.main import closing
 from blockgz.program.options import spark_needed, with_options
 from blockgz.program.tables import bytes_text
-from replayer.cli.options.archive_options import archive_options
-from replayer.cli.options.options import json_option
+from replayer.cli.options.options import archive_options, json_option
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION, damage_option, selection_options
 from replayer.cli.spark.options import (
     SessionOptions,

@@ -14,14 +14,13 @@ from blockgz.program.main import closing, noting_what_is_left
 from blockgz.program.options import spark_needed
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import print_table, range_text
-from replayer.cli.options.archive_options import archive_options, open_archive
-from replayer.cli.options.options import json_option
+from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
 from replayer.cli.replay_output import agreed, left_out_json, print_left_out
 from replayer.cli.spark.options import SessionOptions, session_options
-from replayer.replay.documents import plan_json
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import undone_retention
+from replayer.replay.result import plan_json
 
 if TYPE_CHECKING:
     from replayer.spark.replay import LanesResult, Replay

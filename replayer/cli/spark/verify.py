@@ -11,8 +11,7 @@ from blockgz.program.command import debug
 from blockgz.program.main import closing
 from blockgz.program.options import spark_needed
 from blockgz.program.tables import bytes_text
-from replayer.cli.options.archive_options import archive_options
-from replayer.cli.options.options import json_option
+from replayer.cli.options.options import archive_options, json_option
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude
 from replayer.cli.spark.options import (

@@ -12,10 +12,9 @@ from replayer.kafka.groups import KafkaGroups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.replay.job import Job
-from replayer.replay.jobs.folder import JobFolder, JobRequest, JobUndone, Segment, runs_in
-from replayer.replay.jobs.log import this_process
-from replayer.replay.jobs.summary import ALIVE, JobSigns, job_state, summary_of
-from replayer.replay.prepare import refuse_changed_target, refuse_undone
+from replayer.replay.jobs.folder import JobFolder, JobRequest, JobUndone, Segment, runs_in, this_process
+from replayer.replay.jobs.state import ALIVE, JobSigns, job_state, summary_of
+from replayer.replay.replaying import refuse_changed_target, refuse_undone
 
 SMALL_FETCHES: Mapping[str, str] = {
     "fetch.message.max.bytes": "65536",

@@ -8,10 +8,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from replayer.errors import JobTakenOver
-from replayer.replay.ledger import LanePosition
+from replayer.replay.job import LanePosition
 from replayer.replay.pipeline import Router, ScannedBatch
-from replayer.replay.sinks.delivery_reports import read_back
-from replayer.replay.sinks.producer import WINDOW_BYTES, TopicProducer, at_once, producer_settings
+from replayer.replay.sinks.producer import WINDOW_BYTES, TopicProducer, at_once, producer_settings, read_back
 
 MESSAGE_TIMEOUT_MS = 120_000
 TRIES = 5

@@ -13,13 +13,10 @@ from blockgz.errors import BrokerUnreachable, UsageError
 from blockgz.kafka.connection import DENIED
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, DeliveryFailed, Fenced
-from replayer.replay.job import Job
-from replayer.replay.ledger import Position
+from replayer.replay.job import Job, Position
 from replayer.replay.pipeline import Router, ScannedBatch
-from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
-from replayer.replay.sinks.committed_positions import READ_SECONDS, CommittedPositions
-from replayer.replay.sinks.delivery_reports import ReadBack, read_back
-from replayer.replay.sinks.producer import STOP_SECONDS, TopicProducer, at_once, producer_settings
+from replayer.replay.sinks.committed_positions import READ_SECONDS, Calls, CommittedPositions, NoAnswer
+from replayer.replay.sinks.producer import STOP_SECONDS, ReadBack, TopicProducer, at_once, producer_settings, read_back
 
 P = TypeVar("P", bound=Position)
 

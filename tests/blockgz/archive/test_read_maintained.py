@@ -30,8 +30,7 @@ from blockgz.errors import NotInArchive, ObjectMissing
 from blockgz.record_filter import RecordFilter
 from index_format.records import iter_records
 from replayer.coverage import partition_coverage
-from replayer.replay.plan import describe_source
-from replayer.replay.preflight import pruned_text
+from replayer.replay.plan import describe_source, pruned_text
 from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records
 from tests.support.maintained import Maintainer
 from tests.support.memory_reader import MemoryReader

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from replayer.cli import main
 from replayer.kafka.reader import FETCHING
-from replayer.replay.ledger import LanePosition, SourceProgress
+from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster

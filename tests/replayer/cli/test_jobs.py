@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.replay.jobs.control import JobControl, ProgressFile, change_control, read_control, reset_control
-from replayer.replay.jobs.folder import Attempt, JobFolder, LaneBegin, Segment
-from replayer.replay.jobs.lock import held, shared
-from replayer.replay.jobs.log import this_process
+from replayer.replay.jobs.folder import Attempt, JobFolder, LaneBegin, Segment, this_process
+from replayer.replay.jobs.state import held, shared
 from replayer.replay.stages import wall_clock
 from tests.replayer.replay.jobs.test_control import progress
 from tests.replayer.replay.jobs.test_log import position, request

@@ -15,7 +15,7 @@ from replayer.cli import main
 from replayer.cli.options.replay_options import shape_options
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
-from replayer.replay.routing import murmur2
+from replayer.replay.pipeline import murmur2
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import PARTITIONS, MockCluster

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 from blockgz.errors import StoreUnavailable
 from blockgz.store.local import LocalStore
 from replayer.cli import main
-from replayer.replay.jobs import control_thread
+from replayer.replay.jobs import control
 from replayer.replay.jobs.control import JobControl, JobProgress, change_control, read_control, read_progress
-from replayer.replay.jobs.lock import held, is_running
+from replayer.replay.jobs.state import held, is_running
 from replayer.replay.replaying import planned_replay
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
@@ -39,7 +39,7 @@ def cluster() -> Iterator[MockCluster]:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("POLL_SECONDS", "REPORT_SECONDS", "RETRY_SECONDS"):
-        monkeypatch.setattr(control_thread, name, 0.02)
+        monkeypatch.setattr(control, name, 0.02)
 
 
 class Steered:
@@ -276,8 +276,8 @@ def test_a_folder_that_does_not_answer_stops_nothing(
     job: Steered, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
     # The end of the run waits for two tries, and so much longer that only a store that hangs is given up.
-    monkeypatch.setattr(control_thread, "LAST_WORDS_SECONDS", 0.1 if hangs else 0.5)
-    monkeypatch.setattr(control_thread, "RETRY_SECONDS", 0.02 if hangs else 0.5)
+    monkeypatch.setattr(control, "LAST_WORDS_SECONDS", 0.1 if hangs else 0.5)
+    monkeypatch.setattr(control, "RETRY_SECONDS", 0.02 if hangs else 0.5)
     release = threading.Event()
     stores = [Broken(job.place, release if hangs else None), LocalStore(job.place)]
     monkeypatch.setattr("replayer.cli.replay.open_jobs", lambda *_: stores.pop(0))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from blockgz.archive.place import ArchivePlace
 from replayer.cli import main
-from replayer.cli.options.job_options import open_jobs
+from replayer.replay.jobs.folder import open_jobs
 from replayer.restore.document import Followed, RestorePlan, TopicToRestore, plan_text
 from replayer.restore.folder import RestoreFolder, RestoreRecord
 from tests.support.archives import ArchiveWriter, records

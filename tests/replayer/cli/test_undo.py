@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.replay.jobs.folder import JobFolder
-from replayer.replay.jobs.lock import held
+from replayer.replay.jobs.state import held
 from tests.replayer.replay.jobs.test_log import request
 from tests.replayer.replay.jobs.test_undo import UNDONE
 from tests.support.mock_cluster import MockCluster

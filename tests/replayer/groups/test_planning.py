@@ -14,13 +14,11 @@ from replayer.groups import GroupMap
 from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
 from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.folder import JobRequest
-from replayer.replay.jobs.lane_maps import LaneMap
-from replayer.replay.ledger import LanePosition, SourceProgress
-from replayer.replay.pipeline import Pipeline, Router
-from replayer.replay.recorded_job import RecordedJob
+from replayer.replay.pipeline import FoldPartitions, Pipeline, Router
+from replayer.replay.recorded_job import LaneMap, RecordedJob
 from replayer.replay.request import Shape
-from replayer.replay.routing import FoldPartitions
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
 from tests.support.selections import selections_of

@@ -20,11 +20,18 @@ from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate
+from replayer.replay.job import SourceProgress
 from replayer.replay.jobs.folder import LaneBegin, Segment
-from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
-from replayer.replay.ledger import SourceProgress
-from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, ScannedBatch
-from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
+from replayer.replay.pipeline import (
+    FoldPartitions,
+    KeepPartitions,
+    MapPartitions,
+    Pipeline,
+    Router,
+    ScannedBatch,
+    SpreadByKey,
+)
+from replayer.replay.recorded_job import LaneMap, lane_maps
 from replayer.replay.run_map import Run, runs_of
 from replayer.replay.stages import DropTombstones
 from tests.support.archives import ArchiveWriter, records

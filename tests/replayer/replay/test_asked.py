@@ -7,12 +7,10 @@ from blockgz.archive.archive import parse_topic
 from blockgz.archive.request import SelectionRequest
 from blockgz.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from replayer.errors import ReplayRefused
-from replayer.replay.asked import asked_of, shape_asked
-from replayer.replay.pipeline import Pipeline
-from replayer.replay.request import ReplayRequest, Shape
-from replayer.replay.routing import make_router, parse_routing
-from replayer.replay.shaped_target import make_stages
+from replayer.replay.pipeline import Pipeline, make_router, parse_routing
+from replayer.replay.request import ReplayRequest, Shape, asked_of, shape_asked
 from replayer.replay.stages import AddHeader, LeftOut, parse_timestamps
+from replayer.replay.target_topic import make_stages
 from replayer.transforms.chain import build_chain
 
 CHAIN = {"transforms": "b,a", "transforms.b.type": "HoistField$Value", "transforms.b.field": "x"}

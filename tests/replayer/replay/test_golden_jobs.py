@@ -15,8 +15,7 @@ from confluent_kafka import Producer
 from blockgz.store.opening import open_store
 from index_format import objects
 from replayer.cli import main
-from replayer.replay.pipeline import KeepPartitions, Router, Stage
-from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
+from replayer.replay.pipeline import FoldPartitions, KeepPartitions, MapPartitions, Router, SpreadByKey, Stage
 from replayer.replay.stages import (
     AddHeader,
     AddProvenance,
@@ -30,7 +29,7 @@ from replayer.replay.stages import (
 from replayer.restore.document import parse_plan, plan_text, restore_name, topic_job
 from replayer.restore.folder import RestoreFolder
 from replayer.transforms.chain import build_chain
-from replayer.transforms.documents import read_transforms
+from replayer.transforms.settings import read_transforms
 from tests.support.mock_cluster import MockCluster
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"

@@ -7,13 +7,17 @@ from hypothesis import strategies as st
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import UsageError
 from replayer.errors import ReplayRefused
-from replayer.replay.job import Job, first_positions, make_job, refuse_other_job, rewritten_since
-from replayer.replay.ledger import (
+from replayer.replay.job import (
     MAX_METADATA_BYTES,
+    Job,
     LanePosition,
     SourceProgress,
     decode_position,
+    first_positions,
+    make_job,
     refuse_long_metadata,
+    refuse_other_job,
+    rewritten_since,
 )
 from replayer.replay.pipeline import Pipeline
 

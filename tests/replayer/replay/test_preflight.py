@@ -8,7 +8,7 @@ from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks, parse_config
-from replayer.replay.pipeline import KeepPartitions, Router
+from replayer.replay.pipeline import FoldPartitions, KeepPartitions, Router, SpreadByKey
 from replayer.replay.plan import (
     Findings,
     LargeRecord,
@@ -18,9 +18,8 @@ from replayer.replay.plan import (
     SourcePartition,
     TargetRequest,
     TimeBounds,
+    make_plan,
 )
-from replayer.replay.preflight import make_plan
-from replayer.replay.routing import FoldPartitions, SpreadByKey
 
 NOW = 1_763_000_000_000
 DAY = 86_400_000

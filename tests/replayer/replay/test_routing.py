@@ -10,12 +10,15 @@ import pytest
 from blockgz.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
-from replayer.replay.pipeline import KeepPartitions, RoutedBatch, Router, ScannedBatch
-from replayer.replay.routing import (
+from replayer.replay.pipeline import (
     LONGEST_VECTORISED,
     FoldPartitions,
+    KeepPartitions,
     MapPartitions,
+    RoutedBatch,
+    Router,
     RoutingRequest,
+    ScannedBatch,
     SpreadByKey,
     key_hashes,
     make_router,

@@ -23,7 +23,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import NewTopic, parse_config
 from replayer.replay.plan import RecordPlace, TimeBounds, describe_source, find_refusable, largest_block
-from replayer.replay.prepare import lifted_settings
+from replayer.replay.replaying import lifted_settings
 from replayer.replay.result import LaneResult, ReplayResult
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.target_topic import ROOM

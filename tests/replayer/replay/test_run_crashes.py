@@ -13,11 +13,10 @@ import pytest
 from blockgz.archive.selection import Selection
 from index_format.records import Record
 from replayer.errors import CommitLost
-from replayer.replay.ledger import LanePosition
+from replayer.replay.job import LanePosition
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline, RoutedBatch, ScannedBatch
-from replayer.replay.run import Cadence, run_replay
-from replayer.replay.seams import NOTHING_KEPT
+from replayer.replay.run import NOTHING_KEPT, Cadence, run_replay
 from tests.support.archives import ArchiveWriter, records
 from tests.support.replays import Crash, FakeSink, Impatient, Topic, replay_into, work_of
 from tests.support.sampling import some_of

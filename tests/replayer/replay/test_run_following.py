@@ -8,14 +8,11 @@ import pytest
 from blockgz.archive.selection import Selection
 from index_format.records import Record
 from replayer.errors import ReplayRefused
-from replayer.replay.job import continued, followed, followed_positions
-from replayer.replay.jobs.folder import JobFolder
-from replayer.replay.jobs.log import FolderLog
-from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.job import LanePosition, continued, decode_position, followed, followed_positions
+from replayer.replay.jobs.folder import FolderLog, JobFolder
 from replayer.replay.pace import Slowest
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.run import ReplayWork, run_replay
-from replayer.replay.seams import Keeping
+from replayer.replay.run import Keeping, ReplayWork, run_replay
 from tests.replayer.replay.test_run_notes import SMALL, NoEnds, judge
 from tests.support.archives import ArchiveWriter, records
 from tests.support.memory_store import MemoryStore

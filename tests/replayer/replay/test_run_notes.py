@@ -13,14 +13,11 @@ from blockgz.archive.selection import Selection
 from blockgz.store.local import LocalStore
 from index_format.records import Record, iter_records
 from replayer.errors import CommitLost, DeliveryFailed, Fenced, JobTakenOver, TargetChanged
-from replayer.replay.jobs.folder import JobFolder, runs_in
-from replayer.replay.jobs.log import FolderLog
-from replayer.replay.ledger import LanePosition, decode_position
-from replayer.replay.pipeline import KeepPartitions, Pipeline
-from replayer.replay.routing import FoldPartitions
-from replayer.replay.run import Cadence
+from replayer.replay.job import LanePosition, decode_position
+from replayer.replay.jobs.folder import FolderLog, JobFolder, runs_in
+from replayer.replay.pipeline import FoldPartitions, KeepPartitions, Pipeline
+from replayer.replay.run import NOTHING_KEPT, Cadence, Keeping, NoPin
 from replayer.replay.run_map import Run
-from replayer.replay.seams import NOTHING_KEPT, Keeping, NoPin
 from tests.support.archives import ArchiveWriter, records
 from tests.support.replays import Crash, FakeSink, Topic, replay_into
 from tests.support.sampling import some_of

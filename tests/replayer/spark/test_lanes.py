@@ -3,10 +3,8 @@ from collections.abc import Iterable
 import pytest
 
 from index_format.records import Record, batch_from_records
-from replayer.replay.job import Job
-from replayer.replay.ledger import LanePosition, SourceProgress
-from replayer.replay.pipeline import KeepPartitions, ScannedBatch
-from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
+from replayer.replay.job import Job, LanePosition, SourceProgress
+from replayer.replay.pipeline import FoldPartitions, KeepPartitions, MapPartitions, ScannedBatch, SpreadByKey
 from replayer.spark import lanes
 from replayer.spark.lanes import LaneStore, OfSource, places_for, source_lane
 

@@ -12,8 +12,8 @@ from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
 from replayer.replay.stages import TransformStage
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE, build_chain
-from replayer.transforms.documents import parse_transforms
 from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
+from replayer.transforms.settings import parse_transforms
 from tests.support.transform_cases import CASES, Case, Given
 
 

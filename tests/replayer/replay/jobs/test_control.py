@@ -11,6 +11,7 @@ from blockgz.errors import StoreBusy, StoreUnavailable, UsageError
 from blockgz.store.local import LocalStore
 from index_format.objects import encode
 from replayer.errors import ReplayRefused
+from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.control import (
     JobControl,
     JobFailure,
@@ -23,7 +24,6 @@ from replayer.replay.jobs.control import (
     read_progress,
     reset_control,
 )
-from replayer.replay.ledger import LanePosition, SourceProgress
 from tests.support.memory_store import MemoryStore
 
 HASH = "0123456789abcdef"

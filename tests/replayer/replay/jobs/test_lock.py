@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replayer.errors import JobTakenOver
-from replayer.replay.jobs.lock import held, is_running, shared
+from replayer.replay.jobs.state import held, is_running, shared
 
 LOCKS = pytest.mark.parametrize("lock", [held, shared])
 Lock = Callable[[Path, str], AbstractContextManager[None]]

@@ -8,11 +8,10 @@ from msgspec.structs import replace
 
 from blockgz.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
-from replayer.replay.jobs.folder import JobFolder, JobRequest, runs_in
-from replayer.replay.jobs.lock import held, shared
-from replayer.replay.jobs.log import FolderLog
-from replayer.replay.ledger import LanePosition, SourceProgress
-from replayer.replay.prepare import refuse_other_folder
+from replayer.replay.job import LanePosition, SourceProgress
+from replayer.replay.jobs.folder import FolderLog, JobFolder, JobRequest, runs_in
+from replayer.replay.jobs.state import held, shared
+from replayer.replay.replaying import refuse_other_folder
 from replayer.replay.run_map import Run
 from replayer.replay.sinks.idempotent import KafkaSink
 

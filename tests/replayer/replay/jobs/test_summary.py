@@ -8,8 +8,7 @@ import pytest
 
 from blockgz.store.writer import StoredObject
 from replayer.replay.jobs.control import ProgressFile
-from replayer.replay.jobs.lock import held
-from replayer.replay.jobs.summary import JobState, job_signs, job_state
+from replayer.replay.jobs.state import JobState, held, job_signs, job_state
 from replayer.replay.stages import wall_clock
 from tests.replayer.replay.jobs.test_control import progress
 from tests.support.memory_store import MemoryStore

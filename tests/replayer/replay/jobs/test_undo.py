@@ -10,7 +10,7 @@ from blockgz.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.kafka.topic_facts import Watermarks
 from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneBegin, Segment
-from replayer.replay.jobs.summary import JobSigns, job_signs, job_state
+from replayer.replay.jobs.state import JobSigns, job_signs, job_state
 from replayer.replay.jobs.undo import (
     UndoPlan,
     outside,
@@ -20,7 +20,7 @@ from replayer.replay.jobs.undo import (
     refuse_running,
     undo_document,
 )
-from replayer.replay.prepare import refuse_undone
+from replayer.replay.replaying import refuse_undone
 from tests.replayer.replay.jobs.test_control import progress
 from tests.replayer.replay.jobs.test_log import request
 

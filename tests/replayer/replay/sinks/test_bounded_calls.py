@@ -11,11 +11,10 @@ import pytest
 from blockgz.errors import BrokerUnreachable
 from index_format.records import batch_from_records
 from replayer.errors import CommitLost, DeliveryFailed
-from replayer.replay.job import Job
-from replayer.replay.ledger import LanePosition, SourceProgress
+from replayer.replay.job import Job, LanePosition, SourceProgress
 from replayer.replay.sinks import producer as kafka_outlet
 from replayer.replay.sinks import transactional as kafka_transactions
-from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
+from replayer.replay.sinks.committed_positions import Calls, NoAnswer
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
 from tests.support.archives import records

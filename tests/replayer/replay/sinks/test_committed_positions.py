@@ -7,8 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from index_format.errors import BlockgzError
-from replayer.replay.job import Job
-from replayer.replay.ledger import Position
+from replayer.replay.job import Job, Position
 from replayer.replay.sinks import committed_positions
 from replayer.replay.sinks.committed_positions import CommittedPositions
 

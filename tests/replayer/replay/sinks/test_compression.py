@@ -4,7 +4,7 @@ import pytest
 
 from blockgz.errors import UsageError
 from blockgz.kafka.batch_producer import batch_producer
-from replayer.replay.sinks.compression import LEVELS, Compression, parse_compression
+from replayer.replay.request import LEVELS, Compression, parse_compression
 from replayer.replay.sinks.producer import producer_settings
 
 EVERY = [codec for codec, levels in LEVELS.items() for codec in (codec, *(f"{codec}:{level}" for level in levels))]

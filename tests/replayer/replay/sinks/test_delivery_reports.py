@@ -10,7 +10,7 @@ import pytest
 
 from blockgz.kafka.batch_producer import NO_OFFSET
 from index_format.records import batch_from_records
-from replayer.replay.sinks.delivery_reports import LaneReports, found, inferred
+from replayer.replay.sinks.producer import LaneReports, found, inferred
 from tests.support.archives import records
 
 

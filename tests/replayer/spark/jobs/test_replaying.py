@@ -16,10 +16,8 @@ from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from index_format.errors import FormatError
 from index_format.old_objects import ANCESTORS_FORMAT
-from replayer.replay.job import Job
-from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
-from replayer.replay.pipeline import Pipeline
-from replayer.replay.routing import FoldPartitions
+from replayer.replay.job import Job, LanePosition, SourceProgress, decode_position
+from replayer.replay.pipeline import FoldPartitions, Pipeline
 from replayer.replay.stages import DropTombstones
 from replayer.spark import replay
 from replayer.spark.lanes import LaneStore, LaneTarget, source_lane

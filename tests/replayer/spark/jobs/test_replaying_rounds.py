@@ -17,10 +17,8 @@ from blockgz.store.address import LocalAddress
 from index_format.errors import BlockgzError
 from index_format.old_objects import ANCESTORS_FORMAT
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
-from replayer.replay.job import Job
-from replayer.replay.ledger import LanePosition, SourceProgress
-from replayer.replay.pipeline import KeepPartitions, Pipeline
-from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
+from replayer.replay.job import Job, LanePosition, SourceProgress
+from replayer.replay.pipeline import FoldPartitions, KeepPartitions, MapPartitions, Pipeline, SpreadByKey
 from replayer.replay.stages import (
     AddProvenance,
     DropTombstones,

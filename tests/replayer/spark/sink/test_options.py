@@ -1,7 +1,7 @@
 import pytest
 
 from blockgz.errors import UsageError
-from replayer.replay.routing import RoutingRequest
+from replayer.replay.pipeline import RoutingRequest
 from replayer.spark.sink_target import TopicSinkOptions, parse_sink_options
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092"}

@@ -6,7 +6,7 @@ import pytest
 
 from blockgz.archive.positions import OffsetRange
 from replayer.errors import ReplayRefused
-from replayer.replay.ledger import MAX_METADATA_BYTES
+from replayer.replay.job import MAX_METADATA_BYTES
 from replayer.spark.row_position import MAX_RANGES, RowLedger, RowPosition, TaskRun, decode_row_position
 
 POSITION = RowPosition(

@@ -15,11 +15,10 @@ from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
-from replayer.replay.jobs.lane_maps import LaneMap
+from replayer.replay import proof
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.proof import sampling
-from replayer.replay.proof.proving import Asked, LaneProof, LaneTask
-from replayer.replay.proof.sampling import Sample, pieces, prove_share
+from replayer.replay.proof import Asked, LaneProof, LaneTask, Sample, pieces, prove_share
+from replayer.replay.recorded_job import LaneMap
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
 
@@ -29,7 +28,7 @@ ARCHIVED = records(range(COUNT))
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "PIECE_RECORDS", PIECE)
+    monkeypatch.setattr(proof, "PIECE_RECORDS", PIECE)
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.replay.jobs.folder import LaneBegin, Segment
-from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.proof.proving import Asked, LaneProof, LaneTask, prove_lane
+from replayer.replay.proof import Asked, LaneProof, LaneTask, prove_lane
+from replayer.replay.recorded_job import LaneMap, lane_maps
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
 from tests.support.maintained import Maintainer

@@ -1,26 +1,36 @@
 """Proving one lane of a job: its records against what becomes of the archived ones, run by run."""
 
+import asyncio
 import hashlib
+import math
+import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from blockgz.archive.archive import Archive
 from blockgz.archive.blocks import ReadAhead
-from blockgz.archive.damage import SkipDamage
+from blockgz.archive.damage import SkipDamage, Verdict
 from blockgz.archive.positions import OffsetRange
-from blockgz.archive.selection import Selection, selected
+from blockgz.archive.selection import Reading, Selection, erased_ranges, joined_ranges, selected
 from blockgz.record_filter import RecordFilter
 from index_format.records import batch_from_records
-from replayer.replay.jobs.lane_maps import LaneMap
-from replayer.replay.pipeline import Pipeline, ScannedBatch
+from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.reader import KafkaReader
+from replayer.replay.job import LanePosition
+from replayer.replay.jobs.folder import JobFolder, JobRequest
+from replayer.replay.pipeline import Pipeline, ScannedBatch, WholePartitions
+from replayer.replay.plan import describe_source
+from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
 from replayer.replay.run_map import Run
-from replayer.replay.stages import sendable
+from replayer.replay.stages import TimestampsNow, sendable
 
 MOST_NAMED = 20
 COMPARED = ("timestamp", "key", "value", "headers")
@@ -333,3 +343,269 @@ def _unequal(ours: pa.Array, theirs: pa.Array) -> Sequence[int]:
 def _lost(damage: SkipDamage, run: Run) -> str:
     lost = [OffsetRange(start, end) for start, end, _ in damage.skipped if start < run.end and end > run.start]
     return ", ".join(f"[{start}..{end})" for start, end in lost)
+
+
+PIECE_RECORDS = 10_000
+
+ReadTarget = Callable[[int, int], AsyncGenerator[pa.RecordBatch]]
+"""The readable records of a lane between two of its offsets."""
+
+
+class Sample(NamedTuple):
+    """A share (0..1] of each lane; the same seed chooses the same pieces."""
+
+    share: float
+    seed: int
+
+    def chosen(self, lane: int, pieces: int) -> frozenset[int]:
+        """Which of so many pieces of a lane are looked at; there is at least one."""
+        drawn = random.Random(f"{self.seed}:{lane}").sample(range(pieces), math.ceil(self.share * pieces))
+        return frozenset({0, pieces - 1, *drawn})
+
+
+@dataclass
+class Window:
+    """Pieces side by side, and what is looked at with them: offsets of the lane, and of its source partitions."""
+
+    map: LaneMap
+    start: int
+    end: int
+    sources: dict[int, OffsetRange] = field(default_factory=dict)
+
+
+def pieces(lane_map: LaneMap) -> Iterator[Run]:
+    """The runs that count, in order; long ones in pieces, where no offset in them is without a record."""
+    for run in lane_map.runs:
+        if run.records != run.end - run.start:
+            yield run
+            continue
+        for first in range(0, run.records, PIECE_RECORDS):
+            count = min(PIECE_RECORDS, run.records - first)
+            start = run.start + first
+            yield Run(run.source, start, start + count, run.lane, run.target_start + first, count)
+
+
+def windows(
+    lane_map: LaneMap, chosen: Container[int], lane: OffsetRange, sources: Mapping[int, OffsetRange]
+) -> list[Window]:
+    """What is looked at of a lane that has a run: the chosen pieces, with what lies right before each.
+
+    The last one has all that follows, too: up to the end of the lane, and of what is required of its sources.
+    """
+    found, is_open = list[Window](), False
+    at, read = lane.start, {number: offsets.start for number, offsets in sources.items()}
+    for number, piece in enumerate(pieces(lane_map)):
+        if number in chosen:
+            if not is_open:
+                found.append(Window(LaneMap(at), at, at))
+            window = found[-1]
+            window.map.add(piece)
+            window.end = piece.target_end
+            if piece.source in sources:
+                begin = window.sources.get(piece.source, OffsetRange(read[piece.source], 0)).start
+                window.sources[piece.source] = OffsetRange(begin, piece.end)
+        is_open = number in chosen
+        at, read[piece.source] = piece.target_end, piece.end
+    last = found[-1]
+    last.end = lane.end
+    for number, offsets in sources.items():
+        begin = last.sources.get(number, OffsetRange(read[number], 0)).start
+        last.sources[number] = OffsetRange(begin, offsets.end)
+    return found
+
+
+async def prove_share(
+    task: LaneTask, asked: Asked, progress: Callable[[int], None], sample: Sample, lane: OffsetRange, read: ReadTarget
+) -> LaneProof:
+    """Proves chosen pieces, and by the archive's indexes that the map has as many records as the archive.
+
+    `lane` are the offsets since the job began. What is not that simple is proved in whole: a lane whose numbers differ,
+    one with records that were sent twice or that is not complete, and a job that changed or chose records.
+    """
+    count = sum(1 for _ in pieces(task.map))
+    chosen = sample.chosen(task.lane, count) if count else frozenset[int]()
+    is_simple = task.rolls_back or not task.map.repeats
+    if len(chosen) == count or not is_simple or task.open_end or task.map.faults or not await _as_many(task, asked):
+        return await prove_lane(task, asked, progress)
+    whole = LaneProof(task.lane, not_compared=task.map.records)
+    required = {
+        number: OffsetRange(each.offsets.start, task.required[number]) for number, each in task.selections.items()
+    }
+    for window in windows(task.map, chosen, lane, required):
+        part = replace(
+            task,
+            map=window.map,
+            found=read(window.start, window.end),
+            selections={
+                number: task.selections[number]._replace(offsets=offsets) for number, offsets in window.sources.items()
+            },
+            required={number: offsets.end for number, offsets in window.sources.items()},
+        )
+        whole.add(await prove_lane(part, asked, progress))
+        whole.not_compared -= window.map.records
+    return whole
+
+
+async def _as_many(task: LaneTask, asked: Asked) -> bool:
+    """Whether the archive's indexes have as many records for the lane as its map."""
+    pipeline = asked.pipeline
+    if pipeline.stages or not asked.filter.passes_all or not isinstance(pipeline.router, WholePartitions):
+        return False
+    archived = 0
+    for number, selection in task.selections.items():
+        offsets = OffsetRange(selection.offsets.start, task.required[number])
+        skipping = Reading(on_damage=lambda _: SkipDamage())
+        archived += (await describe_source(Selection(selection.partition, offsets), skipping)).records
+    return archived == task.map.records
+
+
+FETCHING_PIECES: Mapping[str, str] = {
+    "fetch.message.max.bytes": "1048576",
+    "queued.max.messages.kbytes": "4096",
+}
+"""What lies behind a piece is not needed."""
+
+
+@dataclass
+class JobProof:
+    """What was found of a job; `sample` is the share of it that was to be compared."""
+
+    request: JobRequest
+    complete: bool
+    sample: Sample | None = None
+    lanes: list[LaneProof] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """FAILURE where records are wrong, foreign or not there; WARNING where some came twice, are still to come, or
+        were pruned or erased from the archive since.
+
+        SAMPLED where nothing of that was found, and not all was looked at.
+        """
+        if any(lane.faulty for lane in self.lanes):
+            return Verdict.FAILURE
+        if self.warnings or any(lane.sent_twice or lane.gone for lane in self.lanes):
+            return Verdict.WARNING
+        return Verdict.SAMPLED if self.not_compared else Verdict.OK
+
+    @property
+    def not_compared(self) -> int:
+        """So many records were only counted."""
+        return sum(lane.not_compared for lane in self.lanes)
+
+
+async def prove_job(
+    kept: JobRequest,
+    folder: JobFolder,
+    archive: Archive,
+    properties: Mapping[str, str],
+    watched: Callable[[int], AbstractContextManager[Callable[[int], None]]] = lambda _: nullcontext(lambda _: None),
+    admin: KafkaAdmin | None = None,
+    sample: Sample | None = None,
+) -> JobProof:
+    """Applies again what a job did to the archived records, and compares with what its target holds.
+
+    `watched` is given the records that there are, and what it gives is called with those that are done. `admin` is
+    asked, if there is one already; with a `sample` only that share is compared. Raises TargetChanged, or ReplayRefused
+    where the job is another archive's or cannot be repeated.
+    """
+    admin = await asyncio.to_thread(admin.again if admin else lambda: KafkaAdmin(properties))
+    job = await recorded_job(kept, folder, admin, properties)
+    kept = job.request
+    asked = Asked(job.pipeline, job.filter, _compared(job))
+    proof = JobProof(kept, job.complete, sample, warnings=_warnings(job, asked.compared))
+    lanes = sorted(job.feeding.keys() | job.maps.keys())
+    bounds = await asyncio.to_thread(admin.watermarks, kept.target, lanes, kept.isolation_level)
+    selections = await source_selections(archive, kept)
+    gone = {number: await _gone(selection) for number, selection in selections.items()}
+    with watched(sum(each.records for each in job.maps.values())) as advance:
+        fetching = properties if sample is None else {**properties, **FETCHING_PIECES}
+        reader = await asyncio.to_thread(KafkaReader, fetching, kept.isolation_level)
+        try:
+            for lane in lanes:
+                lane_map = job.maps.get(lane) or LaneMap(bounds[lane].end)
+                start = max(bounds[lane].low, lane_map.began)
+                read = partial(_in_thread, reader, kept.target, lane)
+                position = job.positions.get(lane)
+                task = LaneTask(
+                    lane,
+                    lane_map,
+                    read(start, bounds[lane].end),
+                    {number: selections[number] for number in job.feeding.get(lane, ())},
+                    {number: _required(kept, position, number) for number in job.feeding.get(lane, ())},
+                    rolls_back=kept.transactional,
+                    open_end=not proof.complete,
+                    gone={number: gone[number] for number in job.feeding.get(lane, ())},
+                )
+                if sample is None:
+                    found = await prove_lane(task, asked, advance)
+                else:
+                    found = await prove_share(task, asked, advance, sample, OffsetRange(start, bounds[lane].end), read)
+                proof.lanes.append(found)
+        finally:
+            await asyncio.to_thread(reader.close)
+    return proof
+
+
+async def _gone(selection: Selection) -> list[OffsetRange]:
+    """What the archive has pruned or erased of a selection: offsets in order and apart."""
+    partition, (start, end) = selection[:2]
+    pruned = [(start, min(partition.floor, end))] if start < partition.floor else []
+    return joined_ranges([*pruned, *await erased_ranges(partition, start, end)])
+
+
+def proof_document(proof: JobProof) -> dict[str, Any]:
+    """What was found, as plain JSON values."""
+    request = proof.request
+    sums = ("records", "differing", "missing", "foreign", "sent_twice", "not_compared", "gone")
+    return {
+        "verdict": proof.verdict,
+        "job": request.job,
+        "source": request.folder,
+        "target": request.target,
+        "transactional": request.transactional,
+        "complete": proof.complete,
+        **{name: sum(getattr(lane, name) for lane in proof.lanes) for name in sums},
+        "warnings": proof.warnings,
+        "lanes": [asdict(lane) for lane in proof.lanes],
+    }
+
+
+def _compared(job: RecordedJob) -> tuple[str, ...]:
+    """The columns that can be compared."""
+    config = job.target.config
+    stamped = config is not None and config.timestamp_type == "LogAppendTime"
+    return COMPARED[1:] if stamped or isinstance(job.shape.timestamps, TimestampsNow) else COMPARED
+
+
+def _required(kept: JobRequest, position: LanePosition | None, source: int) -> int:
+    """Up to where the records of a source must be in the lane; all of them where the cluster does not tell."""
+    if position is not None and source in position.sources:
+        return position.sources[source].next
+    return kept.ranges[source][1] if kept.transactional else kept.ranges[source][0]
+
+
+def _warnings(job: RecordedJob, compared: Sequence[str]) -> list[str]:
+    warnings = []
+    transactional = job.request.transactional
+    if job.forgotten and transactional:
+        warnings.append(
+            f"the cluster has no positions of the job in partitions {', '.join(map(str, job.forgotten))}: "
+            "these are proved as if they were complete"
+        )
+    if not all(each.complete for each in job.positions.values()) or (job.forgotten and not transactional):
+        warnings.append("the job is not complete: it is proved as far as it got")
+    if "timestamp" not in compared:
+        by_broker = job.target.config is not None and job.target.config.timestamp_type == "LogAppendTime"
+        reason = "the broker sets them" if by_broker else "they are the times of sending"
+        warnings.append(f"timestamps are not compared: {reason}")
+    return warnings
+
+
+async def _in_thread(
+    reader: KafkaReader, topic: str, lane: int, start: int, end: int
+) -> AsyncGenerator[pa.RecordBatch]:
+    batches = reader.read(topic, lane, start, end)
+    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        yield batch
