@@ -1,9 +1,8 @@
 """Replays for Python programs: what they are told by keyword arguments, planned and done."""
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_type_hints
 
 from blockgz.archive.archive import Archive
 from blockgz.archive.cuts import refuse_doubtful
@@ -14,17 +13,14 @@ from blockgz.store.writer import Store
 from replayer.library_choice import Choice, as_bytes, chosen, one_of
 from replayer.replay.jobs.folder import jobs_place
 from replayer.replay.pace import Commands, make_pace
-from replayer.replay.pipeline import parse_routing
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.replaying import planned_replay
-from replayer.replay.request import ReplayRequest, Shape, named_target, parse_compression
+from replayer.replay.request import ReplayRequest, named_target
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import Progress
-from replayer.replay.stages import AddHeader, LeftOut, parse_timestamps
-from replayer.transforms.chain import build_chain
-from replayer.transforms.settings import read_transforms
+from replayer.replay.stages import AddHeader, LeftOut
 
 Cluster = str | Mapping[str, str]
 """HOST:PORT, or librdkafka's settings, `bootstrap.servers` among them."""
@@ -90,40 +86,26 @@ def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_dam
     given: dict[str, Any] = {name: value for name, value in choice.items() if value is not None}
     records = {name: given.pop(name) for name in Choice.__annotations__ if name in given}
     wanted, selection = chosen(topic, cast(Choice, records))
-    shape = {_RENAMED.get(name, name): parse(given.pop(name)) for name, parse in _SHAPE.items() if name in given}
-    pace = make_pace(given.pop("rate", None), given.pop("speed", None))
-    compression = parse_compression(given.pop("compression")) if "compression" in given else None
-    unknown = given.keys() - ReplayChoice.__annotations__.keys()
+    given["pace"] = make_pace(given.pop("rate", None), given.pop("speed", None))
+    unknown = given.keys() - {"pace"} - ReplayChoice.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}")
+    if "transforms" in given:
+        given["chain"] = given.pop("transforms")
+    if "add_headers" in given:
+        given["add_headers"] = tuple(AddHeader(name, as_bytes(value)) for name, value in given["add_headers"].items())
+    hints = get_type_hints(ReplayRequest, include_extras=True)
+    for name, value in given.items():
+        for option in getattr(hints[name], "__metadata__", ()):
+            if option.choices:
+                one_of(name, value, option.choices)
+            elif option.parse is not None and isinstance(value, str | Path):
+                given[name] = option.parse(value)
+            elif option.multiple and name == "strip_headers":
+                given[name] = tuple(value)
     target = named_target(to_topic, wanted, None)
     assert target is not None
-    on_damage = SKIPS if skips_damage else STOPS
-    return ReplayRequest(
-        wanted, target, selection, Shape(**shape), on_damage, pace=pace, compression=compression, **given
-    )
-
-
-def _headers(headers: Mapping[str, bytes | str]) -> tuple[AddHeader, ...]:
-    return tuple(AddHeader(name, as_bytes(value)) for name, value in headers.items())
-
-
-_SHAPE: dict[str, Callable[[Any], Any]] = {
-    "routing": parse_routing,
-    "timestamps": parse_timestamps,
-    "strip_headers": tuple,
-    "add_headers": _headers,
-    "provenance": bool,
-    "tombstones": partial(one_of, "tombstones", known=("keep", "drop")),
-    "transforms": lambda path: build_chain(read_transforms(Path(path))),
-    "on_transform_error": partial(one_of, "on_transform_error", known=("fail", "skip")),
-    "allow_unchanged": bool,
-    "create_topic": bool,
-    "topic_config": dict,
-    "append": bool,
-    "retention": partial(one_of, "retention", known=("refuse", "hold")),
-}
-_RENAMED = {"transforms": "chain"}
+    return ReplayRequest(wanted, target, selection, on_damage=SKIPS if skips_damage else STOPS, **given)
 
 
 async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster) -> ReplayPlan:

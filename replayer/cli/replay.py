@@ -6,6 +6,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 
 import click
 import msgspec
@@ -261,7 +262,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
 
 async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace) -> int:
     request = options.request
-    if request.shape.undo_retention:
+    if request.undo_retention:
         click.echo(await undone_retention(request, properties))
         return 0
     steering = Steering(request.pace, options.rate)
@@ -272,7 +273,7 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         jobs = open_jobs(request.jobs, address)
         planned = await stack.enter_async_context(planned_replay(request, archive, properties, jobs))
         if options.control:
-            planned = planned.kept_alone()
+            planned = replace(planned, is_alone=True)
         if not agreed(planned.plan, options, as_json=as_json, seconds=round(planned.seconds, 3)):
             return 0
         async with planned.begun() as begun:

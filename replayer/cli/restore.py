@@ -303,7 +303,7 @@ async def followed(named: Named, options: RestoreOptions, around: Surroundings, 
     """Follows until a signal or a switch-over ends it; topics whose state changed are printed, as lines of JSON too."""
     folder = RestoreFolder(around.jobs, named.name)
     await asyncio.to_thread(begin, folder, named.plan, around, resume=options.resume)
-    if await asyncio.to_thread(folder.switched_over) is not None:
+    if await asyncio.to_thread(folder.get, SwitchOver) is not None:
         raise ReplayRefused(
             f"standby {named.name} is switched over",
             why="consumers and producers may use it",
@@ -330,7 +330,7 @@ async def followed(named: Named, options: RestoreOptions, around: Surroundings, 
             await run.follow()
         except asyncio.CancelledError as stopped:
             raise click.exceptions.Exit(ended_code(FAILED, signals, is_done=False)) from stopped
-    told = await asyncio.to_thread(folder.switched_over)
+    told = await asyncio.to_thread(folder.get, SwitchOver)
     click.echo("following ended" + (f": {told.host} switches over" if told else ""), err=True)
     return ended_code(0, signals, is_done=True)
 
@@ -356,7 +356,7 @@ async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> i
     topics = await asyncio.to_thread(folder.followed)
     found = await survey(plan, topics, around, wall_clock())
     lags = await gathered(found.due, lambda turn: lag_of(turn.topic, name, around))
-    report = await asyncio.to_thread(folder.reported)
+    report = await asyncio.to_thread(folder.get, StandbyReport)
     now = wall_clock()
     follower = await asyncio.to_thread(_follower, folder, report, now)
     of_sources = {turn.topic.source: lag for turn, lag in zip(found.due, lags, strict=True)}
@@ -370,7 +370,7 @@ async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> i
 
 
 def _follower(folder: RestoreFolder, report: StandbyReport | None, now_ms: int) -> str:
-    if folder.switched_over() is not None:
+    if folder.get(SwitchOver) is not None:
         return "switched over"
     if is_running(state_folder() / "jobs", folder.name) or follows_elsewhere(report, this_process(), now_ms):
         return "following"
@@ -417,11 +417,11 @@ async def switched_over(options: RestoreOptions, around: Surroundings, *, as_jso
     await asyncio.to_thread(begin, folder, plan, around, resume=True)
     question = f"End following, and switch over to standby {folder.name}?"
     confirm(question, undone="it is still followed", is_agreed=options.yes)
-    await asyncio.to_thread(folder.switch_over, SwitchOver(host=this_process(), at=wall_clock()))
+    await asyncio.to_thread(folder.put, SwitchOver(host=this_process(), at=wall_clock()))
     await _followers_gone(folder, options.running.patience)
     with held(state_folder() / "jobs", folder.name):
         topics = await asyncio.to_thread(folder.followed)
-        report = await asyncio.to_thread(folder.reported)
+        report = await asyncio.to_thread(folder.get, StandbyReport)
         skipped = {each.source: each.skipped for each in (report.topics if report else ())}
         plan = with_acls(_as_asked(plan, options), options)
         found = await survey(plan, topics, around, wall_clock())
@@ -460,7 +460,7 @@ async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
     while (waited := clock() - began) < patience:
         elsewhere = False
         if waited < ELSEWHERE_SECONDS:
-            report = await asyncio.to_thread(folder.reported)
+            report = await asyncio.to_thread(folder.get, StandbyReport)
             elsewhere = follows_elsewhere(report, this_process(), wall_clock())
         if not elsewhere and not await asyncio.to_thread(is_running, state_folder() / "jobs", folder.name):
             return

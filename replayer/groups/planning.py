@@ -300,7 +300,7 @@ async def plan_groups(
             why=f"nothing is recorded for target partitions {', '.join(map(str, job.forgotten))}",
             remedy="run the job with --resume first",
         )
-    runs = ArchivedRuns(job.pipeline, job.filter, selections)
+    runs = ArchivedRuns(job.pipeline, job.asked.selection.filter, selections)
     planned = []
     for group, positions in sorted(groups.items()):
         offsets = {partition: position.offset for partition, position in positions.items()}

@@ -5,7 +5,7 @@ Sums over blocks, and records that a target would refuse.
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -80,38 +80,9 @@ class RecordPlace(NamedTuple):
     offset: int
 
 
-class LargeRecord(NamedTuple):
-    """A record that is larger than a limit, and the bytes that it takes in Kafka, compressed if that is smaller."""
-
-    place: RecordPlace
-    bytes: int
-
-
 @dataclass(frozen=True)
-class Findings:
-    """What the records themselves have to say where the target's configuration asks; None: nothing found, or not asked.
-
-    `without_key` is a record that has no key, `too_large` the first one that is larger than the target accepts.
-    """
-
-    without_key: RecordPlace | None = None
-    too_large: LargeRecord | None = None
-
-
-@dataclass(frozen=True)
-class TargetRequest:
-    """What was asked for; `into_source` is the operator's word that the source topic itself is meant."""
-
-    topic: str
-    target: str
-    into_source: bool = False
-    append: bool = False
-    """The operator's word that the target may hold records already."""
-
-
-@dataclass(frozen=True)
-class JobState:
-    """The job that the replay belongs to, and what is recorded of it; `written` are records in the target."""
+class PlannedJob:
+    """The job that a replay belongs to, and what is recorded of it; `written` are its records in the target."""
 
     name: str
     transactional: bool
@@ -122,56 +93,52 @@ class JobState:
 
 
 @dataclass(frozen=True)
-class Preflight:
-    """Everything that is known before the first record; the checks of `preflight` look at this.
+class ReplayPlan:
+    """Everything that is known before the first record; `make_plan` refuses what the target would not keep.
 
-    `target` is None where the cluster has no such topic; `now_ms` is the time, ms since the epoch.
+    Without `append`, a target that holds records is refused, without `into_source` the source topic itself.
     """
 
-    request: TargetRequest
+    topic: str
+    target: str
     sources: tuple[SourcePartition, ...]
-    target: TopicFacts | None
-    watermarks: Mapping[int, Watermarks]
-    findings: Findings
+    facts: TopicFacts | None
+    """The target topic as it is or will be created; None if it is missing."""
     now_ms: int
     router: Router = field(default_factory=KeepPartitions)
-    job: JobState = JobState("unnamed", transactional=False, resume=False)
+    """Order is kept inside a partition."""
+    job: PlannedJob = PlannedJob("unnamed", transactional=False, resume=False)
+    into_source: bool = False
+    append: bool = False
+    watermarks: Mapping[int, Watermarks] = field(default_factory=dict)
+    """Ends of the target's partitions."""
+    without_key: RecordPlace | None = None
+    """A record without a key, if the target requires keys."""
+    too_large: tuple[RecordPlace, int] | None = None
+    """The first record above the target's limit, and its bytes, compressed if that is smaller."""
     creates: bool = False
-    """Whether the replay makes the target; `target` says then what it will be like."""
+    """True if the replay creates the target."""
+    warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is done to records and target that a plan should show."""
+    """What is done to records and target."""
     lifted: Mapping[str, str] = field(default_factory=dict)
-    """Settings that the target is created with for the time of the replay, in place of its own."""
+    """Settings that a new target has only until the replay is complete."""
     cuts: tuple[tuple[str, int, Cut], ...] = ()
     """By topic and partition, how ends as of a time were found."""
     cut_bytes: int = 0
     """Stored bytes of blocks that were read to find the cuts."""
     can_hold: bool = True
-    """Whether the target's retention can be held for the time of the replay."""
+    """True if the target's retention can be lifted during the replay."""
+
+    @property
+    def target_partitions(self) -> int:
+        """Partitions of the target topic."""
+        return self.facts.num_partitions if self.facts else 0
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """The target partitions that may get records, rising."""
+        """Target partitions that may get records, in ascending order."""
         return tuple(sorted({lane for source in self.sources for lane in self.router.targets(source.partition)}))
-
-
-@dataclass(frozen=True)
-class ReplayPlan:
-    """Which records go where, by `router`: order is kept inside a partition."""
-
-    topic: str
-    target: str
-    target_partitions: int
-    sources: tuple[SourcePartition, ...]
-    warnings: tuple[str, ...]
-    router: Router
-    job: JobState
-    notes: tuple[str, ...] = ()
-    lifted: Mapping[str, str] = field(default_factory=dict)
-    """As in Preflight."""
-    cuts: tuple[tuple[str, int, Cut], ...] = ()
-    """As in Preflight."""
-    cut_bytes: int = 0
 
     @property
     def records(self) -> int:
@@ -354,17 +321,17 @@ async def _add_divided(
 
 async def find_refusable(
     selections: Sequence[Selection], config: TopicConfig | None, reading: Reading = EVERYTHING, codec: str = "lz4"
-) -> Findings:
-    """Return what the target's configuration asks of records: keys if it is compacted, sizes if it limits them.
+) -> tuple[RecordPlace | None, tuple[RecordPlace, int] | None]:
+    """Return a record without a key if the target is compacted, and the first one above its limit, with its bytes.
 
     For keys, records are read up to the first without one. For sizes, blocks are read that are larger, uncompressed,
     than the limit; `codec` compresses what is sent.
     """
     if config is None:
-        return Findings()
+        return None, None
     without_key = await _first_without_key(selections, reading) if config.compacts else None
     limit = config.max_message_bytes
-    return Findings(without_key, None if limit is None else await _first_too_large(selections, limit, codec, reading))
+    return without_key, None if limit is None else await _first_too_large(selections, limit, codec, reading)
 
 
 async def _first_without_key(selections: Sequence[Selection], reading: Reading) -> RecordPlace | None:
@@ -381,7 +348,7 @@ async def _first_without_key(selections: Sequence[Selection], reading: Reading) 
 
 async def _first_too_large(
     selections: Sequence[Selection], limit: int, codec: str, reading: Reading
-) -> LargeRecord | None:
+) -> tuple[RecordPlace, int] | None:
     def may_hold_one(span: TimeBounded) -> bool:
         match span:
             case BlockEntry(byte_length_uncompressed=size) | ChunkEntry(raw_bytes=size):
@@ -394,7 +361,7 @@ async def _first_too_large(
         async with aclosing(batches):
             async for batch in batches:
                 for offset, size in sizes_above(reading.filter.apply(batch), limit, codec):
-                    return LargeRecord(RecordPlace(partition.partition, offset), size)
+                    return RecordPlace(partition.partition, offset), size
     return None
 
 
@@ -445,49 +412,52 @@ def _selected(chunk: Chunk, start: int, end: int) -> Sequence[BlockEntry]:
     return chunk.index.blocks[numbers.start : numbers.stop]
 
 
-def make_plan(preflight: Preflight) -> ReplayPlan:
-    """The plan; raises NoSuchTopic or ReplayRefused where the target would not keep the records as they are."""
-    target = _fit_target(preflight)
-    return ReplayPlan(
-        preflight.request.topic,
-        preflight.request.target,
-        target.num_partitions,
-        preflight.sources,
-        tuple(_warnings(preflight, target)),
-        preflight.router,
-        preflight.job,
-        preflight.notes,
-        preflight.lifted,
-        preflight.cuts,
-        preflight.cut_bytes,
-    )
+def make_plan(plan: ReplayPlan) -> ReplayPlan:
+    """Return the plan with its warnings; raises NoSuchTopic or ReplayRefused if the target would not keep the records.
+
+    The first reason to refuse is raised.
+    """
+    refuse_source(plan.topic, plan.target, into_source=plan.into_source)
+    for check in (_refuse_second_copy, _refuse_lost_keys, _refuse_impossible_times):
+        check(plan)
+    if plan.facts is None:
+        raise NoSuchTopic(
+            f"the cluster has no topic {plan.target!r}",
+            why="a replay creates a topic only on request",
+            remedy=f"add --create-topic, or create it: kafka-topics.sh --create --topic {plan.target} --partitions "
+            f"{_needed_partitions(plan)} --config retention.ms=-1",
+        )
+    for check in (_refuse_too_few_partitions, _refuse_unknown_past, _refuse_foreign_records):
+        check(plan)
+    if plan.facts.config is not None:
+        refuse_by_config(plan, plan.facts.config)
+    return replace(plan, warnings=tuple(_warnings(plan, plan.facts.config)))
 
 
-def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
-    config = target.config
+def _warnings(plan: ReplayPlan, config: TopicConfig | None) -> Iterator[str]:
     if config is None:
         yield (
-            f"the broker does not report the configuration of {target.name}, or it may not be asked for: "
+            f"the broker does not report the configuration of {plan.target}, or it may not be asked for: "
             "retention, timestamps and sizes are not checked"
         )
     else:
         if config.compacts:
-            yield f"{target.name} is compacted: only the newest record of each key will stay"
+            yield f"{plan.target} is compacted: only the newest record of each key will stay"
         if config.deletes and config.retention_bytes is not None:
-            yield f"{target.name} keeps at most retention.bytes={config.retention_bytes} a partition"
-    job = preflight.job
+            yield f"{plan.target} keeps at most retention.bytes={config.retention_bytes} a partition"
+    job = plan.job
     if job.begun:
-        yield f"job {job.name} is resumed: {job.written} records of it are in {target.name} already"
+        yield f"job {job.name} is resumed: {job.written} records of it are in {plan.target} already"
     if job.begun and not job.transactional:
         yield "what was sent after the previous run's last checkpoint is sent again"
-    held = {partition: bounds for partition, bounds in preflight.watermarks.items() if bounds.end > bounds.low}
-    for lane in preflight.lanes:
+    held = {partition: bounds for partition, bounds in plan.watermarks.items() if bounds.end > bounds.low}
+    for lane in plan.lanes:
         if lane in held:
             low, end = held[lane]
-            yield f"{target.name}:{lane} is not empty, it holds [{low}..{end}): the records are appended"
-    for source in preflight.sources:
+            yield f"{plan.target}:{lane} is not empty, it holds [{low}..{end}): the records are appended"
+    for source in plan.sources:
         yield from _source_warnings(source)
-    yield from cut_lines(preflight.cuts)
+    yield from cut_lines(plan.cuts)
 
 
 def _source_warnings(source: SourcePartition) -> Iterator[str]:
@@ -510,28 +480,7 @@ def pruned_text(partition: int, pruned: OffsetRange) -> str:
     return f"partition {partition} was pruned: up to {most} records, offsets [{pruned.start}..{pruned.end}), are gone"
 
 
-def _fit_target(preflight: Preflight) -> TopicFacts:
-    """The target; raises the first refusal there is: NoSuchTopic or ReplayRefused."""
-    refuse_source(preflight.request)
-    for check in (_refuse_second_copy, _refuse_lost_keys, _refuse_impossible_times):
-        check(preflight)
-    target = preflight.target
-    if target is None:
-        name, needed = preflight.request.target, _needed_partitions(preflight)
-        raise NoSuchTopic(
-            f"the cluster has no topic {name!r}",
-            why="a replay creates a topic only on request",
-            remedy=f"add --create-topic, or create it: kafka-topics.sh --create --topic {name} --partitions {needed} "
-            "--config retention.ms=-1",
-        )
-    for check_target in (_refuse_too_few_partitions, _refuse_unknown_past, _refuse_foreign_records):
-        check_target(preflight, target)
-    if target.config is not None:
-        refuse_by_config(preflight, target.config)
-    return target
-
-
-def refuse_by_config(preflight: Preflight, config: TopicConfig) -> None:
+def refuse_by_config(plan: ReplayPlan, config: TopicConfig) -> None:
     """Raises ReplayRefused where the target's configuration would lose, rewrite or reject the records."""
     for check in (
         _refuse_log_append_time,
@@ -540,120 +489,119 @@ def refuse_by_config(preflight: Preflight, config: TopicConfig) -> None:
         _refuse_missing_keys,
         _refuse_large_records,
     ):
-        check(preflight, config)
+        check(plan, config)
 
 
-def refuse_source(request: TargetRequest) -> None:
-    """Raises ReplayRefused where the records would go to the topic that they come from, unless that is wanted."""
-    if request.target == request.topic and not request.into_source:
+def refuse_source(topic: str, target: str, *, into_source: bool) -> None:
+    """Raise ReplayRefused if the records would go to the topic that they come from, unless that is wanted."""
+    if target == topic and not into_source:
         raise ReplayRefused(
-            f"{request.target} is the topic that was archived",
+            f"{target} is the topic that was archived",
             why="the replay would append a second copy of its records to it",
             remedy="choose another topic with --to-topic, or add --into-source if this is what you want",
         )
 
 
-def _refuse_second_copy(preflight: Preflight) -> None:
-    job = preflight.job
+def _refuse_second_copy(plan: ReplayPlan) -> None:
+    job = plan.job
     if job.begun and not job.resume:
         state = "is complete" if job.complete else "has started and is not complete"
         raise ReplayRefused(
             f"job {job.name} {state}",
-            why=f"{job.written} of its records are in {preflight.request.target}, and this would write them again",
+            why=f"{job.written} of its records are in {plan.target}, and this would write them again",
             remedy="add --resume to continue it, or --job NAME to write another copy",
         )
 
 
-def _refuse_unknown_past(preflight: Preflight, target: TopicFacts) -> None:
+def _refuse_unknown_past(plan: ReplayPlan) -> None:
     """Nothing recorded and an empty target: the job was broken off before its first record. Otherwise nobody knows."""
-    job = preflight.job
-    held = [lane for lane in preflight.lanes if lane in preflight.watermarks and preflight.watermarks[lane].end]
+    job = plan.job
+    held = [lane for lane in plan.lanes if lane in plan.watermarks and plan.watermarks[lane].end]
     if job.resume and not job.begun and held:
         raise ReplayRefused(
             f"there is nothing to resume: nothing is recorded for job {job.name}",
-            why=f"{target.name}:{held[0]} has had records, and it is unknown which of them came from this replay",
+            why=f"{plan.target}:{held[0]} has had records, and it is unknown which of them came from this replay",
             remedy="repeat the first command unchanged, with its --job; or remove --resume to append all records",
         )
 
 
-def _refuse_too_few_partitions(preflight: Preflight, target: TopicFacts) -> None:
-    needed = _needed_partitions(preflight)
-    if target.num_partitions >= needed:
+def _refuse_too_few_partitions(plan: ReplayPlan) -> None:
+    needed = _needed_partitions(plan)
+    if plan.target_partitions >= needed:
         return
-    source = next(s.partition for s in preflight.sources if needed - 1 in preflight.router.targets(s.partition))
+    source = next(s.partition for s in plan.sources if needed - 1 in plan.router.targets(s.partition))
     raise ReplayRefused(
-        f"topic {target.name!r} has too few partitions",
-        why=f"it has {target.num_partitions}, and partition {source} of {preflight.request.topic} goes to partition "
-        f"{needed - 1}",
+        f"topic {plan.target!r} has too few partitions",
+        why=f"it has {plan.target_partitions}, and partition {source} of {plan.topic} goes to partition {needed - 1}",
         remedy=f"choose a topic with at least {needed} partitions, fold them into fewer with --partitions "
-        f"{target.num_partitions}, or spread records with --partitions by-key",
+        f"{plan.target_partitions}, or spread records with --partitions by-key",
     )
 
 
-def _refuse_log_append_time(preflight: Preflight, config: TopicConfig) -> None:
+def _refuse_log_append_time(plan: ReplayPlan, config: TopicConfig) -> None:
     if config.timestamp_type == "LogAppendTime":
         raise ReplayRefused(
-            f"topic {preflight.request.target!r} would replace the records' timestamps",
+            f"topic {plan.target!r} would replace the records' timestamps",
             why="its message.timestamp.type is LogAppendTime",
-            remedy=_alter(preflight) + "message.timestamp.type=CreateTime",
+            remedy=_alter(plan) + "message.timestamp.type=CreateTime",
         )
 
 
-def _refuse_retention(preflight: Preflight, config: TopicConfig) -> None:
-    retention, times = config.retention_ms, _known_times(preflight)
-    if config.deletes and retention is not None and times and min(times) < preflight.now_ms - retention:
+def _refuse_retention(plan: ReplayPlan, config: TopicConfig) -> None:
+    retention, times = config.retention_ms, _known_times(plan)
+    if config.deletes and retention is not None and times and min(times) < plan.now_ms - retention:
         raise ReplayRefused(
-            f"topic {preflight.request.target!r} would delete the records soon after they arrive",
+            f"topic {plan.target!r} would delete the records soon after they arrive",
             why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of "
             f"{time_text(min(times))}",
-            remedy=f"{_alter(preflight)}retention.ms=-1"
-            + (", or lift it until the replay is complete with --retention hold" if preflight.can_hold else ""),
+            remedy=f"{_alter(plan)}retention.ms=-1"
+            + (", or lift it until the replay is complete with --retention hold" if plan.can_hold else ""),
         )
 
 
-def _refuse_times(preflight: Preflight, config: TopicConfig) -> None:
-    before, after, now = config.timestamp_before_max_ms, config.timestamp_after_max_ms, preflight.now_ms
-    times = _known_times(preflight)
+def _refuse_times(plan: ReplayPlan, config: TopicConfig) -> None:
+    before, after, now = config.timestamp_before_max_ms, config.timestamp_after_max_ms, plan.now_ms
+    times = _known_times(plan)
     if before is not None and times and min(times) < now - before:
-        raise _out_of_range(preflight, "before", before, "as old", f"oldest are of {time_text(min(times))}")
+        raise _out_of_range(plan, "before", before, "as old", f"oldest are of {time_text(min(times))}")
     if after is not None and times and max(times) > now + after:
-        raise _out_of_range(preflight, "after", after, "as far in the future", f"newest are of {time_text(max(times))}")
+        raise _out_of_range(plan, "after", after, "as far in the future", f"newest are of {time_text(max(times))}")
 
 
-def _out_of_range(preflight: Preflight, side: str, limit: int, how: str, found: str) -> ReplayRefused:
+def _out_of_range(plan: ReplayPlan, side: str, limit: int, how: str, found: str) -> ReplayRefused:
     setting = f"message.timestamp.{side}.max.ms"
     return ReplayRefused(
-        f"topic {preflight.request.target!r} takes no records {how} as these",
+        f"topic {plan.target!r} takes no records {how} as these",
         why=f"its {setting} is {limit} ({_duration(limit)}) and the {found}",
-        remedy=f"{_alter(preflight)}{setting}={2**63 - 1}",
+        remedy=f"{_alter(plan)}{setting}={2**63 - 1}",
     )
 
 
-def _refuse_missing_keys(preflight: Preflight, config: TopicConfig) -> None:
-    found = preflight.findings.without_key
+def _refuse_missing_keys(plan: ReplayPlan, config: TopicConfig) -> None:
+    found = plan.without_key
     if config.compacts and found is not None:
         raise ReplayRefused(
-            f"topic {preflight.request.target!r} does not accept records without a key",
+            f"topic {plan.target!r} does not accept records without a key",
             why=f"its cleanup.policy is {','.join(sorted(config.cleanup_policy))}, and the record at partition "
             f"{found.partition}, offset {found.offset} has none",
-            remedy=_alter(preflight) + "cleanup.policy=delete, or choose another topic",
+            remedy=_alter(plan) + "cleanup.policy=delete, or choose another topic",
         )
 
 
-def _refuse_large_records(preflight: Preflight, config: TopicConfig) -> None:
-    found, limit = preflight.findings.too_large, config.max_message_bytes
-    if found is not None and limit is not None and found.bytes > limit:
+def _refuse_large_records(plan: ReplayPlan, config: TopicConfig) -> None:
+    found, limit = plan.too_large, config.max_message_bytes
+    if found is not None and limit is not None and found[1] > limit:
         raise ReplayRefused(
-            f"topic {preflight.request.target!r} does not accept records as large as some of these",
-            why=f"its max.message.bytes is {limit}, and the record at partition {found.place.partition}, offset "
-            f"{found.place.offset} takes {found.bytes} bytes even compressed",
-            remedy=f"{_alter(preflight)}max.message.bytes={found.bytes * 2}",
+            f"topic {plan.target!r} does not accept records as large as some of these",
+            why=f"its max.message.bytes is {limit}, and the record at partition {found[0].partition}, offset "
+            f"{found[0].offset} takes {found[1]} bytes even compressed",
+            remedy=f"{_alter(plan)}max.message.bytes={found[1] * 2}",
         )
 
 
-def _refuse_lost_keys(preflight: Preflight) -> None:
-    lossy = [source for source in preflight.sources if source.record_formats - LOSSLESS_FORMATS]
-    if lossy and isinstance(preflight.router, SpreadByKey):
+def _refuse_lost_keys(plan: ReplayPlan) -> None:
+    lossy = [source for source in plan.sources if source.record_formats - LOSSLESS_FORMATS]
+    if lossy and isinstance(plan.router, SpreadByKey):
         raise ReplayRefused(
             "these records cannot be spread by key",
             why=f"partition {lossy[0].partition} was archived as {', '.join(sorted(lossy[0].record_formats))}, without "
@@ -662,8 +610,8 @@ def _refuse_lost_keys(preflight: Preflight) -> None:
         )
 
 
-def _refuse_impossible_times(preflight: Preflight) -> None:
-    for source in preflight.sources:
+def _refuse_impossible_times(plan: ReplayPlan) -> None:
+    for source in plan.sources:
         if source.timestamps is not None and source.timestamps.min < NO_TIMESTAMP:
             raise ReplayRefused(
                 "some records would get timestamps before 1970",
@@ -673,33 +621,32 @@ def _refuse_impossible_times(preflight: Preflight) -> None:
             )
 
 
-def _refuse_foreign_records(preflight: Preflight, target: TopicFacts) -> None:
-    request = preflight.request
-    if request.append or request.into_source or preflight.job.begun:
+def _refuse_foreign_records(plan: ReplayPlan) -> None:
+    if plan.append or plan.into_source or plan.job.begun:
         return
-    for lane in preflight.lanes:
-        bounds = preflight.watermarks.get(lane)
+    for lane in plan.lanes:
+        bounds = plan.watermarks.get(lane)
         if bounds is not None and bounds.end > bounds.low:
             raise ReplayRefused(
-                f"topic {target.name!r} is not empty",
-                why=f"{target.name}:{lane} holds offsets [{bounds.low}..{bounds.end}), which are not from this replay",
+                f"topic {plan.target!r} is not empty",
+                why=f"{plan.target}:{lane} holds offsets [{bounds.low}..{bounds.end}), which are not from this replay",
                 remedy="choose an empty topic, or add --append to write after them",
             )
 
 
-def _needed_partitions(preflight: Preflight) -> int:
-    return max(preflight.lanes, default=0) + 1
+def _needed_partitions(plan: ReplayPlan) -> int:
+    return max(plan.lanes, default=0) + 1
 
 
-def _alter(preflight: Preflight) -> str:
-    if preflight.creates:
+def _alter(plan: ReplayPlan) -> str:
+    if plan.creates:
         return "add --topic-config "
-    return f"kafka-configs.sh --alter --entity-type topics --entity-name {preflight.request.target} --add-config "
+    return f"kafka-configs.sh --alter --entity-type topics --entity-name {plan.target} --add-config "
 
 
-def _known_times(preflight: Preflight) -> list[int]:
+def _known_times(plan: ReplayPlan) -> list[int]:
     """The bounds of all partitions' timestamps, apart from records that have none."""
-    return [time for source in preflight.sources for time in source.timestamps or () if time >= 0]
+    return [time for source in plan.sources for time in source.timestamps or () if time >= 0]
 
 
 def _duration(milliseconds: int) -> str:

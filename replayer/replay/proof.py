@@ -513,7 +513,7 @@ async def prove_job(
     admin = await asyncio.to_thread(admin.again if admin else lambda: KafkaAdmin(properties))
     job = await recorded_job(kept, folder, admin, properties)
     kept = job.request
-    asked = Asked(job.pipeline, job.filter, _compared(job))
+    asked = Asked(job.pipeline, job.asked.selection.filter, _compared(job))
     proof = JobProof(kept, job.complete, sample, warnings=_warnings(job, asked.compared))
     lanes = sorted(job.feeding.keys() | job.maps.keys())
     bounds = await asyncio.to_thread(admin.watermarks, kept.target, lanes, kept.isolation_level)
@@ -576,7 +576,7 @@ def _compared(job: RecordedJob) -> tuple[str, ...]:
     """The columns that can be compared."""
     config = job.target.config
     stamped = config is not None and config.timestamp_type == "LogAppendTime"
-    return COMPARED[1:] if stamped or isinstance(job.shape.timestamps, TimestampsNow) else COMPARED
+    return COMPARED[1:] if stamped or isinstance(job.asked.timestamps, TimestampsNow) else COMPARED
 
 
 def _required(kept: JobRequest, position: LanePosition | None, source: int) -> int:

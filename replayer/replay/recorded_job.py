@@ -13,17 +13,14 @@ from blockgz.archive.archive import Archive
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError
-from blockgz.record_filter import RecordFilter
 from blockgz.store.writer import Store
-from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job, LanePosition, decode_position
-from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, runs_in
+from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, refuse_changed_target, runs_in
 from replayer.replay.pipeline import Pipeline, make_router
-from replayer.replay.replaying import refuse_changed_target
-from replayer.replay.request import Shape, shape_asked
+from replayer.replay.request import ReplayRequest, kept_request
 from replayer.replay.run_map import Run
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.stages import LeftOut
@@ -104,7 +101,7 @@ def lane_maps(segments: Iterable[Segment], written: Mapping[int, int]) -> dict[i
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """What a job did to records (`shape`, `pipeline`, `filter`), and by lane its positions and its run map.
+    """What a job did to records (`asked`, `pipeline`), and by lane its positions and its run map.
 
     `request` is what it was begun with; the ranges of a job that follows its archive are those that it has come to.
 
@@ -113,8 +110,7 @@ class RecordedJob:
 
     request: JobRequest
     target: TopicFacts
-    shape: Shape
-    filter: RecordFilter
+    asked: ReplayRequest
     pipeline: Pipeline
     feeding: Mapping[int, Sequence[int]]
     positions: Mapping[int, LanePosition]
@@ -145,14 +141,14 @@ async def recorded_job(
     facts = await asyncio.to_thread(admin.topic, kept.target)
     refuse_changed_target(kept, facts)
     assert facts is not None
-    shape, record_filter, pipeline = _asked(kept)
+    asked, pipeline = _asked(kept)
     lanes = {*pipeline.feeding(kept.ranges), *(range(facts.num_partitions) if kept.follows is True else ())}
     positions = await asyncio.to_thread(_positions, kept, folder, properties, sorted(lanes))
     written = {lane: each.written for lane, each in positions.items()}
     maps = await asyncio.to_thread(lambda: lane_maps((each for _, each in folder.segments()), written))
     if kept.follows is True:
         kept = msgspec.structs.replace(kept, ranges=_ranges_now(kept, positions, maps))
-    return RecordedJob(kept, facts, shape, record_filter, pipeline, pipeline.feeding(kept.ranges), positions, maps)
+    return RecordedJob(kept, facts, asked, pipeline, pipeline.feeding(kept.ranges), positions, maps)
 
 
 def _ranges_now(
@@ -181,17 +177,17 @@ async def source_selections(archive: Archive, kept: JobRequest) -> dict[int, Sel
     return {each.partition: Selection(each, OffsetRange(*kept.ranges[each.partition])) for each in opened}
 
 
-def _asked(kept: JobRequest) -> tuple[Shape, RecordFilter, Pipeline]:
-    shape, record_filter = shape_asked(kept.asked, kept.job)
-    stages = tuple(make_stages(shape, parse_topic_folder(kept.folder).topic, kept.target, LeftOut()))
-    pipeline = Pipeline(stages, make_router(shape.routing, kept.target, int(kept.asked["target_partitions"])))
+def _asked(kept: JobRequest) -> tuple[ReplayRequest, Pipeline]:
+    asked = kept_request(kept.asked, kept.job, kept.folder, kept.target)
+    router = make_router(asked.routing, kept.target, int(kept.asked["target_partitions"]))
+    pipeline = Pipeline(tuple(make_stages(asked, LeftOut())), router)
     if pipeline.fingerprint != kept.asked["pipeline"]:
         raise ReplayRefused(
             f"what job {kept.job} did to records is not known",
             why="this version handles records differently from the one that started the job",
             remedy="use that version, or compare with verify --against-topic",
         )
-    return shape, record_filter, pipeline
+    return asked, pipeline
 
 
 def _positions(

@@ -1,10 +1,9 @@
 """A replay from its request to its result: what it would do, and doing it. Whoever calls it asks, steers and prints."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -20,9 +19,9 @@ from blockgz.open_files import allow_open_files
 from blockgz.store.writer import Store
 from index_format.keys import check_topic, parse_topic_folder
 from index_format.records import Record, iter_records
-from replayer.errors import ReplayRefused, TargetChanged
+from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicPin
-from replayer.kafka.topic_facts import NewTopic, TopicFacts, parse_config
+from replayer.kafka.topic_facts import NewTopic, parse_config
 from replayer.replay.job import (
     Job,
     LanePosition,
@@ -40,17 +39,22 @@ from replayer.replay.job import (
     refuse_other_job,
     rewritten_since,
 )
-from replayer.replay.jobs.folder import FolderLog, JobFolder, JobRequest
+from replayer.replay.jobs.folder import (
+    FolderLog,
+    JobFolder,
+    JobRequest,
+    JobUndone,
+    refuse_changed_target,
+    refuse_other_folder,
+)
 from replayer.replay.jobs.state import held, shared
 from replayer.replay.pace import Commands
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.plan import (
     EDGE_BYTES,
-    JobState,
-    Preflight,
+    PlannedJob,
     ReplayPlan,
     SourcePartition,
-    TargetRequest,
     TimeBounds,
     describe_source,
     find_refusable,
@@ -80,6 +84,8 @@ from replayer.replay.target_topic import (
 PRODUCERS = 4
 """So many share the lanes of a job with transactions."""
 LEAST_TIMEOUT_SECONDS = 120.0
+FILES, FILES_OF_A_PRODUCER = 100, 15
+"""Files that a replay may open, and files for each producer, beside a connection to each broker."""
 FIRST_RECORDS = 1000
 """Records that show whether transforms do anything."""
 
@@ -95,6 +101,8 @@ class KnownJob:
     planning: Reading
     """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
     transactional: bool
+    created: bool = False
+    """True if an earlier run of the job created the target."""
 
     @property
     def remaining(self) -> list[Selection]:
@@ -107,8 +115,9 @@ class KnownJob:
             ranges.append(selection._replace(offsets=OffsetRange(end if start is None else start, end)))
         return ranges
 
-    def state(self, *, resume: bool) -> JobState:
-        return JobState(
+    def planned(self, *, resume: bool) -> PlannedJob:
+        """Return what a plan says of the job."""
+        return PlannedJob(
             self.job.name,
             transactional=self.transactional,
             resume=resume,
@@ -119,119 +128,9 @@ class KnownJob:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedJob(KnownJob):
-    """One that this process does; `created` says whether an earlier run of it made the target."""
-
-    created: bool
-
-    alone: Callable[[], AbstractContextManager[None]]
-    """Keeps the job, and where the cluster does not do it by transactions other runs of it away, on this machine."""
-    begun: Callable[[KafkaAdmin], tuple[RecordSink, Keeping]]
-    """Where its records go, and what it keeps to: with the target as it is now, whose id is written down."""
-
-
-@asynccontextmanager
-async def prepared_job(
-    request: ReplayRequest,
-    archive: Archive,
-    target: ShapedTarget,
-    properties: Mapping[str, str],
-    jobs: Store,
-    damage: DamagePolicies,
-) -> AsyncIterator[PreparedJob]:
-    """The job of a request, whose scans report to `damage`; nothing is written and nobody fenced.
-
-    `properties` are librdkafka's, `jobs` holds the folders of jobs. Raises ReplayRefused where what is recorded of the
-    job belongs to another selection or another history, or its folder is missing, and TargetChanged.
-    """
-    kept = None
-    if request.job is not None:
-        check_job_name(request.job)
-        kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
-    request = await _of_the_same_incarnation(request, archive, kept)
-    opened = await opened_partitions(request, archive)
-    request, job, kept = await asyncio.to_thread(_known, request, opened, target.pipeline, jobs, kept)
-    folder = JobFolder(jobs, job.name)
-    fresh = _asked_of_folder(request, job, opened[0], target)
-    if kept is not None:
-        await asyncio.to_thread(refuse_undone, folder)
-        refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)
-    if kept is not None and not request.follows:
-        selections = _as_begun(kept, opened)
-    else:
-        selections = await request.selection.resolve(archive, request.topic, opened)
-    positions: CommittedPositions[LanePosition] | None = None
-    try:
-        if request.transactional:
-            positions = CommittedPositions(properties, job, decode_position)
-            lanes = sorted({lane for each in selections for lane in target.pipeline.targets(each.partition.partition)})
-            recorded = await asyncio.to_thread(positions.read, lanes)
-        else:
-            recorded = await asyncio.to_thread(folder.positions.read)
-        if recorded and kept is None:
-            raise _folder_missing(folder, recorded)
-        known = await known_job(request, job, target.pipeline, selections, recorded, damage)
-        if positions is not None:
-            refuse_long_metadata(known.work.first)
-        begun = partial(_begun, request, folder, kept or fresh, positions, properties)
-        yield PreparedJob(
-            **vars(known),
-            created=kept is not None and kept.created is True,
-            alone=partial(job_alone, request, job.name),
-            begun=partial(begun, job, known.work),
-        )
-    finally:
-        if positions is not None:
-            await asyncio.to_thread(positions.close)
-
-
 def job_alone(request: ReplayRequest, name: str) -> AbstractContextManager[None]:
     """Keeps the job of that name to this run on this machine, as PreparedJob says."""
     return (shared if request.transactional else held)(state_folder() / "jobs", name)
-
-
-def _begun(
-    request: ReplayRequest,
-    folder: JobFolder,
-    asked: JobRequest,
-    positions: CommittedPositions[LanePosition] | None,
-    properties: Mapping[str, str],
-    job: Job,
-    work: ReplayWork,
-    admin: KafkaAdmin,
-) -> tuple[RecordSink, Keeping]:
-    facts = admin.topic(job.target)
-    kept = folder.request()
-    if kept is None:
-        ranges = {each.partition.partition: tuple(each.offsets) for each in work.selections}
-        told = facts.topic_id if facts else None
-        lanes = len(work.first)
-        kept = msgspec.structs.replace(
-            asked, target_topic_id=told, ranges=ranges, producers=max(1, min(PRODUCERS, lanes))
-        )
-        folder.create(kept)
-    else:
-        refuse_changed_target(kept, facts)
-    keeping = Keeping(FolderLog(folder), TopicPin(admin, job.target, kept.target_topic_id), request.patience)
-    return job_sink(request, folder, kept, positions, properties, job, facts), keeping
-
-
-def job_sink(
-    request: ReplayRequest,
-    folder: JobFolder,
-    kept: JobRequest,
-    positions: CommittedPositions[LanePosition] | None,
-    properties: Mapping[str, str],
-    job: Job,
-    facts: TopicFacts | None,
-) -> RecordSink:
-    """Where the records of a job go whose target is `facts`; with transactions the cluster has its `positions`."""
-    limit = facts.config.max_message_bytes if facts and facts.config else None
-    if positions is not None:
-        return TransactionalSink(properties, job, positions, limit, producers=kept.producers)
-    timeout_ms = int(max(request.patience, LEAST_TIMEOUT_SECONDS) * 1000)
-    return KafkaSink(properties, job.target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers)
 
 
 async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, kept: JobRequest | None) -> ReplayRequest:
@@ -272,7 +171,7 @@ def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
     folder = JobFolder(jobs, newest.name)
     positions = folder.positions.read()
     is_complete = bool(positions) and all(position.complete for position in positions.values())
-    if not resume and (is_complete or folder.undone() is not None):
+    if not resume and (is_complete or folder.get(JobUndone) is not None):
         return following
     return newest
 
@@ -299,64 +198,6 @@ def _asked_of_folder(
     )
 
 
-def _as_begun(kept: JobRequest, opened: Sequence[ArchivedPartition]) -> list[Selection]:
-    """The partitions and offsets that the job began with: the archive may have grown since."""
-    return [
-        Selection(each, OffsetRange(*kept.ranges[each.partition])) for each in opened if each.partition in kept.ranges
-    ]
-
-
-def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts | None, address: str) -> None:
-    """Raises ReplayRefused where a job of that name is another one, and TargetChanged; `facts` are the target's."""
-    if kept.target == asked.target:
-        # First, as the target has a say in the routing.
-        refuse_changed_target(kept, facts)
-    names = ("selection", "archive_id", "folder", "target", "transactional")
-    other = [name for name in names if getattr(kept, name) != getattr(asked, name)]
-    if other:
-        told = {"selection": "other partitions, positions, filters or routing", "archive_id": "another archive"}
-        raise ReplayRefused(
-            "this is not the replay that the job started with",
-            why=f"job {kept.job} was started into {kept.target} with "
-            + ", ".join(told.get(name, f"{name} {getattr(kept, name)}") for name in other),
-            remedy="repeat the first command with --resume, start another job with --job NAME, or forget the first one "
-            f"with replayer jobs rm {kept.job} ({address})",
-        )
-
-
-def refuse_undone(folder: JobFolder) -> None:
-    """Raises ReplayRefused where the job was taken back."""
-    undone = folder.undone()
-    if undone is not None:
-        raise ReplayRefused(
-            f"job {folder.job} was undone",
-            why=f"replayer undo deleted topic {undone.target}, with {undone.records} records of the job",
-            remedy=f"start another job with --job NAME, or remove this one with replayer jobs rm {folder.job}",
-        )
-
-
-def refuse_changed_target(kept: JobRequest, facts: TopicFacts | None) -> None:
-    """Raises TargetChanged where the job's target is gone, or another topic has its name now."""
-    found = facts.topic_id if facts else None
-    if facts is not None and (found is None or kept.target_topic_id in (None, found)):
-        return
-    now = f"the topic with that name has id {found}" if facts else "the topic no longer exists"
-    raise TargetChanged(
-        f"topic {kept.target} is not the one that job {kept.job} wrote to",
-        why=f"that had id {kept.target_topic_id}, {now}: what the job wrote is gone",
-        remedy=f"start another job with --job NAME, or remove this one with replayer jobs rm {kept.job}",
-    )
-
-
-def _folder_missing(folder: JobFolder, recorded: Mapping[int, LanePosition]) -> ReplayRefused:
-    written = sum(position.written for position in recorded.values())
-    return ReplayRefused(
-        f"the folder of job {folder.job} is missing",
-        why=f"{written} of its records are committed, and {folder.address} does not say where they are",
-        remedy="set --jobs to the folder that the job started with, or start another job with --job NAME",
-    )
-
-
 async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str, ...]:
     """What the archive should hold of the topic by its inventory, and lacks; empty where nothing is missing.
 
@@ -374,13 +215,6 @@ async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str
             remedy="restore it, or replay the rest with --partial",
         )
     return tuple(missing)
-
-
-def with_missing(preflight: Preflight, missing: Sequence[str]) -> Preflight:
-    """The preflight with a note on what the archive lacks."""
-    if not missing:
-        return preflight
-    return replace(preflight, notes=(*preflight.notes, f"missing in the archive: {', '.join(missing)}"))
 
 
 async def opened_partitions(request: ReplayRequest, archive: Archive) -> tuple[ArchivedPartition, ...]:
@@ -443,10 +277,10 @@ async def known_job(
 
 def _as_sent(source: SourcePartition, request: ReplayRequest, now_ms: int) -> SourcePartition:
     """Return the source with the timestamps that its records will have; fewer may be sent than are read."""
-    shape, times = request.shape, source.timestamps
-    drops = shape.chain is not None or shape.tombstones == "drop" or request.on_damage == SKIPS
+    times = source.timestamps
+    drops = request.chain is not None or request.tombstones == "drop" or request.on_damage == SKIPS
     if times is not None:
-        times = TimeBounds(*(shape.timestamps.moved(time, now_ms) for time in times))
+        times = TimeBounds(*(request.timestamps.moved(time, now_ms) for time in times))
     return replace(source, timestamps=times, is_exact=source.is_exact and not drops)
 
 
@@ -472,7 +306,7 @@ async def lifted_settings(
 async def refuse_unchanged(request: ReplayRequest, known: KnownJob) -> None:
     """Raise ReplayRefused if a transform does nothing to the first records; a job that has begun is not asked again."""
     stage = next((each for each in known.pipeline.stages if isinstance(each, TransformStage)), None)
-    if stage is None or request.shape.allow_unchanged or known.recorded:
+    if stage is None or request.allow_unchanged or known.recorded:
         return
     first: list[tuple[int, Record]] = []
     for selection in known.remaining:
@@ -494,47 +328,9 @@ async def refuse_unchanged(request: ReplayRequest, known: KnownJob) -> None:
         )
 
 
-async def ask_before(
-    request: ReplayRequest, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin, codec: str
-) -> Preflight:
-    """Ask archive and cluster; change nothing. `codec` compresses what is sent."""
-    remaining, facts, now_ms = known.remaining, target.facts, wall_clock()
-    budget = Budget(EDGE_BYTES)
-    sources = [_as_sent(await describe_source(each, known.planning, budget), request, now_ms) for each in remaining]
-    there = facts is not None and target.creates is None
-    lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}
-    held = sorted(lane for lane in lanes if there and facts and lane < facts.num_partitions)
-    # Only the records themselves could tell what transforms make of their keys and sizes.
-    asked = None if request.shape.chain else facts.config if facts else None
-    await refuse_unchanged(request, known)
-    lifted, notes = await lifted_settings(target.creates, known, admin)
-    if lifted and asked is not None:
-        asked = replace(asked, max_message_bytes=None)
-    topic = known.work.selections[0].partition.topic
-    return Preflight(
-        TargetRequest(topic, request.target, request.into_source, request.shape.append),
-        tuple(sources),
-        facts,
-        await asyncio.to_thread(admin.watermarks, request.target, held) if held else {},
-        await find_refusable(remaining, asked, known.planning, codec),
-        now_ms,
-        known.pipeline.router,
-        known.state(resume=request.resume),
-        creates=target.creates is not None,
-        notes=(*target.notes, *notes, *notes_of(remaining)),
-        lifted=lifted,
-        cuts=cuts_of(remaining),
-        cut_bytes=request.selection.positions.cut_bytes,
-    )
-
-
-FILES, FILES_OF_A_PRODUCER = 100, 15
-"""So many files a replay may open, and so many more for each producer, beside a connection to each broker."""
-
-
 @dataclass(frozen=True)
 class Groundwork:
-    """What archive and cluster say of a request, whoever does it; nothing is changed before `make_ready`."""
+    """What archive and cluster say of a request, whoever carries it out; nothing is changed before `make_ready`."""
 
     request: ReplayRequest
     properties: Mapping[str, str]
@@ -544,20 +340,55 @@ class Groundwork:
     """What the archive should hold by its inventory, and lacks."""
     target: ShapedTarget
 
-    async def plan(self, known: KnownJob, *notes: str) -> ReplayPlan:
-        """The plan of a job, with more notes; raises NoSuchTopic or ReplayRefused."""
-        codec = codec_of(self.request.producing(self.properties))
-        preflight = with_missing(await ask_before(self.request, known, self.target, self.admin, codec), self.missing)
-        can_undo = self.target.creates is not None or (isinstance(known, PreparedJob) and known.created)
-        last = () if can_undo else (f"{self.target.name} exists: what is written to it cannot be taken back",)
-        return make_plan(replace(preflight, notes=(*preflight.notes, *notes, *last)))
+    async def plan(self, known: KnownJob, *more_notes: str) -> ReplayPlan:
+        """Return the plan of a job, with more notes; change nothing. Raises NoSuchTopic or ReplayRefused."""
+        request, target, remaining, now_ms = self.request, self.target, known.remaining, wall_clock()
+        facts, budget = target.facts, Budget(EDGE_BYTES)
+        described = [await describe_source(each, known.planning, budget) for each in remaining]
+        lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}
+        is_there = facts is not None and target.creates is None
+        held = sorted(lane for lane in lanes if is_there and facts and lane < facts.num_partitions)
+        # Only the records themselves could tell what transforms make of their keys and sizes.
+        config = None if request.chain or facts is None else facts.config
+        await refuse_unchanged(request, known)
+        lifted, notes = await lifted_settings(target.creates, known, self.admin)
+        if lifted and config is not None:
+            config = replace(config, max_message_bytes=None)
+        codec = codec_of(request.producing(self.properties))
+        without_key, too_large = await find_refusable(remaining, config, known.planning, codec)
+        notes = (*target.notes, *notes, *notes_of(remaining))
+        if self.missing:
+            notes = (*notes, f"missing in the archive: {', '.join(self.missing)}")
+        can_undo = target.creates is not None or known.created
+        last = () if can_undo else (f"{target.name} exists: what is written to it cannot be taken back",)
+        return make_plan(
+            ReplayPlan(
+                known.work.selections[0].partition.topic,
+                request.target,
+                tuple(_as_sent(each, request, now_ms) for each in described),
+                facts,
+                now_ms,
+                known.pipeline.router,
+                known.planned(resume=request.resume),
+                request.into_source,
+                request.append,
+                await asyncio.to_thread(self.admin.watermarks, request.target, held) if held else {},
+                without_key,
+                too_large,
+                creates=target.creates is not None,
+                notes=(*notes, *more_notes, *last),
+                lifted=lifted,
+                cuts=cuts_of(remaining),
+                cut_bytes=request.selection.positions.cut_bytes,
+            )
+        )
 
     async def make_ready(self, plan: ReplayPlan) -> None:
-        """Make the target topic, and hold its retention, as the plan says."""
+        """Create the target topic, and lift its retention, as the plan says."""
         await asyncio.to_thread(make_ready, self.target, plan.lifted, self.admin, self.properties)
 
     async def set_back(self) -> str | None:
-        """Sets back the retention that any run of a job held, once that is complete; says so if there was one."""
+        """Restore the retention that any run of a job lifted, once that is complete; return what to say about it."""
         return await asyncio.to_thread(set_back, self.target.name, self.admin, self.properties)
 
 
@@ -576,7 +407,7 @@ async def groundwork(
     """
     topic = request.topic.topic
     check_topic(request.target)
-    refuse_source(TargetRequest(parse_topic_folder(topic).topic, request.target, request.into_source))
+    refuse_source(parse_topic_folder(topic).topic, request.target, into_source=request.into_source)
     if missing is None:
         await archive.partitions(topic)
         missing = await missing_sources(request, archive)
@@ -619,31 +450,65 @@ class PlannedReplay:
     """A replay that can be begun; nothing is written before."""
 
     ground: Groundwork
-    job: PreparedJob
+    request: ReplayRequest
+    """As the groundwork's, with the incarnation and the rule of the job."""
+    job: KnownJob
     plan: ReplayPlan
     damage: DamagePolicies
-    """What was passed over at damage, once it ran."""
+    """Collects what the running replay passes over at damage."""
+    folder: JobFolder
+    asked: JobRequest
+    """What the job's folder keeps, or will keep."""
+    properties: Mapping[str, str]
+    """librdkafka's, for producers."""
+    positions: CommittedPositions[LanePosition] | None
+    """What the cluster keeps of a job with transactions."""
+    is_alone: bool = False
+    """True if the caller keeps other runs of the job away, as `job_alone` does."""
 
     @property
     def seconds(self) -> float:
-        """How long it takes at the least, by the pace that was asked for."""
-        return self.ground.request.pace.seconds(self.plan.records, self.plan.bytes, self.plan.span_ms)
-
-    def kept_alone(self) -> "PlannedReplay":
-        """The same for a caller that keeps the job alone already, as `job_alone` does."""
-        return replace(self, job=replace(self.job, alone=nullcontext))
+        """The least seconds that it takes at the requested pace."""
+        return self.request.pace.seconds(self.plan.records, self.plan.bytes, self.plan.span_ms)
 
     @asynccontextmanager
     async def begun(self) -> AsyncIterator[BegunReplay]:
-        """Makes the target ready and takes the job; raises JobTakenOver, TargetChanged or ReplayRefused."""
+        """Make the target ready and take the job; raises JobTakenOver, TargetChanged or ReplayRefused."""
         ground = self.ground
-        with self.job.alone():
+        with nullcontext() if self.is_alone else job_alone(self.request, self.job.job.name):
             await ground.make_ready(self.plan)
-            fresh = ground.admin
+            admin = ground.admin
             if ground.target.creates:
-                fresh = await asyncio.to_thread(ground.admin.again)
+                admin = await asyncio.to_thread(ground.admin.again)
             allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + ground.admin.num_brokers))
-            yield BegunReplay(self, *await asyncio.to_thread(self.job.begun, fresh))
+            yield await asyncio.to_thread(self._begun, admin)
+
+    def _begun(self, admin: KafkaAdmin) -> BegunReplay:
+        """Write the job's request into its folder, with the id of the target as it is now."""
+        target, work, folder = self.job.job.target, self.job.work, self.folder
+        facts, kept = admin.topic(target), folder.request()
+        if kept is None:
+            kept = msgspec.structs.replace(
+                self.asked,
+                target_topic_id=facts.topic_id if facts else None,
+                ranges={each.partition.partition: tuple(each.offsets) for each in work.selections},
+                producers=max(1, min(PRODUCERS, len(work.first))),
+            )
+            folder.create(kept)
+        else:
+            refuse_changed_target(kept, facts)
+        keeping = Keeping(FolderLog(folder), TopicPin(admin, target, kept.target_topic_id), self.request.patience)
+        limit = facts.config.max_message_bytes if facts and facts.config else None
+        if self.positions is not None:
+            sink: RecordSink = TransactionalSink(
+                self.properties, self.job.job, self.positions, limit, producers=kept.producers
+            )
+        else:
+            timeout_ms = int(max(self.request.patience, LEAST_TIMEOUT_SECONDS) * 1000)
+            sink = KafkaSink(
+                self.properties, target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers
+            )
+        return BegunReplay(self, sink, keeping)
 
 
 @asynccontextmanager
@@ -655,13 +520,53 @@ async def planned_replay(
     admin: KafkaAdmin | None = None,
     missing: Sequence[str] | None = None,
 ) -> AsyncIterator[PlannedReplay]:
-    """What a request would do; `properties` are librdkafka's, `jobs` holds the folders of jobs. Nothing is written.
+    """Plan a replay; write nothing, and fence nobody.
 
-    `admin` is asked, if there is one already; the inventory is not, if what is `missing` is known. Raises
-    ReplayRefused, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
+    `properties` are librdkafka's, `jobs` holds the job folders. `admin` is asked if it is given, the inventory only if
+    `missing` is None. Raises ReplayRefused if what is recorded of the job belongs to another selection or history or
+    its folder is missing, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
     """
     producing = request.producing(properties)
     ground = await groundwork(request, archive, properties, admin, missing)
-    damage = DamagePolicies(request.on_damage)
-    async with prepared_job(request, archive, ground.target, producing, jobs, damage) as job:
-        yield PlannedReplay(ground, job, await ground.plan(job), damage)
+    target, damage, kept = ground.target, DamagePolicies(request.on_damage), None
+    if request.job is not None:
+        check_job_name(request.job)
+        kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
+    request = await _of_the_same_incarnation(request, archive, kept)
+    opened = await opened_partitions(request, archive)
+    request, job, kept = await asyncio.to_thread(_known, request, opened, target.pipeline, jobs, kept)
+    folder = JobFolder(jobs, job.name)
+    fresh = _asked_of_folder(request, job, opened[0], target)
+    if kept is not None:
+        await asyncio.to_thread(folder.refuse_undone)
+        refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)
+    if kept is not None and not request.follows:
+        # The archive may have grown since the job began.
+        ranges = {number: OffsetRange(*offsets) for number, offsets in kept.ranges.items()}
+        selections = [Selection(each, ranges[each.partition]) for each in opened if each.partition in ranges]
+    else:
+        selections = await request.selection.resolve(archive, request.topic, opened)
+    positions: CommittedPositions[LanePosition] | None = None
+    try:
+        if request.transactional:
+            positions = CommittedPositions(producing, job, decode_position)
+            lanes = sorted({lane for each in selections for lane in target.pipeline.targets(each.partition.partition)})
+            recorded = await asyncio.to_thread(positions.read, lanes)
+        else:
+            recorded = await asyncio.to_thread(folder.positions.read)
+        if recorded and kept is None:
+            written = sum(position.written for position in recorded.values())
+            raise ReplayRefused(
+                f"the folder of job {folder.job} is missing",
+                why=f"{written} of its records are committed, and {folder.address} does not say where they are",
+                remedy="set --jobs to the folder that the job started with, or start another job with --job NAME",
+            )
+        known = await known_job(request, job, target.pipeline, selections, recorded, damage)
+        known = replace(known, created=kept is not None and kept.created is True)
+        if positions is not None:
+            refuse_long_metadata(known.work.first)
+        plan = await ground.plan(known)
+        yield PlannedReplay(ground, request, known, plan, damage, folder, kept or fresh, producing, positions)
+    finally:
+        if positions is not None:
+            await asyncio.to_thread(positions.close)

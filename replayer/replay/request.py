@@ -2,9 +2,10 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.request import STOPS, SelectionRequest
@@ -23,9 +24,17 @@ from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.pace import PATIENCE_SECONDS, Slowest
-from replayer.replay.pipeline import Pipeline, RoutingRequest
-from replayer.replay.stages import AddHeader, KeepTimestamps, ShiftTimestamps, TimestampPolicy, parse_timestamps
+from replayer.replay.pipeline import Pipeline, RoutingRequest, parse_routing
+from replayer.replay.stages import (
+    AddHeader,
+    KeepTimestamps,
+    ShiftTimestamps,
+    TimestampPolicy,
+    parse_header,
+    parse_timestamps,
+)
 from replayer.transforms.chain import Chain, build_chain
+from replayer.transforms.settings import read_transforms
 
 TYPE, LEVEL = "compression.type", "compression.level"
 ALIAS = "compression.codec"
@@ -88,53 +97,204 @@ def parse_compression(text: str) -> Compression:
     return Compression(codec, int(level))
 
 
-@dataclass(frozen=True)
-class Shape:
-    """How records are spread and changed, and what is done to the target topic."""
+def parse_topic_config(text: str) -> tuple[str, str]:
+    """Parse `NAME=VALUE`, as kafka-topics.sh --config takes it; raises UsageError."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(
+            f"--topic-config {text[:80]!r} is not a setting", why="it is not NAME=VALUE", remedy="write retention.ms=-1"
+        )
+    return name.strip(), value
 
-    routing: RoutingRequest = field(default_factory=RoutingRequest)
-    timestamps: TimestampPolicy = field(default_factory=KeepTimestamps)
-    strip_headers: tuple[str, ...] = ()
-    add_headers: tuple[AddHeader, ...] = ()
-    provenance: bool = False
-    tombstones: Literal["keep", "drop"] = "keep"
-    chain: Chain | None = None
-    on_transform_error: Literal["fail", "skip"] = "fail"
-    allow_unchanged: bool = False
-    """Whether transforms may do nothing to the first records."""
-    create_topic: bool = False
-    topic_config: Mapping[str, str] = field(default_factory=dict)
-    new_topic: NewTopic | None = None
-    """What `create_topic` makes, where that is said in full."""
-    append: bool = False
-    retention: Literal["refuse", "hold"] = "refuse"
-    undo_retention: bool = False
+
+@dataclass(frozen=True)
+class CommandOption:
+    """The option of a command that sets a field; a field that is False by default is a flag."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+    parse: Callable[[Any], Any] | None = None
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    """The first one is the default."""
+    multiple: bool = False
+    kind: Literal["text", "file", "duration"] = "text"
+    envvar: str | None = None
 
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What is replayed, where to, and how; without `job` the job gets a name that follows from the rest.
+    """A replay as it is requested: what is read, where it goes, and how.
 
-    `jobs` is the address of the folders of jobs, `patience` the seconds that a cluster may stand still. Without
-    `compression` the producer's settings say it.
+    Options of commands, arguments of Python and what a job's folder keeps are made of these fields. Without `job`, the
+    name of the job is derived from everything that decides about records. Without `compression`, the producer's own
+    settings apply.
     """
 
     topic: TopicPartitions
     target: str
     selection: SelectionRequest = field(default_factory=SelectionRequest)
-    shape: Shape = field(default_factory=Shape)
+    routing: Annotated[
+        RoutingRequest,
+        CommandOption(
+            "--partitions",
+            "Target partition: keep it; by key, as Java's producer does (by-key:N requires N partitions); n modulo N; "
+            "or a map such as 0:2,1-3:0.",
+            metavar="keep|by-key|N|MAP",
+            parse=parse_routing,
+            default="keep",
+            envvar="BLOCKGZ_TARGET_PARTITIONS",
+        ),
+    ] = field(default_factory=RoutingRequest)
+    timestamps: Annotated[
+        TimestampPolicy,
+        CommandOption(
+            "--timestamps",
+            "Keep timestamps, use the time of sending, or shift them: shift=+30d, shift=-90m.",
+            metavar="keep|now|shift=±TIME",
+            parse=parse_timestamps,
+            default="keep",
+        ),
+    ] = field(default_factory=KeepTimestamps)
+    strip_headers: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "--strip-header", "Remove all headers with this name; may be repeated.", metavar="NAME", multiple=True
+        ),
+    ] = ()
+    add_headers: Annotated[
+        tuple[AddHeader, ...],
+        CommandOption(
+            "--add-header",
+            "Add a header to every record; may be repeated.",
+            metavar="NAME=VALUE",
+            parse=lambda texts: tuple(map(parse_header, texts)),
+            multiple=True,
+        ),
+    ] = ()
+    provenance: Annotated[
+        bool,
+        CommandOption("--provenance", "Add a header with the record's origin, blockgz-source: topic/partition/offset."),
+    ] = False
+    tombstones: Annotated[
+        Literal["keep", "drop"],
+        CommandOption("--tombstones", "What to do with records whose value is null.", choices=("keep", "drop")),
+    ] = "keep"
+    chain: Annotated[
+        Chain | None,
+        CommandOption(
+            "--transforms",
+            "Apply Kafka Connect's transforms and predicates from a .properties, .yaml or .json file.",
+            metavar="FILE",
+            parse=lambda path: build_chain(read_transforms(Path(path))),
+            kind="file",
+        ),
+    ] = None
+    on_transform_error: Annotated[
+        Literal["fail", "skip"],
+        CommandOption(
+            "--on-transform-error",
+            "When a transform cannot handle a record: stop, or skip and count it.",
+            choices=("fail", "skip"),
+        ),
+    ] = "fail"
+    allow_unchanged: Annotated[
+        bool,
+        CommandOption(
+            "--allow-unchanged",
+            "Allow transforms that do nothing to the first 1,000 records: a field that none of them has, say.",
+        ),
+    ] = False
+    create_topic: Annotated[
+        bool,
+        CommandOption(
+            "--create-topic",
+            "Create the topic if it is missing, with the archived topic's partitions and configuration.",
+        ),
+    ] = False
+    topic_config: Annotated[
+        Mapping[str, str],
+        CommandOption(
+            "--topic-config",
+            "With --create-topic: a setting of the new topic; may be repeated.",
+            metavar="NAME=VALUE",
+            parse=lambda texts: dict(map(parse_topic_config, texts)),
+            multiple=True,
+        ),
+    ] = field(default_factory=dict)
+    append: Annotated[bool, CommandOption("--append", "Allow a topic that already holds records.")] = False
+    retention: Annotated[
+        Literal["refuse", "hold"],
+        CommandOption(
+            "--retention",
+            "If the topic's retention would delete the records: refuse, or lift it until the replay is complete.",
+            choices=("refuse", "hold"),
+        ),
+    ] = "refuse"
+    undo_retention: Annotated[
+        bool,
+        CommandOption(
+            "--undo-retention",
+            "Replay nothing; restore the retention that an interrupted replay with --retention hold left lifted.",
+        ),
+    ] = False
     on_damage: str = STOPS
-    into_source: bool = False
-    transactional: bool = False
-    partial: bool = False
-    resume: bool = False
-    follows: bool = False
-    """The job has no end: what is resumed goes on with what was archived since."""
-    job: str | None = None
+    into_source: Annotated[
+        bool, CommandOption("--into-source", "Allow --to-topic to be the archived topic itself.")
+    ] = False
+    transactional: Annotated[
+        bool,
+        CommandOption(
+            "--transactional",
+            "Exactly once, even across crashes and --resume: commit records and position in one transaction.",
+        ),
+    ] = False
+    partial: Annotated[
+        bool, CommandOption("--partial", "If the archive lacks partitions, replay the others and exit with 3.")
+    ] = False
+    resume: Annotated[
+        bool, CommandOption("--resume", "Resume where the job stopped; start it if it has written nothing.")
+    ] = False
+    job: Annotated[
+        str | None,
+        CommandOption(
+            "--job",
+            "Name of the job. The default is derived from archive, topic, target and selection.",
+            metavar="NAME",
+        ),
+    ] = None
+    compression: Annotated[
+        Compression | None,
+        CommandOption(
+            "--compression",
+            "Compression of batches: lz4 (default), zstd, snappy, gzip or none; optionally a level: zstd:3.",
+            metavar="CODEC[:LEVEL]",
+            parse=parse_compression,
+        ),
+    ] = None
     jobs: str | None = None
-    patience: float = PATIENCE_SECONDS
+    """The address of the job folders."""
+    patience: Annotated[
+        float,
+        CommandOption(
+            "--patience",
+            "How long to wait for brokers that do not respond.",
+            metavar="TIME",
+            default="5m",
+            kind="duration",
+        ),
+    ] = PATIENCE_SECONDS
     pace: Slowest = field(default_factory=Slowest)
-    compression: Compression | None = None
+    new_topic: NewTopic | None = None
+    """What `create_topic` creates, instead of a topic like the archived one."""
+    follows: bool = False
+    """True if the job has no end: resuming it continues with what was archived since."""
+
+    @property
+    def source(self) -> str:
+        """The archived topic's name without its incarnation."""
+        return parse_topic_folder(self.topic.topic).topic
 
     @property
     def by_rules(self) -> "list[ReplayRequest]":
@@ -157,29 +317,38 @@ def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | No
 
 def asked_of(request: ReplayRequest, pipeline: Pipeline, num_partitions: int) -> dict[str, Any]:
     """Everything that decides about records, as JSON; `num_partitions` are those of the target."""
-    shape = request.shape
-    chain = shape.chain
+    chain = request.chain
     return {
         "pipeline": pipeline.fingerprint,
         "filter": _filter_json(request.selection.filter),
-        "partitions": [shape.routing.rule, shape.routing.partitions, [list(each) for each in shape.routing.places]],
+        "partitions": [
+            request.routing.rule,
+            request.routing.partitions,
+            [list(each) for each in request.routing.places],
+        ],
         "target_partitions": num_partitions,
-        "timestamps": _timestamps_text(shape.timestamps),
-        "strip_headers": list(shape.strip_headers),
-        "add_headers": [[each.key, _text(each.value)] for each in shape.add_headers],
-        "provenance": shape.provenance,
-        "tombstones": shape.tombstones,
+        "timestamps": _timestamps_text(request.timestamps),
+        "strip_headers": list(request.strip_headers),
+        "add_headers": [[each.key, _text(each.value)] for each in request.add_headers],
+        "provenance": request.provenance,
+        "tombstones": request.tombstones,
         "transforms": json.loads(chain.fingerprint.removeprefix("transforms ")) if chain else None,
-        "on_transform_error": shape.on_transform_error,
+        "on_transform_error": request.on_transform_error,
         "on_damage": request.on_damage,
     }
 
 
-def shape_asked(asked: Mapping[str, Any], job: str) -> tuple[Shape, RecordFilter]:
-    """The reverse; raises ReplayRefused for what this version does not understand."""
+def kept_request(asked: Mapping[str, Any], job: str, topic: str, target: str) -> ReplayRequest:
+    """Return the request whose decisions about records `asked_of` wrote down for a job.
+
+    Raises ReplayRefused for what this version does not understand.
+    """
     try:
         rule, partitions, places = asked["partitions"]
-        shape = Shape(
+        return ReplayRequest(
+            TopicPartitions(topic, None),
+            target,
+            SelectionRequest(filter=_filter(asked["filter"])),
             routing=RoutingRequest(rule, partitions, tuple((source, target) for source, target in places)),
             timestamps=parse_timestamps(asked["timestamps"]),
             strip_headers=tuple(asked["strip_headers"]),
@@ -189,7 +358,6 @@ def shape_asked(asked: Mapping[str, Any], job: str) -> tuple[Shape, RecordFilter
             chain=build_chain(asked["transforms"]) if asked["transforms"] is not None else None,
             on_transform_error=asked["on_transform_error"],
         )
-        return shape, _filter(asked["filter"])
     except (KeyError, TypeError, ValueError) as error:
         raise ReplayRefused(
             f"what job {job} did to records is not known",

@@ -12,13 +12,12 @@ import msgspec
 from blockgz.archive.archive import Archive
 from blockgz.archive.request import SKIPS
 from blockgz.atomic_file import make_private_folder, replace_file
-from blockgz.errors import NoSuchTopic, UsageError
-from index_format.keys import parse_topic_folder
+from blockgz.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
 from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage, make_router
-from replayer.replay.request import ReplayRequest, Shape
+from replayer.replay.request import ReplayRequest
 from replayer.replay.stages import (
     AddProvenance,
     DropTombstones,
@@ -43,16 +42,6 @@ def raised_limit(config: Mapping[str, str], largest_block: int) -> dict[str, str
     """
     needed, own = min(LARGEST_LIMIT, 2 * largest_block + ROOM), config.get(LIMIT, "")
     return {LIMIT: str(needed)} if own.isdigit() and int(own) < needed else {}
-
-
-def parse_topic_config(text: str) -> tuple[str, str]:
-    """`NAME=VALUE`, as kafka-topics.sh --config takes it; raises UsageError."""
-    name, separator, value = text.partition("=")
-    if not separator or not name.strip():
-        raise UsageError(
-            f"--topic-config {text[:80]!r} is not a setting", why="it is not NAME=VALUE", remedy="write retention.ms=-1"
-        )
-    return name.strip(), value
 
 
 class RetentionHold(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,53 +181,53 @@ async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAd
 
     Raises ReplayRefused where --partitions does not fit, or the cluster would not create the topic.
     """
-    shape, topic, target = request.shape, request.topic.topic, request.target
+    target = request.target
     found = await asyncio.to_thread(admin.topic, target)
-    creates = await _planned(shape, archive, topic, target) if found is None and shape.create_topic else None
+    creates = await _planned(request, archive) if found is None and request.create_topic else None
     if creates is not None:
         await asyncio.to_thread(admin.refuse_uncreatable, creates)
     facts = creates.facts if creates else found
     holds = (
-        shape.retention == "hold"
+        request.retention == "hold"
         and facts is not None
         and facts.config is not None
         and facts.config.deletes
         and (facts.config.retention_ms, facts.config.retention_bytes) != (None, None)
     )
-    router: Router = make_router(shape.routing, target, facts.num_partitions) if facts else KeepPartitions()
+    router: Router = make_router(request.routing, target, facts.num_partitions) if facts else KeepPartitions()
     left_out = LeftOut()
-    stages = tuple(make_stages(shape, parse_topic_folder(topic).topic, target, left_out))
-    pipeline = Pipeline(stages, router)
+    pipeline = Pipeline(tuple(make_stages(request, left_out)), router)
     notes = tuple(_notes(request, pipeline, facts, creates, holds=holds))
     held = while_held(facts) if facts is not None and holds else facts
     return ShapedTarget(target, held, creates, holds, pipeline, left_out, notes)
 
 
-async def _planned(shape: Shape, archive: Archive, topic: str, target: str) -> NewTopic:
-    if shape.new_topic is not None:
-        return shape.new_topic
+async def _planned(request: ReplayRequest, archive: Archive) -> NewTopic:
+    if request.new_topic is not None:
+        return request.new_topic
+    topic = request.topic.topic
     archived = await archive.topic_config(topic)
-    wanted = shape.routing.partitions_for(partition_count(archived, await archive.partitions(topic)))
-    return new_topic(target, wanted, archived, shape.topic_config, without={MIN_INSYNC})
+    wanted = request.routing.partitions_for(partition_count(archived, await archive.partitions(topic)))
+    return new_topic(request.target, wanted, archived, request.topic_config, without={MIN_INSYNC})
 
 
-def make_stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Iterator[Stage]:
-    """The stages in order; `topic` is the source's name without its incarnation."""
-    drops = shape.tombstones == "drop"
+def make_stages(request: ReplayRequest, left_out: LeftOut) -> Iterator[Stage]:
+    """Yield what changes records on their way, in order."""
+    drops = request.tombstones == "drop"
     if drops:
         yield DropTombstones()
-    if shape.chain is not None:
-        yield TransformStage(shape.chain, topic, target, shape.on_transform_error, left_out)
+    if request.chain is not None:
+        yield TransformStage(request.chain, request.source, request.target, request.on_transform_error, left_out)
         if drops:
             # A transform may make values null.
             yield DropTombstones()
-    if shape.strip_headers:
-        yield StripHeaders(shape.strip_headers)
-    yield from shape.add_headers
-    if shape.provenance:
-        yield AddProvenance(topic)
-    if not isinstance(shape.timestamps, KeepTimestamps):
-        yield shape.timestamps
+    if request.strip_headers:
+        yield StripHeaders(request.strip_headers)
+    yield from request.add_headers
+    if request.provenance:
+        yield AddProvenance(request.source)
+    if not isinstance(request.timestamps, KeepTimestamps):
+        yield request.timestamps
 
 
 def _notes(

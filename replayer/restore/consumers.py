@@ -54,7 +54,7 @@ async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundi
     Raises ReplayRefused, before any is set, where one has no exact position or has consumers at work; and as
     `GroupChanges.apply` does.
     """
-    done = await asyncio.to_thread(folder.groups)
+    done = await asyncio.to_thread(folder.get, GroupsDone)
     if done is not None:
         return GroupsOutcome(done.groups, ["the groups were set by an earlier run"])
     assert plan.groups is not None
@@ -70,7 +70,7 @@ async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundi
         await asyncio.to_thread(GroupChanges(around.jobs, each.job).apply, each, groups, wall_clock())
         for group in each.groups:
             positions[group.name] = positions.get(group.name, 0) + len(group.positions)
-    await asyncio.to_thread(folder.add_groups, GroupsDone(groups=positions, at=wall_clock()))
+    await asyncio.to_thread(folder.put, GroupsDone(groups=positions, at=wall_clock()))
     return GroupsOutcome(positions, planned.notes)
 
 
@@ -202,13 +202,13 @@ def acls_to_create(plan: RestorePlan) -> dict[str, tuple[Acl, ...]]:
 
 def set_acls(plan: RestorePlan, folder: RestoreFolder, acls: AclCreation) -> AclsOutcome:
     """Creates the ACLs of all topics, which are restored, unless an earlier run did; raises what `acls` raises."""
-    done = folder.acls()
+    done = folder.get(AclsDone)
     if done is not None:
         return AclsOutcome(done.acls, ["the ACLs were created by an earlier run"])
     wanted = acls_to_create(plan)
     left_out = acls.create([each for of_topic in wanted.values() for each in of_topic])
     created = {target: sum(each not in left_out for each in of_topic) for target, of_topic in wanted.items()}
-    folder.add_acls(AclsDone(acls=created, at=wall_clock()))
+    folder.put(AclsDone(acls=created, at=wall_clock()))
     notes = [f"{each.name}: {acl_text(each)} is not created: this release does not know it" for each in left_out]
     return AclsOutcome(created, [*notes, *_unknown(plan)])
 

@@ -6,26 +6,25 @@ that it began to follow, `switch-over.json` once it is told to end, and `standby
 last slot found.
 """
 
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal
 
 import msgspec
 
 from blockgz.archive.damage import Verdict
 from blockgz.errors import UsageError
 from blockgz.store.writer import Store
-from index_format.errors import FormatError
-from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
+from index_format.objects import Count, Sealed, Timestamp, encode, stored
 from replayer.errors import ReplayRefused
 from replayer.replay.job import check_job_name
+from replayer.replay.jobs.folder import RecordFolder
 from replayer.restore.document import RestorePlan, TopicToRestore
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 @stored
 class RestoreRecord(Sealed, frozen=True, kw_only=True):
     """What a restore was begun with; `cluster_id` is that of its target, `host` who began it, `begun_at` in ms."""
 
+    file: ClassVar = "restore.json"
     format: str = "blockgz-restore"
     version: int = 1
     name: str
@@ -39,6 +38,7 @@ class RestoreRecord(Sealed, frozen=True, kw_only=True):
 class TopicDone(Sealed, frozen=True, kw_only=True):
     """A topic whose records are all there; `verdict` is that of its proof, null where none was asked for."""
 
+    file: ClassVar = "topics/{}.json"
     format: str = "blockgz-restore-topic"
     version: int = 1
     source: str
@@ -53,6 +53,7 @@ class TopicDone(Sealed, frozen=True, kw_only=True):
 class GroupsDone(Sealed, frozen=True, kw_only=True):
     """That the consumer groups are set; by group, the number of its positions."""
 
+    file: ClassVar = "groups.json"
     format: str = "blockgz-restore-groups"
     version: int = 1
     groups: dict[str, Count]
@@ -63,6 +64,7 @@ class GroupsDone(Sealed, frozen=True, kw_only=True):
 class AclsDone(Sealed, frozen=True, kw_only=True):
     """That the ACLs are created; by topic, the number of them."""
 
+    file: ClassVar = "acls.json"
     format: str = "blockgz-restore-acls"
     version: int = 1
     acls: dict[str, Count]
@@ -73,6 +75,7 @@ class AclsDone(Sealed, frozen=True, kw_only=True):
 class TopicFollowed(Sealed, frozen=True, kw_only=True):
     """A topic that a standby follows, as it was when that began."""
 
+    file: ClassVar = "followed/{}.json"
     format: str = "blockgz-restore-followed"
     version: int = 1
     topic: TopicToRestore
@@ -101,6 +104,7 @@ class StandbyReport(Sealed, frozen=True, kw_only=True):
     `host` is its machine and process; it looks every so many seconds.
     """
 
+    file: ClassVar = "standby.json"
     format: str = "blockgz-restore-standby"
     version: int = 1
     state: Literal["following", "ended"]
@@ -116,78 +120,47 @@ class StandbyReport(Sealed, frozen=True, kw_only=True):
 class SwitchOver(Sealed, frozen=True, kw_only=True):
     """That a standby is to be followed no more; `host` is who said so."""
 
+    file: ClassVar = "switch-over.json"
     format: str = "blockgz-restore-switch-over"
     version: int = 1
     host: str
     at: int
 
 
-class RestoreFolder:
-    """One restore's folder in the store of jobs; calls block and raise what a store raises."""
+class RestoreFolder(RecordFolder):
+    """One restore's folder in the store of jobs."""
 
     def __init__(self, store: Store, name: str) -> None:
-        """Raises UsageError for what no restore can be called."""
+        """Raise UsageError for a name that no restore can have."""
         check_job_name(name)
-        self._store, self.name = store, name
+        super().__init__(store, name)
 
     def begin(self, record: RestoreRecord) -> None:
-        """Writes down what was agreed to; raises ReplayRefused where a restore of that name began already."""
-        if not self._store.put_if_absent(f"{self.name}/restore.json", encode(record), record.host):
+        """Write down what was agreed to; raises ReplayRefused if a restore of that name has begun."""
+        if not self.put(record):
             raise self._begun_already()
 
     def refuse_begun(self) -> None:
         """Raises ReplayRefused where a restore of that name began already."""
-        if self.record() is not None:
+        if self.get(RestoreRecord) is not None:
             raise self._begun_already()
 
-    def record(self) -> RestoreRecord | None:
-        """What the restore was begun with, None where there is none; raises ReplayRefused for a damaged one."""
-        return self._read("restore.json", RestoreRecord)
-
     def begun(self) -> RestoreRecord:
-        """The same; raises UsageError where there is none."""
-        found = self.record()
+        """Return what the restore was begun with; raises UsageError if there is none."""
+        found = self.get(RestoreRecord)
         if found is None:
             raise UsageError(
                 f"there is no restore {self.name}",
-                why=f"{self._store.url.rstrip('/')}/{self.name}/restore.json does not exist",
+                why=f"{self.address}/restore.json does not exist",
                 remedy="check --name and --jobs, or start it without --resume",
             )
         return found
 
-    def add_topic(self, job: str, done: TopicDone) -> None:
-        """Writes down that a topic is restored; of several times the first one stays."""
-        self._store.put_if_absent(f"{self.name}/topics/{job}.json", encode(done), done.source)
-
-    def topic(self, job: str) -> TopicDone | None:
-        """That a topic is restored; None where it is not."""
-        return self._read(f"topics/{job}.json", TopicDone)
-
-    def add_groups(self, done: GroupsDone) -> None:
-        """Writes down that the groups are set."""
-        self._store.put_if_absent(f"{self.name}/groups.json", encode(done), self.name)
-
-    def groups(self) -> GroupsDone | None:
-        """That the groups are set; None where they are not."""
-        return self._read("groups.json", GroupsDone)
-
-    def add_acls(self, done: AclsDone) -> None:
-        """Writes down that the ACLs are created."""
-        self._store.put_if_absent(f"{self.name}/acls.json", encode(done), self.name)
-
-    def acls(self) -> AclsDone | None:
-        """That the ACLs are created; None where they are not."""
-        return self._read("acls.json", AclsDone)
-
-    def add_followed(self, job: str, followed: TopicFollowed) -> None:
-        """Writes down that a topic is followed, before it is created; of several times the first one stays."""
-        self._store.put_if_absent(f"{self.name}/followed/{job}.json", encode(followed), followed.topic.source)
-
     def followed(self) -> dict[str, TopicToRestore]:
-        """By source the topics that were followed, in the order in which that began."""
+        """Return by source the topics that were followed, in the order in which that began."""
         prefix = f"{self.name}/followed/"
-        names = [each.key.removeprefix(f"{self.name}/") for each in self._store.list(prefix)]
-        found = [each for name in names if (each := self._read(name, TopicFollowed)) is not None]
+        names = [each.key.removeprefix(prefix).removesuffix(".json") for each in self._store.list(prefix)]
+        found = [each for name in names if (each := self.get(TopicFollowed, name)) is not None]
         return {each.topic.source: each.topic for each in sorted(found, key=lambda each: each.at)}
 
     def report(self, report: StandbyReport) -> None:
@@ -196,22 +169,10 @@ class RestoreFolder:
         found = self._store.get(key)
         self._store.compare_and_swap(key, encode(report), None if found is None else found.etag)
 
-    def reported(self) -> StandbyReport | None:
-        """The last report, None before the first."""
-        return self._read("standby.json", StandbyReport)
-
-    def switch_over(self, told: SwitchOver) -> None:
-        """Tells whoever follows to end; of several times the first one stays."""
-        self._store.put_if_absent(f"{self.name}/switch-over.json", encode(told), told.host)
-
-    def switched_over(self) -> SwitchOver | None:
-        """Who told it, None where nobody did."""
-        return self._read("switch-over.json", SwitchOver)
-
     def _begun_already(self) -> ReplayRefused:
         return ReplayRefused(
             f"restore {self.name} has begun already",
-            why=f"{self._store.url.rstrip('/')}/{self.name}/restore.json exists",
+            why=f"{self.address}/restore.json exists",
             remedy="continue it with --resume, or start another one with --name NAME",
         )
 
@@ -220,16 +181,9 @@ class RestoreFolder:
         for found in list(self._store.list(f"{self.name}/")):
             self._store.delete(found.key)
 
-    def _read(self, name: str, kind: type[T]) -> T | None:
-        key = f"{self.name}/{name}"
-        found = self._store.get(key)
-        if found is None:
-            return None
-        try:
-            return decode(found.body, kind, key)
-        except FormatError as error:
-            raise ReplayRefused(
-                f"the folder of restore {self.name} cannot be read",
-                why=f"{error.what}: {error.why}",
-                remedy="restore the object, or start another one with --name NAME",
-            ) from error
+    def _unreadable(self, why: str) -> ReplayRefused:
+        return ReplayRefused(
+            f"the folder of restore {self.name} cannot be read",
+            why=why,
+            remedy="restore the object, or start another one with --name NAME",
+        )

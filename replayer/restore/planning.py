@@ -33,7 +33,7 @@ from replayer.replay.pace import PATIENCE_SECONDS, Slowest
 from replayer.replay.plan import SourcePartition, pruned_text
 from replayer.replay.proof import Sample
 from replayer.replay.replaying import PlannedReplay, planned_replay
-from replayer.replay.request import ReplayRequest, Shape
+from replayer.replay.request import ReplayRequest
 from replayer.restore.document import (
     SAMPLE,
     ChosenIncarnation,
@@ -129,7 +129,8 @@ def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Su
         TopicPartitions(topic.source, None if follows else topic.numbers),
         topic.target,
         SelectionRequest(Positions(asked=("earliest", "latest")) if follows else until),
-        Shape(create_topic=True, new_topic=new_topic(plan, topic)),
+        create_topic=True,
+        new_topic=new_topic(plan, topic),
         on_damage=plan.on_damage,
         into_source=True,
         transactional=plan.transactional,

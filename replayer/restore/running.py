@@ -12,11 +12,11 @@ from blockgz.archive.damage import Verdict, worst
 from blockgz.open_files import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused, TargetChanged
-from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.jobs.folder import JobFolder, refuse_changed_target
 from replayer.replay.pace import Commands
 from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job
-from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, planned_replay, refuse_changed_target
+from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, planned_replay
 from replayer.replay.run import JobLog, Progress
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import LIMIT
@@ -232,7 +232,7 @@ class RestoreRun:
     async def _restore(self, outcome: TopicOutcome) -> None:
         began = asyncio.get_running_loop().time()
         topic = outcome.topic
-        done = await asyncio.to_thread(self.folder.topic, outcome.job)
+        done = await asyncio.to_thread(self.folder.get, TopicDone, outcome.job)
         if done is None:
             if topic.numbers:
                 whole = await self._replays.run(self.plan, outcome, self.around)
@@ -248,7 +248,7 @@ class RestoreRun:
                 warnings=tuple(outcome.notes),
                 at=wall_clock(),
             )
-            await asyncio.to_thread(self.folder.add_topic, outcome.job, done)
+            await asyncio.to_thread(self.folder.put, done, outcome.job, done.source)
         else:
             await asyncio.to_thread(refuse_lost, topic, outcome.job, self.around)
             self.progress(round(topic.records * self.plan.passes), topic.bytes)

@@ -25,7 +25,7 @@ from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.stages import wall_clock
 from replayer.restore.consumers import FollowedGroups
 from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, topic_job
-from replayer.restore.folder import RestoreFolder, StandbyReport, StandState, TopicFollowed, TopicStand
+from replayer.restore.folder import RestoreFolder, StandbyReport, StandState, SwitchOver, TopicFollowed, TopicStand
 from replayer.restore.planning import TRUNCATED, RestoreRequest, Surroundings, gathered, sized, surveyed_topics
 from replayer.restore.running import TopicOutcome
 
@@ -182,7 +182,7 @@ class StandbyRun:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        if self._taken is not None and await asyncio.to_thread(self.folder.switched_over) is None:
+        if self._taken is not None and await asyncio.to_thread(self.folder.get, SwitchOver) is None:
             raise self._taken
 
     async def slot(self) -> StandbyReport:
@@ -192,7 +192,7 @@ class StandbyRun:
         try:
             if self._followed is None:
                 self._followed = await asyncio.to_thread(self.folder.followed)
-                last = await asyncio.to_thread(self.folder.reported)
+                last = await asyncio.to_thread(self.folder.get, StandbyReport)
                 self._stands = {each.source: each for each in (last.topics if last else ())}
             notes = await self._slot(self._followed)
         except BlockgzError as failed:
@@ -263,7 +263,7 @@ class StandbyRun:
         outcome = TopicOutcome(topic, topic_job(self.folder.name, topic.source))
         if topic.source not in followed:
             begun = TopicFollowed(topic=topic, at=wall_clock())
-            await asyncio.to_thread(self.folder.add_followed, outcome.job, begun)
+            await asyncio.to_thread(self.folder.put, begun, outcome.job, begun.topic.source)
             followed[topic.source] = topic
         if not await self.replays.run(self.plan, outcome, around):
             return self._stand(topic, "behind")
@@ -297,7 +297,7 @@ class StandbyRun:
         """Ends the run once the folder says so."""
         while not self.replays.ending:
             with suppress(BlockgzError):
-                if await asyncio.to_thread(self.folder.switched_over) is not None:
+                if await asyncio.to_thread(self.folder.get, SwitchOver) is not None:
                     self.end()
             await self._wait(LOOK_SECONDS)
 

@@ -21,7 +21,7 @@ from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
 from replayer.replay.job import LanePosition, decode_position, refuse_long_metadata
 from replayer.replay.pace import Commands, Slowest
-from replayer.replay.pipeline import KeepPartitions, Pipeline
+from replayer.replay.pipeline import KeepPartitions, MapPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import Groundwork, groundwork, job_of, known_job, opened_partitions
 from replayer.replay.request import ReplayRequest

@@ -20,15 +20,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job
 from replayer.replay.pipeline import Router, RoutingRequest, make_router, parse_routing
-from replayer.replay.plan import (
-    Findings,
-    Preflight,
-    RecordPlace,
-    SourcePartition,
-    TargetRequest,
-    TimeBounds,
-    refuse_by_config,
-)
+from replayer.replay.plan import RecordPlace, ReplayPlan, SourcePartition, TimeBounds, refuse_by_config
 from replayer.replay.sinks.producer import SAFETY
 from replayer.replay.sinks.transactional import RESERVED as RESERVED_BY_TRANSACTIONS
 from replayer.replay.stages import Clock, wall_clock
@@ -346,7 +338,7 @@ def find_target(options: TopicSinkOptions, columns: Columns, name: str, admin: K
     rule = options.routing or RoutingRequest("keep" if "partition" in columns else "by-key")
     target = Target(facts, make_router(rule, name, facts.num_partitions))
     if facts.config is not None:
-        refuse_by_config(_preflight(target, ()), facts.config)
+        refuse_by_config(_plan(target, ()), facts.config)
     return target
 
 
@@ -410,7 +402,7 @@ def refuse_part(target: Target, part: RowPart) -> None:
         records.nbytes,
         TimeBounds(times["min"], times["max"]),
     )
-    refuse_by_config(_preflight(target, (source,), Findings(without_key)), config)
+    refuse_by_config(_plan(target, (source,), without_key), config)
 
 
 def refuse_missing_partition(target: Target, source: int) -> None:
@@ -433,13 +425,6 @@ def _begun(options: TopicSinkOptions, target: str, admin: KafkaAdmin) -> bool:
     return any(map(lane.fullmatch, admin.groups()))
 
 
-def _preflight(target: Target, sources: tuple[SourcePartition, ...], findings: Findings = Findings()) -> Preflight:  # noqa: B008
-    return Preflight(
-        TargetRequest("", target.facts.name),
-        sources,
-        target.facts,
-        {},
-        findings,
-        wall_clock(),
-        can_hold=False,
-    )
+def _plan(target: Target, sources: tuple[SourcePartition, ...], without_key: RecordPlace | None = None) -> ReplayPlan:
+    facts = target.facts
+    return ReplayPlan("", facts.name, sources, facts, wall_clock(), without_key=without_key, can_hold=False)

@@ -59,7 +59,7 @@ async def _replay(
     from replayer.spark.replay import planned_lanes  # noqa: PLC0415
 
     request = options.request
-    if request.shape.undo_retention:
+    if request.undo_retention:
         click.echo(await undone_retention(request, properties))
         return 0
     async with (

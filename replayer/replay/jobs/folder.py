@@ -10,7 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,7 +21,8 @@ from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ContentTag, Store, ToolStore
 from index_format.errors import FormatError
 from index_format.objects import Count, Offset, Sealed, decode, encode, stored
-from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
+from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import LanePosition, decode_position, is_job_name
 from replayer.replay.run_map import Run
 from replayer.replay.target_topic import state_folder
@@ -38,6 +39,7 @@ class JobRequest(Sealed, frozen=True, kw_only=True):
     earlier versions do not. With `follows`, the ends of the ranges move with the archive: its positions have them.
     """
 
+    file: ClassVar = "request.json"
     format: str = "blockgz-replay-job"
     version: int = 1
     job: str
@@ -65,6 +67,7 @@ class JobRequest(Sealed, frozen=True, kw_only=True):
 class JobUndone(Sealed, frozen=True, kw_only=True):
     """That the job's target was deleted on request, with so many records of the job; `undone_at` in ms."""
 
+    file: ClassVar = "undone.json"
     format: str = "blockgz-replay-undone"
     version: int = 1
     target: str
@@ -78,6 +81,7 @@ class JobUndone(Sealed, frozen=True, kw_only=True):
 class JobComplete(Sealed, frozen=True, kw_only=True):
     """A note that every record of the job is written; jobs of earlier versions and those that follow have none."""
 
+    file: ClassVar = "complete.json"
     format: str = "blockgz-replay-complete"
     version: int = 1
     host: str
@@ -88,6 +92,7 @@ class JobComplete(Sealed, frozen=True, kw_only=True):
 class Attempt(Sealed, frozen=True, kw_only=True):
     """One run of the job; `id` is told to nobody else."""
 
+    file: ClassVar = "attempts/{}.json"
     format: str = "blockgz-replay-attempt"
     version: int = 1
     number: int
@@ -111,6 +116,7 @@ class Segment(Sealed, frozen=True, kw_only=True):
     that or any other one added later does not count.
     """
 
+    file: ClassVar = "runs/{}.json"
     format: str = "blockgz-replay-runs"
     version: int = 1
     attempt: str
@@ -132,31 +138,94 @@ class _Positions(Sealed, frozen=True, kw_only=True):
     lanes: dict[int, _StoredLane]
 
 
+def refuse_changed_target(kept: JobRequest, facts: TopicFacts | None) -> None:
+    """Raises TargetChanged where the job's target is gone, or another topic has its name now."""
+    found = facts.topic_id if facts else None
+    if facts is not None and (found is None or kept.target_topic_id in (None, found)):
+        return
+    now = f"the topic with that name has id {found}" if facts else "the topic no longer exists"
+    raise TargetChanged(
+        f"topic {kept.target} is not the one that job {kept.job} wrote to",
+        why=f"that had id {kept.target_topic_id}, {now}: what the job wrote is gone",
+        remedy=f"start another job with --job NAME, or remove this one with replayer jobs rm {kept.job}",
+    )
+
+
+def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts | None, address: str) -> None:
+    """Raises ReplayRefused where a job of that name is another one, and TargetChanged; `facts` are the target's."""
+    if kept.target == asked.target:
+        # First, as the target has a say in the routing.
+        refuse_changed_target(kept, facts)
+    names = ("selection", "archive_id", "folder", "target", "transactional")
+    other = [name for name in names if getattr(kept, name) != getattr(asked, name)]
+    if other:
+        told = {"selection": "other partitions, positions, filters or routing", "archive_id": "another archive"}
+        raise ReplayRefused(
+            "this is not the replay that the job started with",
+            why=f"job {kept.job} was started into {kept.target} with "
+            + ", ".join(told.get(name, f"{name} {getattr(kept, name)}") for name in other),
+            remedy="repeat the first command with --resume, start another job with --job NAME, or forget the first one "
+            f"with replayer jobs rm {kept.job} ({address})",
+        )
+
+
 def jobs_place(jobs: str | None) -> str:
     """The address of the folders of jobs; by default a folder of this machine."""
     return jobs or str(state_folder() / "jobs")
 
 
-class JobFolder:
-    """One job's folder in a store; calls block, and raise StoreUnavailable, AccessDenied or StoreError."""
+class RecordFolder:
+    """A folder of records, each written once; calls block, and raise StoreUnavailable, AccessDenied or StoreError."""
 
-    def __init__(self, store: Store, job: str) -> None:
-        self._store = store
-        self.job = job
-        self.positions = PositionsFile(store, f"{job}/positions.json", job)
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self.name = store, name
 
     @property
     def address(self) -> str:
-        """Where it is, for people."""
-        return f"{self._store.url.rstrip('/')}/{self.job}"
+        """Location of the folder, for people."""
+        return f"{self._store.url.rstrip('/')}/{self.name}"
+
+    def put(self, record: msgspec.Struct, name: str = "", holder: str | None = None) -> bool:
+        """Store a record, unless there is one of its kind and name: the first write wins. Return whether this one did.
+
+        `holder` identifies the writer in a request that the store may have received twice.
+        """
+        holder = holder or str(getattr(record, "host", self.name))
+        return self._store.put_if_absent(self._key(type(record), name), encode(record), holder)
+
+    def get(self, kind: type[T], name: str = "") -> T | None:
+        """Return the record of a kind, None if there is none; raises ReplayRefused if it is damaged."""
+        key = self._key(kind, name)
+        found = self._store.get(key)
+        if found is None:
+            return None
+        try:
+            return decode(found.body, kind, key)
+        except FormatError as error:
+            raise self._unreadable(f"{error.what}: {error.why}") from error
+
+    def _key(self, kind: type[msgspec.Struct], name: str) -> str:
+        return f"{self.name}/{kind.file.format(name)}"  # type: ignore[attr-defined]
+
+    def _unreadable(self, why: str) -> ReplayRefused:
+        raise NotImplementedError
+
+
+class JobFolder(RecordFolder):
+    """One job's folder in a store."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        super().__init__(store, job)
+        self.job = job
+        self.positions = PositionsFile(store, f"{job}/positions.json", job)
 
     def request(self) -> JobRequest | None:
         """What the job was begun with, None where there is no such job; raises ReplayRefused for a damaged one."""
-        return self._read(f"{self.job}/request.json", JobRequest)
+        return self.get(JobRequest)
 
     def create(self, request: JobRequest) -> None:
         """Begins the job; raises JobTakenOver where somebody else just did."""
-        if not self._store.put_if_absent(f"{self.job}/request.json", encode(request), request.job):
+        if not self.put(request, holder=request.job):
             found = self.request()
             if found != request:
                 raise JobTakenOver(
@@ -165,21 +234,15 @@ class JobFolder:
                     remedy="let it finish, or start another job with --job NAME",
                 )
 
-    def undone(self) -> JobUndone | None:
-        """That the job was taken back, None where it was not; raises ReplayRefused for a damaged object."""
-        return self._read(f"{self.job}/undone.json", JobUndone)
-
-    def add_undone(self, undone: JobUndone) -> None:
-        """Writes down that the job was taken back; of several times the first one stays."""
-        self._store.put_if_absent(f"{self.job}/undone.json", encode(undone), undone.host)
-
-    def complete(self) -> JobComplete | None:
-        """Return when a run completed the job, None if none did; raises ReplayRefused for a damaged object."""
-        return self._read(f"{self.job}/complete.json", JobComplete)
-
-    def add_complete(self, complete: JobComplete) -> None:
-        """Write down that the job is complete; the first write wins."""
-        self._store.put_if_absent(f"{self.job}/complete.json", encode(complete), complete.host)
+    def refuse_undone(self) -> None:
+        """Raise ReplayRefused if the job was undone."""
+        undone = self.get(JobUndone)
+        if undone is not None:
+            raise ReplayRefused(
+                f"job {self.job} was undone",
+                why=f"replayer undo deleted topic {undone.target}, with {undone.records} records of the job",
+                remedy=f"start another job with --job NAME, or remove this one with replayer jobs rm {self.job}",
+            )
 
     def newest_attempt(self) -> int:
         """The number of the newest run, 0 before the first."""
@@ -187,12 +250,12 @@ class JobFolder:
 
     def add_attempt(self, attempt: Attempt) -> bool:
         """Whether the attempt is the first one of its number."""
-        key = f"{self.job}/attempts/{attempt.number:06d}.json"
-        return self._store.put_if_absent(key, encode(attempt), attempt.id) or self._read(key, Attempt) == attempt
+        name = f"{attempt.number:06d}"
+        return self.put(attempt, name, attempt.id) or self.get(Attempt, name) == attempt
 
     def attempt(self, number: int) -> Attempt | None:
         """The run of that number; raises ReplayRefused for a damaged one."""
-        return self._read(f"{self.job}/attempts/{number:06d}.json", Attempt)
+        return self.get(Attempt, f"{number:06d}")
 
     def has_attempt(self, number: int) -> bool:
         """Whether a run of that number began."""
@@ -200,11 +263,11 @@ class JobFolder:
 
     def add_segment(self, attempt: int, number: int, segment: Segment) -> None:
         """Stores the attempt's next segment, which lasts when the call returns; raises JobTakenOver."""
-        key = f"{self.job}/runs/{attempt:06d}-{number:08d}.json"
-        if not self._store.put_if_absent(key, encode(segment), segment.attempt) and self._read(key, Segment) != segment:
+        name = f"{attempt:06d}-{number:08d}"
+        if not self.put(segment, name, segment.attempt) and self.get(Segment, name) != segment:
             raise JobTakenOver(
                 f"another run of job {self.job} writes its run map",
-                why=f"{key} already exists",
+                why=f"{self.job}/runs/{name}.json already exists",
                 remedy="let it finish",
             )
 
@@ -236,20 +299,14 @@ class JobFolder:
         self._store.delete(last)
 
     def _segment(self, attempt: int, number: int) -> Segment:
-        key = f"{self.job}/runs/{attempt:06d}-{number:08d}.json"
-        segment = self._read(key, Segment)
+        name = f"{attempt:06d}-{number:08d}"
+        segment = self.get(Segment, name)
         if segment is None:
-            raise unreadable(self.job, f"{key} is missing")
+            raise unreadable(self.job, f"{self.job}/runs/{name}.json is missing")
         return segment
 
-    def _read(self, key: str, kind: type[T]) -> T | None:
-        found = self._store.get(key)
-        if found is None:
-            return None
-        try:
-            return decode(found.body, kind, key)
-        except FormatError as error:
-            raise unreadable(self.job, f"{error.what}: {error.why}") from error
+    def _unreadable(self, why: str) -> ReplayRefused:
+        return unreadable(self.job, why)
 
     def _numbers(self, below: str) -> Iterator[int]:
         prefix = f"{self.job}/{below}"
@@ -399,7 +456,7 @@ class FolderLog:
 
     def complete(self) -> None:
         """See JobLog: only the cluster knows the positions of a job with transactions, and forgets them."""
-        self._folder.add_complete(JobComplete(host=this_process(), completed_at=_now_ms()))
+        self._folder.put(JobComplete(host=this_process(), completed_at=_now_ms()))
 
     def _add(self, segment: Segment) -> None:
         assert self._attempt is not None

@@ -13,7 +13,7 @@ from blockgz.atomic_file import make_private_folder
 from blockgz.store.writer import Store
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.replay.jobs.control import JobProgress, ReportedState, read_progress
-from replayer.replay.jobs.folder import Attempt, JobFolder, JobRequest, JobUndone, runs_in
+from replayer.replay.jobs.folder import Attempt, JobComplete, JobFolder, JobRequest, JobUndone, runs_in
 
 FRESH_MS = 60_000
 """A run on another machine that reported so lately is believed to run still."""
@@ -46,7 +46,7 @@ def summary_of(folder: JobFolder) -> JobSummary | None:
         if segment.lanes is not None:
             records = sum(lane.written for lane in segment.lanes.values())
         records += sum(run.records for run in runs_in(segment))
-    return JobSummary(request, attempts, records, True if folder.complete() else None)
+    return JobSummary(request, attempts, records, True if folder.get(JobComplete) else None)
 
 
 class JobSigns(NamedTuple):
@@ -75,7 +75,7 @@ def job_signs(store: Store, job: str, locks: Path) -> JobSigns:
     # Before and after the report: a run that ends reports it before it gives up the lock, and one may just begin.
     was_running = is_running(locks, job)
     progress = read_progress(store, job)
-    return JobSigns(progress, newest, was_running or is_running(locks, job), folder.undone())
+    return JobSigns(progress, newest, was_running or is_running(locks, job), folder.get(JobUndone))
 
 
 def job_state(signs: JobSigns, process: str, now_ms: int) -> JobState | None:

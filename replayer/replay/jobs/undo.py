@@ -12,9 +12,16 @@ from replayer.kafka.groups import KafkaGroups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.replay.job import Job
-from replayer.replay.jobs.folder import JobFolder, JobRequest, JobUndone, Segment, runs_in, this_process
+from replayer.replay.jobs.folder import (
+    JobFolder,
+    JobRequest,
+    JobUndone,
+    Segment,
+    refuse_changed_target,
+    runs_in,
+    this_process,
+)
 from replayer.replay.jobs.state import ALIVE, JobSigns, job_state, summary_of
-from replayer.replay.replaying import refuse_changed_target, refuse_undone
 
 SMALL_FETCHES: Mapping[str, str] = {
     "fetch.message.max.bytes": "65536",
@@ -55,7 +62,7 @@ def plan_undo(folder: JobFolder, kept: JobRequest, properties: Mapping[str, str]
     Raises ReplayRefused where the job did not create its target, or others wrote to it, and TargetChanged where the
     topic is another one or lacks records.
     """
-    refuse_undone(folder)
+    folder.refuse_undone()
     topic_id = refuse_not_created(kept)
     admin = KafkaAdmin(properties)
     lanes = range(_target(admin, kept).num_partitions)
@@ -89,7 +96,7 @@ def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], 
             remedy="find out who writes to it, and run this again",
         )
     changes.delete(topic, plan.topic_id)
-    folder.add_undone(
+    folder.put(
         JobUndone(
             target=topic,
             target_topic_id=plan.topic_id,

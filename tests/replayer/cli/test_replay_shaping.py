@@ -4,18 +4,19 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from click.testing import CliRunner, Result
 
 from index_format.records import Record, iter_records
 from replayer.cli import main
-from replayer.cli.options.replay_options import shape_options
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.replay.pipeline import murmur2
+from replayer.replay.request import ReplayRequest
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import PARTITIONS, MockCluster
@@ -254,7 +255,10 @@ def test_a_topic_with_records_wants_append(target: Target) -> None:
 
 def test_the_page_names_every_option() -> None:
     page = (DOCS / "replay-target.md").read_text()
-    options = {name for option in shape_options.add(lambda: None).__click_params__ for name in option.opts}  # type: ignore[attr-defined]
+    hints = get_type_hints(ReplayRequest, include_extras=True)
+    about_target = [each.name for each in fields(ReplayRequest)]
+    about_target = about_target[: about_target.index("undo_retention") + 1]
+    options = {given.name for name in about_target for given in getattr(hints[name], "__metadata__", ())}
     pages = page + (DOCS / "transforms.md").read_text()
     assert options
     assert {name for name in options if f"`{name}" not in pages and f" {name} " not in pages} == set()

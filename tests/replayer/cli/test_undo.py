@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from blockgz.store.local import LocalStore
 from replayer.cli import main
-from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.jobs.folder import JobFolder, JobUndone
 from replayer.replay.jobs.state import held
 from tests.replayer.replay.jobs.test_log import request
 from tests.replayer.replay.jobs.test_undo import UNDONE
@@ -58,7 +58,7 @@ def test_a_job_that_runs_stays(place: Path) -> None:
 
 
 def test_a_job_is_undone_once_and_listed_as_such(place: Path) -> None:
-    make(place).add_undone(UNDONE)
+    make(place).put(UNDONE)
     result = undo("--job", "j", "--yes")
     assert result.exit_code == 2
     assert "job j was undone" in result.stderr
@@ -77,4 +77,4 @@ def test_a_topic_that_is_gone_is_not_looked_for_under_another_name(place: Path) 
     result = undo("--job", "j", "--yes", bootstrap=cluster.bootstrap_servers)
     assert result.exit_code == 1
     assert "the cluster does not tell its id" in result.stderr
-    assert JobFolder(LocalStore(place), "j").undone() is None
+    assert JobFolder(LocalStore(place), "j").get(JobUndone) is None

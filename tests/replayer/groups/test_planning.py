@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.archive.archive import TopicPartitions
 from blockgz.errors import UsageError
-from blockgz.record_filter import RecordFilter
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap
 from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
@@ -18,7 +18,7 @@ from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.folder import JobRequest
 from replayer.replay.pipeline import FoldPartitions, Pipeline, Router
 from replayer.replay.recorded_job import LaneMap, RecordedJob
-from replayer.replay.request import Shape
+from replayer.replay.request import ReplayRequest
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
 from tests.support.selections import selections_of
@@ -56,7 +56,9 @@ def recorded(*runs: Run, router: Router | None = None) -> RecordedJob:
     for run in runs:
         maps[run.lane].add(run)
     facts = TopicFacts("copy", 2, "id", None)
-    return RecordedJob(request, facts, Shape(), RecordFilter(), pipeline, feeding, positions, maps)
+    return RecordedJob(
+        request, facts, ReplayRequest(TopicPartitions("orders", None), "copy"), pipeline, feeding, positions, maps
+    )
 
 
 SIDE_BY_SIDE = (Run(0, 0, RECORDS, 0, 0, RECORDS), Run(1, 0, RECORDS, 1, 7, RECORDS))

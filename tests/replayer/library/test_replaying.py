@@ -10,7 +10,7 @@ from blockgz.archive.damage import Verdict
 from index_format.records import iter_records
 from replayer.kafka.reader import KafkaReader
 from replayer.library_replay import ReplayChoice, replay_request
-from replayer.replay.request import ReplayRequest, Shape
+from replayer.replay.request import ReplayRequest
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 
@@ -119,14 +119,16 @@ def test_arguments_that_cannot_be_used(choice: ReplayChoice, words: str) -> None
 def test_a_request_without_choices_is_that_of_the_command() -> None:
     request = replay_request("orders", "{topic}-copy", {})
     assert (request.topic, request.target) == (TopicPartitions("orders", None), "orders-copy")
-    assert (request.shape, request.job, request.resume) == (Shape(), None, False)
+    names = ("routing", "timestamps", "retention", "job", "resume")
+    plain = ReplayRequest(request.topic, "orders-copy")
+    assert [getattr(request, name) for name in names] == [getattr(plain, name) for name in names]
 
 
 def test_all_that_a_replay_can_be_asked_for_can_be_given() -> None:
     """The library has every option of the command, but those of its process."""
-    fields = {*ReplayRequest.__dataclass_fields__, *Shape.__dataclass_fields__}
+    fields = set(ReplayRequest.__dataclass_fields__)
     renamed = {"chain": "transforms", "pace": "rate"}
-    above = {"topic", "target", "selection", "shape", "undo_retention", "on_damage", "new_topic", "follows"}
+    above = {"topic", "target", "selection", "undo_retention", "on_damage", "new_topic", "follows"}
     assert {renamed.get(name, name) for name in fields - above} <= ReplayChoice.__annotations__.keys()
 
 

@@ -27,7 +27,15 @@ from replayer.replay.stages import (
     TransformStage,
 )
 from replayer.restore.document import parse_plan, plan_text, restore_name, topic_job
-from replayer.restore.folder import RestoreFolder
+from replayer.restore.folder import (
+    AclsDone,
+    GroupsDone,
+    RestoreFolder,
+    RestoreRecord,
+    StandbyReport,
+    SwitchOver,
+    TopicDone,
+)
 from replayer.transforms.chain import build_chain
 from replayer.transforms.settings import read_transforms
 from tests.support.mock_cluster import MockCluster
@@ -175,12 +183,12 @@ def test_a_plan_of_a_restore_stays() -> None:
 def test_a_folder_of_a_restore_is_read(jobs: Path) -> None:
     folder = RestoreFolder(open_store(str(jobs), None), "restored")
     found = {
-        "restore.json": folder.record(),
-        "topics/restored.orders-1.json": folder.topic("restored.orders-1"),
-        "groups.json": folder.groups(),
-        "acls.json": folder.acls(),
-        "standby.json": folder.reported(),
-        "switch-over.json": folder.switched_over(),
+        "restore.json": folder.get(RestoreRecord),
+        "topics/restored.orders-1.json": folder.get(TopicDone, "restored.orders-1"),
+        "groups.json": folder.get(GroupsDone),
+        "acls.json": folder.get(AclsDone),
+        "standby.json": folder.get(StandbyReport),
+        "switch-over.json": folder.get(SwitchOver),
     }
     for name, record in found.items():
         assert record is not None

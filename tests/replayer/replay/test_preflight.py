@@ -10,13 +10,9 @@ from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks, parse_config
 from replayer.replay.pipeline import FoldPartitions, KeepPartitions, Router, SpreadByKey
 from replayer.replay.plan import (
-    Findings,
-    LargeRecord,
-    Preflight,
     RecordPlace,
     ReplayPlan,
     SourcePartition,
-    TargetRequest,
     TimeBounds,
     make_plan,
 )
@@ -47,23 +43,23 @@ def facts(partitions: int = 4, **config: str) -> TopicFacts:
 def plan(
     target: TopicFacts | None,
     *sources: SourcePartition,
-    request: TargetRequest | None = None,
-    findings: Findings | None = None,
     watermarks: dict[int, Watermarks] | None = None,
     router: Router | None = None,
-    creates: bool = False,
+    topic: str = "orders",
+    **more: Any,
 ) -> ReplayPlan:
-    preflight = Preflight(
-        request or TargetRequest("orders", "copy"),
-        sources or (source(),),
-        target,
-        watermarks or {},
-        findings or Findings(),
-        NOW,
-        router or KeepPartitions(),
-        creates=creates,
+    return make_plan(
+        ReplayPlan(
+            topic,
+            "copy",
+            sources or (source(),),
+            target,
+            NOW,
+            router or KeepPartitions(),
+            watermarks=watermarks or {},
+            **more,
+        )
     )
-    return make_plan(preflight)
 
 
 def refused(error: type[BlockgzError], expected: str, **arguments: Any) -> None:
@@ -98,8 +94,8 @@ def test_a_target_with_as_many_partitions_as_are_used_is_enough() -> None:
 
 
 def test_the_source_topic_is_refused_unless_it_is_meant() -> None:
-    refused(ReplayRefused, "that was archived.*--into-source", target=facts(), request=TargetRequest("copy", "copy"))
-    assert plan(facts(), request=TargetRequest("copy", "copy", into_source=True)).records == 100
+    refused(ReplayRefused, "that was archived.*--into-source", target=facts(), topic="copy")
+    assert plan(facts(), topic="copy", into_source=True).records == 100
 
 
 def test_retention_that_would_eat_the_records_is_refused() -> None:
@@ -138,16 +134,15 @@ def test_bounds_on_timestamps_are_refused(name: str, times: TimeBounds, expected
 
 def test_a_compacted_target_refuses_records_without_a_key() -> None:
     compacted = facts(cleanup_policy="compact,delete")
-    found = Findings(without_key=RecordPlace(2, 17))
-    refused(ReplayRefused, "without a key.*partition 2, offset 17", target=compacted, findings=found)
+    refused(ReplayRefused, "without a key.*partition 2, offset 17", target=compacted, without_key=RecordPlace(2, 17))
     assert "copy is compacted" in plan(compacted).warnings[0]
 
 
 def test_a_record_that_is_too_large_even_compressed_is_refused() -> None:
-    found = Findings(too_large=LargeRecord(RecordPlace(0, 5), 2_000_000))
+    found = (RecordPlace(0, 5), 2_000_000)
     small = facts(max_message_bytes="1048588")
-    refused(ReplayRefused, "as large.*1048588.*2000000 bytes.*max.message.bytes=4000000", target=small, findings=found)
-    assert plan(facts(max_message_bytes="2000000"), findings=found)
+    refused(ReplayRefused, "as large.*1048588.*2000000 bytes.*max.message.bytes=4000000", target=small, too_large=found)
+    assert plan(facts(max_message_bytes="2000000"), too_large=found)
 
 
 def test_what_the_broker_does_not_report_is_a_warning() -> None:
@@ -157,8 +152,7 @@ def test_what_the_broker_does_not_report_is_a_warning() -> None:
 
 def test_warnings_name_what_the_copy_will_not_have() -> None:
     odd = source(1, gaps=(Gap(3, 9, "retention"),), timestamps=TimeBounds(0, 5), record_formats=frozenset({"text"}))
-    request = TargetRequest("orders", "copy", append=True)
-    warnings = plan(TopicFacts("copy", 4, None, None), odd, request=request, watermarks={1: Watermarks(5, 7)}).warnings
+    warnings = plan(TopicFacts("copy", 4, None, None), odd, append=True, watermarks={1: Watermarks(5, 7)}).warnings
     told = "\n".join(warnings)
     assert "copy:1 is not empty, it holds [5..7)" in told
     assert "recorded gap [3..9) (retention)" in told
@@ -175,7 +169,7 @@ def test_records_of_others_in_the_target_are_refused() -> None:
         watermarks=held,
     )
     assert plan(facts(), watermarks={0: Watermarks(7, 7), 3: Watermarks(0, 9)}), "partition 3 gets nothing"
-    assert plan(facts(), watermarks=held, request=TargetRequest("orders", "copy", append=True))
+    assert plan(facts(), watermarks=held, append=True)
 
 
 def test_records_without_keys_are_not_spread_by_key() -> None:

@@ -190,17 +190,17 @@ def test_records_that_a_target_would_refuse_are_found(tmp_path: Path) -> None:
     index = writer.commit(keyed, block_bytes=400)
     config = parse_config({"cleanup.policy": "compact", "max.message.bytes": "1000"})
     selections = selections_of(tmp_path, "refusable")
-    found = asyncio.run(find_refusable(selections, config))
-    assert found.without_key == RecordPlace(3, 30)
-    assert found.too_large is None, "compressed it is smaller"
-    found = asyncio.run(find_refusable(selections, config, codec="none"))
-    assert found.too_large is not None
-    assert (found.too_large.place, found.too_large.bytes > 1000) == (RecordPlace(3, 20), True)
+    without_key, too_large = asyncio.run(find_refusable(selections, config))
+    assert without_key == RecordPlace(3, 30)
+    assert too_large is None, "compressed it is smaller"
+    too_large = asyncio.run(find_refusable(selections, config, codec="none"))[1]
+    assert too_large is not None
+    assert (too_large[0], too_large[1] > 1000) == (RecordPlace(3, 20), True)
     larger = replace(config, max_message_bytes=1100)
-    assert asyncio.run(find_refusable(selections, larger, codec="none")).too_large is None
+    assert asyncio.run(find_refusable(selections, larger, codec="none"))[1] is None
     others = Reading(RecordFilter(until=records([20])[0].timestamp))
-    assert asyncio.run(find_refusable(selections, config, others, "none")).too_large is None
-    assert asyncio.run(find_refusable(selections, None)).without_key is None
+    assert asyncio.run(find_refusable(selections, config, others, "none"))[1] is None
+    assert asyncio.run(find_refusable(selections, None)) == (None, None)
     largest = max(block.byte_length_uncompressed for block in index.blocks)
     assert asyncio.run(largest_block(selections, 100)) == largest > 1000
     assert asyncio.run(largest_block(selections, 10_000)) == 10_000
@@ -245,7 +245,7 @@ def test_only_blocks_above_the_limit_are_read_for_sizes(tmp_path: Path) -> None:
     selections = [Selection(partition, OffsetRange(0, 80))]
     before = reader.data_bytes_fetched
     config = parse_config({"max.message.bytes": "1000"})
-    found = asyncio.run(find_refusable(selections, config, codec="none")).too_large
-    assert found is not None and found.place == RecordPlace(0, 60)
+    found = asyncio.run(find_refusable(selections, config, codec="none"))[1]
+    assert found is not None and found[0] == RecordPlace(0, 60)
     (solo,) = (block for block in index.blocks if block.byte_length_uncompressed > 1000)
     assert reader.data_bytes_fetched - before == solo.byte_length

@@ -7,9 +7,9 @@ import pytest
 from blockgz.errors import UsageError
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import ConfigChange, TopicFacts, parse_config
+from replayer.replay.request import parse_topic_config
 from replayer.replay.target_topic import (
     RetentionFile,
-    parse_topic_config,
     plan_hold,
     plan_undo,
     raised_limit,

@@ -42,12 +42,12 @@ def test_what_was_agreed_to_is_written_once(folder: RestoreFolder) -> None:
 def test_what_is_done(folder: RestoreFolder) -> None:
     done = TopicDone(source="a~1", target="a", records=3, verdict="OK", at=5)
     groups, acls = GroupsDone(groups={"billing": 2}, at=6), AclsDone(acls={"a": 2}, at=7)
-    assert (folder.topic("night.a-1"), folder.groups(), folder.acls()) == (None, None, None)
+    assert (folder.get(TopicDone, "night.a-1"), folder.get(GroupsDone), folder.get(AclsDone)) == (None, None, None)
     for _ in range(2):
-        folder.add_topic("night.a-1", done)
-        folder.add_groups(groups)
-        folder.add_acls(acls)
-    assert (folder.topic("night.a-1"), folder.groups(), folder.acls()) == (done, groups, acls)
+        folder.put(done, "night.a-1")
+        folder.put(groups)
+        folder.put(acls)
+    assert (folder.get(TopicDone, "night.a-1"), folder.get(GroupsDone), folder.get(AclsDone)) == (done, groups, acls)
 
 
 def test_damage_is_refused(folder: RestoreFolder, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_damage_is_refused(folder: RestoreFolder, tmp_path: Path) -> None:
     path = tmp_path / "night" / "restore.json"
     path.write_bytes(path.read_bytes().replace(b"archive-1", b"archive-2"))
     with pytest.raises(ReplayRefused, match="the folder of restore night cannot be read"):
-        folder.record()
+        folder.get(RestoreRecord)
 
 
 def test_names(tmp_path: Path) -> None:
@@ -65,16 +65,16 @@ def test_names(tmp_path: Path) -> None:
 
 def test_what_a_standby_follows_and_found(folder: RestoreFolder) -> None:
     later, first = (TopicFollowed(topic=replace(PLAN.topics[each], refused=None), at=5 - each) for each in (0, 1))
-    assert (folder.followed(), folder.reported(), folder.switched_over()) == ({}, None, None)
+    assert (folder.followed(), folder.get(StandbyReport), folder.get(SwitchOver)) == ({}, None, None)
     for topic in (later, first, later):
-        folder.add_followed(f"night.{topic.topic.target}-1", topic)
+        folder.put(topic, f"night.{topic.topic.target}-1")
     assert list(folder.followed().items()) == [("big~2", first.topic), ("small~1", later.topic)]
     stand = TopicStand("small~1", "small", "stopped", "created again", "delete it", ("0 [1..2)",))
     report = StandbyReport(state="following", host="h:1", slot_at=7, every=60.0, topics=(stand,), group_notes=("n",))
     for each in (report, replace(report, state="ended")):
         folder.report(each)
-        assert folder.reported() == each
+        assert folder.get(StandbyReport) == each
     told = SwitchOver(host="h:2", at=9)
     for other in (told, SwitchOver(host="h:3", at=10)):
-        folder.switch_over(other)
-    assert folder.switched_over() == told
+        folder.put(other)
+    assert folder.get(SwitchOver) == told

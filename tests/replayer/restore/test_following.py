@@ -166,7 +166,7 @@ def test_what_was_skipped_is_not_forgotten(standby: Standby) -> None:
     standby.copies.skipped = []
     standby.run = standby.resumed()
     standby.slot()
-    last = standby.folder.reported()
+    last = standby.folder.get(StandbyReport)
     assert last is not None
     assert {each.skipped for each in last.topics} == {("0 [1..2): it is damaged",)}
 
@@ -185,7 +185,7 @@ def test_an_error_of_everything_is_reported(standby: Standby, monkeypatch: pytes
 
 def followed(standby: Standby) -> StandbyReport:
     asyncio.run(standby.run.follow())
-    last = standby.folder.reported()
+    last = standby.folder.get(StandbyReport)
     assert last is not None
     return last
 
@@ -209,7 +209,7 @@ def test_it_ends_after_a_commit(standby: Standby) -> None:
 
 
 def test_a_switch_over_ends_it(standby: Standby) -> None:
-    standby.folder.switch_over(SwitchOver(host="there:1", at=5))
+    standby.folder.put(SwitchOver(host="there:1", at=5))
     assert followed(standby).state == "ended"
 
 
@@ -221,7 +221,7 @@ def test_another_follower_ends_it(standby: Standby) -> None:
 
 def test_who_switches_over_takes_the_jobs(standby: Standby) -> None:
     standby.copies.answers["bills~1"] = JobTakenOver("another run of the same job has started")
-    standby.folder.switch_over(SwitchOver(host="there:1", at=5))
+    standby.folder.put(SwitchOver(host="there:1", at=5))
     assert followed(standby).state == "ended"
 
 

@@ -49,7 +49,7 @@ def resumed(path: Path, topic_id: str | None) -> TopicOutcome:
     kept |= {"job": job, "selection": "s", "archive_id": "a", "folder": "orders~1", "ranges": {}, "asked": {}}
     JobFolder(jobs, job).create(JobRequest(target="orders", target_topic_id="first", **kept))
     folder = RestoreFolder(jobs, "night")
-    folder.add_topic(job, TopicDone(source=restored.source, target="orders", records=3, verdict="OK", at=1))
+    folder.put(TopicDone(source=restored.source, target="orders", records=3, verdict="OK", at=1), job)
     around = Surroundings(Archive(LocalReader(LocalAddress(str(path / "archive")))), {}, jobs)
     vars(around).update(admin=Cluster(topic_id), changes=Cluster(topic_id))
     plan = RestorePlan(archive_id="a", at=1, topics=(restored,))

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from blockgz.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.replay.job import LanePosition, SourceProgress
-from replayer.replay.jobs.folder import FolderLog, JobFolder, JobRequest, runs_in
+from replayer.replay.jobs.folder import FolderLog, JobFolder, JobRequest, refuse_other_folder, runs_in
 from replayer.replay.jobs.state import held, shared
-from replayer.replay.replaying import refuse_other_folder
 from replayer.replay.run_map import Run
 from replayer.replay.sinks.idempotent import KafkaSink
 

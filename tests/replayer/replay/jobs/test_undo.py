@@ -20,7 +20,6 @@ from replayer.replay.jobs.undo import (
     refuse_running,
     undo_document,
 )
-from replayer.replay.replaying import refuse_undone
 from tests.replayer.replay.jobs.test_control import progress
 from tests.replayer.replay.jobs.test_log import request
 
@@ -103,10 +102,10 @@ def test_what_is_not_the_jobs_own(
 
 
 def test_a_job_that_was_taken_back_is_undone_for_ever(folder: JobFolder, tmp_path: Path) -> None:
-    refuse_undone(folder)
-    folder.add_undone(UNDONE)
-    folder.add_undone(msgspec.structs.replace(UNDONE, records=1))
-    assert folder.undone() == UNDONE
+    folder.refuse_undone()
+    folder.put(UNDONE)
+    folder.put(msgspec.structs.replace(UNDONE, records=1))
+    assert folder.get(JobUndone) == UNDONE
     signs = job_signs(LocalStore(tmp_path / "jobs"), "j", tmp_path / "locks")
     assert job_state(signs, "here:1", 10) == "undone"
     kept = folder.request()
@@ -114,7 +113,7 @@ def test_a_job_that_was_taken_back_is_undone_for_ever(folder: JobFolder, tmp_pat
     with pytest.raises(ReplayRefused, match="job j was undone"):
         plan_undo(folder, kept, {})
     folder.remove()
-    assert folder.undone() is None
+    assert folder.get(JobUndone) is None
 
 
 def test_the_plan_in_json() -> None:

@@ -12,7 +12,7 @@ from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.groups import GroupsInTopic, KafkaGroups
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.replay.jobs.folder import JobFolder, LaneBegin, Segment
+from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneBegin, Segment
 from replayer.replay.jobs.undo import UndoPlan, carry_out, plan_undo
 from tests.replayer.replay.jobs.test_log import position, request
 from tests.support.archives import records
@@ -74,7 +74,7 @@ def test_a_topic_with_nothing_but_the_jobs_records_is_deleted(world: World) -> N
     assert world.deleted == [], "a plan changes nothing"
     carry_out(plan, world.folder, world.properties, 5)
     assert world.deleted == [f"{world.topic} id"]
-    undone = world.folder.undone()
+    undone = world.folder.get(JobUndone)
     assert undone is not None
     assert (undone.target, undone.target_topic_id, undone.records, undone.undone_at) == (world.topic, "id", 10, 5)
 
@@ -102,7 +102,7 @@ def test_what_happens_between_plan_and_deletion_refuses(world: World) -> None:
         world.ids = {world.topic: other} if other else {}
         with pytest.raises(TargetChanged, match=error):
             carry_out(plan, world.folder, world.properties, 5)
-    assert (world.deleted, world.folder.undone()) == ([], None)
+    assert (world.deleted, world.folder.get(JobUndone)) == ([], None)
 
 
 def test_groups_with_offsets_in_the_topic_are_named(world: World) -> None:
