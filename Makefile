@@ -45,7 +45,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
 
-test: check units system
+# Linters use one processor at a time: unit tests run beside them.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j 2 check units
+	@$(MAKE) --no-print-directory system
 
 # Without the tests that are marked slow: what is worth running at every save.
 unit: $(VENV)/.dev
