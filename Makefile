@@ -52,7 +52,7 @@ test: $(VENV)/.dev
 
 # Without the tests that are marked slow: what is worth running at every save.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -m "not slow" $(SIDE_BY_SIDE) --durations=5
+	$(BIN)/python -m pytest tests -m "not slow" -n 3 --dist loadfile --durations=5
 
 units: $(VENV)/.dev
 	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=10

@@ -138,4 +138,5 @@ def test_a_question_that_nobody_waits_for_ends(
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
             until(lambda: events == ["asked"])
         until(lambda: events == ["asked", "ended"])
-    assert capfd.readouterr().err == ""
+    # A Kafka client that an earlier test left to its threads may complain here.
+    assert [line for line in capfd.readouterr().err.splitlines() if "rdkafka#" not in line] == []
