@@ -75,6 +75,7 @@ docs: $(VENV)/.dev
 
 house: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.house --base "$(BASE)"
+	@$(BIN)/python -m benchmarks.house --running
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks --mb $(BENCH_MB) $(BENCH_OPTIONS)

@@ -17,8 +17,10 @@ PROFILED = """
 import atexit, json, os, runpy, sys, threading
 codes = set()
 def note(frame, event, _):
-    if event == "call" and frame.f_code.co_name != "<module>":
-        codes.add(frame.f_code.co_filename)
+    code = frame.f_code
+    # Bodies of classes and modules run without CO_OPTIMIZED; comprehensions run while a module is imported.
+    if event == "call" and code.co_flags & 1 and (code.co_name[0] != "<" or code.co_name == "<lambda>"):
+        codes.add(code.co_filename)
 atexit.register(lambda: json.dump(sorted(codes), open(os.environ["CALLED"], "w")))
 threading.setprofile(note)
 sys.setprofile(note)
