@@ -44,21 +44,21 @@ from index_format.records import Record, record_at
 
 @dataclass(frozen=True)
 class OldReader:
-    """How an old archive is read: where it is, and what its operator knows of it."""
+    """An old archive, and what its operator knows of its format."""
 
     store: ToolStore
     old_format: OldFormat
     max_block_bytes: int
 
     def run(self, fetching: Fetching[R]) -> R:
-        """What it returns, once all is fetched that it asks for."""
+        """Run a generator of fetches on the store, and return its result."""
         step = advance(fetching, None)
         while isinstance(step, Fetch):
             step = advance(fetching, self._fetched(step))
         return step.result
 
     def records(self, partition: OldPartition, position: int) -> Iterator[pa.RecordBatch | Unsure]:
-        """The records at or above `position`, in offset order, with what cannot be told in its place."""
+        """Yield the records at or above `position` in offset order, with uncertain offsets in their places."""
         for piece in partition.choice.pieces:
             if position >= piece.end:
                 continue
@@ -76,7 +76,7 @@ class OldReader:
 
 
 def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
-    """The partitions of an old archive, or of the topics selected; data is read only where no index can be used.
+    """Return the partitions of an old archive, or of the selected topics; data is read only if no index can be used.
 
     Raises NoArchiveThere, NotInArchive, UsageError for a current archive, TooLarge, and the store's errors.
     """
@@ -118,7 +118,7 @@ IMPORT_GROUP = "blockgz-import"
 
 @dataclass(frozen=True)
 class ImportSettings:
-    """What the archive that is written looks like."""
+    """The form of the archive that is written."""
 
     archive_id: str
     layout: str
@@ -127,21 +127,21 @@ class ImportSettings:
     block_bytes: int
     chunk_bytes: int
     encrypt: str | None = None
-    """Where the keys are to encrypt chunks with."""
+    """The setting that says where the keys to encrypt chunks are."""
 
 
 @dataclass
 class ImportReport:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition: OldPartition
     records: int = 0
     chunks: int = 0
     position: int = 0
-    """Where this run began: at the end of what an earlier one imported."""
+    """The offset if this run began: the end of what an earlier run imported."""
     next_offset: int | None = None
     unsure: list[Unsure] = field(default_factory=list)
-    """Offsets whose records were not imported; each lies in a recorded gap."""
+    """Offsets whose records were not imported; each is in a recorded gap."""
     failure: BlockgzError | None = None
     lines: int = 0
     delimited: int = 0
@@ -166,7 +166,7 @@ class OldLog:
         return record if record.offset == offset else None
 
     def first_record(self, offset: int) -> int | None:  # noqa: ARG002
-        """Not asked: an old archive is never written again."""
+        """Return None: an old archive never gets new records."""
         return None
 
     def confirm(self, topic_id: str) -> None:
@@ -174,7 +174,7 @@ class OldLog:
 
 
 def check_target(reader: OldReader, target: ToolStore, *, single_writer: bool) -> None:
-    """Raises UsageError for the source itself, StoreUnfit for a store that does not keep two writers apart."""
+    """Raise UsageError for the source itself, StoreUnfit for a store that does not keep two writers apart."""
     if target.url == reader.store.url:
         raise UsageError(
             "SOURCE and --archive are the same",
@@ -309,7 +309,7 @@ class _Importer:
             self._commit_chunk()
 
     def end(self) -> None:
-        """Commit whatever is open."""
+        """Commit the open chunk and gap."""
         if self._chunk is not None:
             self._commit_chunk()
         self._record_gap()

@@ -25,7 +25,7 @@ GZIP_WINDOW = 31
 MERGED_BYTES = 64 * 1024
 """Pieces of an open block are merged up to this size: larger ones are worth their footprint, and not copied again."""
 RECORD_FOOTPRINT = 32
-"""Bytes that a decoded record takes beside its content, at the least: a block's records are bounded by it too."""
+"""Bytes that a decoded record takes in addition to its content, at least: this too bounds a block's records."""
 
 LARGE_BLOCK_BYTES = 4 * 1024 * 1024
 """A larger block is inflated step by step, and decoded part by part."""
@@ -41,7 +41,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class BlockSummary(NamedTuple):
-    """What the chunk index says of a block's records; timestamps in ms, both bounds inclusive."""
+    """The chunk index's facts about a block's records; timestamps in ms, both bounds inclusive."""
 
     num_records: int
     first_offset: int
@@ -58,7 +58,7 @@ class RawBlock(NamedTuple):
     key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
 
     def entry(self, byte_offset: int, byte_length: int, crc32: int | None = None) -> BlockEntry:
-        """What the chunk index says of the block where these bytes of the data hold it.
+        """Return the block's entry in the chunk index, if these bytes of the data hold it.
 
         `crc32` spares its calculation.
         """
@@ -80,7 +80,7 @@ class Compressor(Protocol):
     """Makes one gzip member or zstd frame of a block; releases the GIL, so it may run in threads."""
 
     def compress(self, raw: bytes) -> bytes:
-        """One complete member, with MTIME 0, or frame."""
+        """Return one complete member, with MTIME 0, or frame."""
 
 
 class IsalCompressor:
@@ -117,20 +117,20 @@ COMPRESSORS: dict[str, type[IsalCompressor] | type[ZlibCompressor] | type[ZstdCo
 
 
 def block_crc32(raw: Stored) -> int:
-    """The CRC-32 that an index entry gives of a block's uncompressed bytes, or of an encrypted block as stored."""
+    """Return the CRC-32 in an index entry: of a block's uncompressed bytes, or of an encrypted block as stored."""
     return int(isal_zlib.crc32(raw))
 
 
 def member_crc32(member: Stored) -> int:
-    """The CRC-32 of the uncompressed bytes, from the trailer of a complete gzip member."""
+    """Return the CRC-32 of the uncompressed bytes, from the trailer of a complete gzip member."""
     return int.from_bytes(member[-GZIP_TRAILER_BYTES:-4], "little")
 
 
 def inflate(member: Stored, expected_bytes: int, max_bytes: int) -> bytes:
-    """The uncompressed bytes of exactly one gzip member, never more than `max_bytes` of them.
+    """Return the uncompressed bytes of exactly one gzip member, never more than `max_bytes` of them.
 
-    Raises TooLarge before anything is allocated where `expected_bytes` exceeds `max_bytes`, CorruptBlock where the
-    member is cut short, followed by other bytes, fails its checksum or is not `expected_bytes` long.
+    Raises TooLarge before anything is allocated if `expected_bytes` exceeds `max_bytes`, CorruptBlock if the member is
+    cut short, followed by other bytes, fails its checksum or is not `expected_bytes` long.
     """
     _refuse_larger(expected_bytes, max_bytes)
     inflater = isal_zlib.decompressobj(GZIP_WINDOW)
@@ -150,8 +150,8 @@ def inflate(member: Stored, expected_bytes: int, max_bytes: int) -> bytes:
 class BlockBuilder:
     """Cuts a stream of batches into blocks of at most `block_bytes` encoded bytes; a record is never split.
 
-    A record larger than that gets a block of its own. Where the record format asks for it, a block ends at a hole.
-    Blocks get a filter of `key_filter_bits` for each key, if any are asked for.
+    A larger record gets a block of its own. If the record format needs it, a block ends at a hole. Blocks get a filter
+    of `key_filter_bits` for each key, if any are given.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class BlockBuilder:
         """Encoded bytes waiting in the open block."""
 
     def add(self, batch: pa.RecordBatch) -> Iterator[RawBlock]:
-        """The blocks that end within this batch; iterate to the end before the next call."""
+        """Yield the blocks that end within this batch; iterate to the end before the next call."""
         if batch.num_rows == 0:
             return
         encoded = self._format.encode(batch, self._timestamp_type)
@@ -200,13 +200,12 @@ class BlockBuilder:
         return self._end_block() if self._summary else None
 
     def _ends_of_runs(self, offsets: Int64Array) -> Iterator[int]:
-        """The rows before which a block must end, the last being the end of the batch."""
+        """Yield the rows before which a block must end, the last being the end of the batch."""
         if self._format.needs_contiguous_blocks:
             yield from (int(hole) + 1 for hole in np.flatnonzero(np.diff(offsets) != 1))
         yield len(offsets)
 
     def _hold(self, piece: Piece, num_bytes: int) -> None:
-        """Small pieces are merged with their like: a batch of one record takes thousands of bytes beside it."""
         self.open_bytes += num_bytes
         kept = len(self._pieces)
         while kept and self._sizes[kept - 1] <= 2 * num_bytes and self._sizes[kept - 1] + num_bytes <= MERGED_BYTES:
@@ -231,7 +230,7 @@ def summary_of(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
 
 
 def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
-    """One summary over consecutive runs of records."""
+    """Return one summary over consecutive runs of records."""
     return BlockSummary(
         first.num_records + second.num_records,
         first.first_offset,
@@ -255,9 +254,9 @@ class Encoding(Protocol):
 
 
 def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> pa.RecordBatch:
-    """The records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
+    """Return the records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
 
-    One that is encrypted is opened first: see `encryption.opened_block`. Raises TooLarge, CorruptBlock or
+    An encrypted block is opened first: see `encryption.opened_block`. Raises TooLarge, CorruptBlock or
     UnsupportedVersion; KeyMissing for a block that was not opened.
     """
     parts = decode_parts(member, entry, index, max_bytes)
@@ -265,9 +264,9 @@ def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
 
 
 def decode_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> list[pa.RecordBatch]:
-    """The same, a large block as several batches, each small or of one record, in order.
+    """Yield the records of one stored block as batches in order, each small or of one record.
 
-    Takes little more memory than the block has uncompressed bytes, beside what is stored. Raises as `decode_block`.
+    Takes little more memory than the uncompressed block and what is stored. Raises as `decode_block`.
     """
     if entry.byte_length_uncompressed > LARGE_BLOCK_BYTES:
         return list(_large_parts(member, entry, index, max_bytes))
@@ -275,7 +274,6 @@ def decode_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
 
 
 def _large_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Its records, which are right only once the last of them came: checksum and count are compared then."""
     encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
     found, last = 0, entry.first_record_offset - 1
     for raw in encoding.parts(_inflated_steps(member, entry, index, max_bytes)):
@@ -298,7 +296,7 @@ def _large_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
 def decode_block_near(
     member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int, offsets: Sequence[int]
 ) -> pa.RecordBatch:
-    """Of those the ones at some offsets between the block's first and last, or the nearest below and above each.
+    """Return the records at some offsets between the block's first and last, or the nearest below and above each.
 
     Others may be among them. Raises as `decode_block` does; the number of records is not checked.
     """
@@ -314,7 +312,6 @@ def decode_block_near(
 
 
 def _near(parts: Iterable[pa.RecordBatch], offsets: Sequence[int]) -> pa.RecordBatch:
-    """The records at these offsets, or the nearest below and above each, of parts as they go by."""
     kept: list[pa.RecordBatch] = []
     newest: pa.RecordBatch | None = None
     reached = -1
@@ -359,7 +356,7 @@ def _opened(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) 
 
 
 def _how_encoded(entry: BlockEntry, index: Encoding, max_bytes: int) -> tuple[RecordFormat, int]:
-    """The record format and the timestamp type's number."""
+    """Return the record format and the timestamp type's number."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
             f"a block claims to hold {entry.num_records} records",
@@ -389,12 +386,11 @@ def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
 
 
 def inflate_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> bytes:
-    """The uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
+    """Return the uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
     return _codec(member, entry, index, max_bytes).whole(member, entry)
 
 
 def _inflated_steps(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> Iterator[bytes]:
-    """The same in pieces of a bounded size; the checks are complete once the last one came."""
     found = crc32 = 0
     for piece in _codec(member, entry, index, max_bytes).steps(member, entry):
         found += len(piece)
@@ -408,7 +404,7 @@ def _inflated_steps(member: Stored, entry: BlockEntry, index: Encoding, max_byte
 
 
 def count_records(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> int:
-    """How many records a stored block holds, without decoding them; raises as `decode_block` does."""
+    """Return the number of records in a stored block, without decoding them; raises as `decode_block` does."""
     encoding = record_format(index.record_format)
     if entry.byte_length_uncompressed <= LARGE_BLOCK_BYTES:
         return encoding.count(inflate_block(member, entry, index, max_bytes))

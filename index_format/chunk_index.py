@@ -16,11 +16,11 @@ UNVERIFIED = "unverified"
 """The reason of a gap in which there may have been records or not (FORMAT.md)."""
 
 MAX_KEY_FILTER_BITS = 32
-"""Of a key filter, bits for each key, and bits to look at for one key."""
+"""The most bits that a key filter has for each key, and the most bits to look at for one key."""
 
 
 AUTHENTICATED = -1
-"""Stands for the CRC-32 in the entry of a block that was decrypted, which proved its bytes; no index holds it."""
+"""Takes the place of the CRC-32 in the entry of a decrypted block, whose bytes are proved; no index holds it."""
 
 EMPTY = "empty"
 """The reason of a gap in which the log held nothing to archive: holes, which no chunk's entry spans."""
@@ -61,7 +61,7 @@ class Erased(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"})
 
 
 def check_gaps(gaps: Sequence[Gap], end: int | None) -> None:
-    """Raises ValueError unless the gaps stand in order, apart from each other, and below `end`."""
+    """Raise ValueError unless the gaps are in order, apart from each other, and below `end`."""
     if any(before.end > after.start for before, after in pairwise(gaps)):
         raise ValueError("the gaps are not in order")
     if gaps and (end is None or gaps[-1].end > end):
@@ -81,7 +81,7 @@ class BlockEntry(msgspec.Struct, frozen=True):
     max_timestamp: Timestamp
     crc32: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
     key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
-    """Which keys the block may hold; without it, any."""
+    """A filter of the keys in the block; any key without it."""
 
     def __post_init__(self) -> None:
         if self.key_filter is not msgspec.UNSET:
@@ -107,10 +107,10 @@ class WrappedKey(msgspec.Struct, frozen=True):
     """A key as it is stored: encrypted with another one, which is not in the archive."""
 
     id: Name
-    """Of that other key."""
+    """The id of that other key."""
     wrapped: bytes
     session: bytes | msgspec.UnsetType = msgspec.UNSET
-    """Where a key service has the key of that id: what it gives back for this wraps `wrapped`."""
+    """The key service's form of the key that wraps `wrapped`, if a key service has the key of that id."""
 
 
 class Encryption(msgspec.Struct, frozen=True):
@@ -160,7 +160,7 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
     gaps: tuple[Gap, ...] = ()
     """The gaps recorded since the chunk before: right before this chunk, or inside it."""
     erased: tuple[Erased, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What was erased inside this chunk, in order; left out where nothing was."""
+    """The ranges erased inside this chunk, in order; omitted if nothing was erased."""
     encryption: Encryption | msgspec.UnsetType = msgspec.UNSET
     """Left out where the chunk is not encrypted."""
     blocks: Annotated[tuple[BlockEntry, ...], msgspec.Meta(min_length=1)]
@@ -201,6 +201,6 @@ ANCESTOR_FIELDS = ("byte_length_uncompressed", "num_records", "byte_length", "by
 
 
 def ancestor_index(blocks: Sequence[BlockEntry]) -> bytes:
-    """The `.index.json` of profile `seed`: only `chunks` with the ancestor's five fields, compact, in its order."""
+    """Return the `.index.json` of layout `seed`: only `chunks` with the ancestor's five fields, in its order."""
     chunks = [{field: getattr(block, field) for field in ANCESTOR_FIELDS} for block in blocks]
     return msgspec.json.encode({"chunks": chunks})

@@ -17,17 +17,17 @@ CIPHER = "AES-256-GCM"
 KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
-"""What a stored block has more than its member or frame."""
+"""Bytes that a stored block has more than its member or frame."""
 ID_DIGITS = 16
 
 
 def key_id(secret: bytes) -> str:
-    """What may be shown of a key: the beginning of its SHA-256."""
+    """Return the id of a key, which may be shown: the beginning of its SHA-256."""
     return hashlib.sha256(secret).hexdigest()[:ID_DIGITS]
 
 
 def parse_key(text: str) -> bytes:
-    """A key that is written in base64; raises ValueError unless it has 32 bytes."""
+    """Return a key that is written in base64; raises ValueError unless it has 32 bytes."""
     secret = base64.b64decode(text, validate=True)
     if len(secret) != KEY_BYTES:
         raise ValueError(f"it has {len(secret)} bytes, not {KEY_BYTES}")
@@ -55,13 +55,16 @@ class BlockCipher:
         )
 
     def sealed(self, number: int, member: bytes | memoryview) -> bytes:
-        """A member or frame as it is stored; never two different ones under one number."""
+        """Return a member or frame as it is stored; never give two different ones one number."""
         return self._cipher.encrypt(
             number.to_bytes(NONCE_BYTES, "big"), member, associated_data(self._bound_to, number)
         )
 
     def opened(self, number: int, stored: bytes | memoryview) -> bytes:
-        """What `sealed` was given; raises CorruptBlock for all but what it gave, under that number of that chunk."""
+        """Return the member that `sealed` got.
+
+        Raises CorruptBlock for other bytes, or under another number or chunk.
+        """
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - as above
 
         nonce = number.to_bytes(NONCE_BYTES, "big")
@@ -75,7 +78,7 @@ class BlockCipher:
 
 
 def associated_data(bound_to: bytes, number: int) -> bytes:
-    """What is authenticated with a block beside its bytes."""
+    """Return the data that is authenticated together with a block's bytes."""
     return bound_to + struct.pack(">Q", number)
 
 
@@ -85,7 +88,7 @@ def _text(text: str) -> bytes:
 
 
 def check_stored(stored: bytes | memoryview, entry: BlockEntry) -> None:
-    """Raises CorruptBlock unless these are the bytes that the index of an encrypted chunk describes; takes no key."""
+    """Raise CorruptBlock unless these are the bytes that the index of an encrypted chunk describes; needs no key."""
     if len(stored) != entry.byte_length:
         raise _another_length()
     # Here, because commands that read no block import this module, too.
@@ -100,7 +103,7 @@ def _another_length() -> CorruptBlock:
 
 
 def opened_block(stored: bytes | memoryview, number: int, index: ChunkIndex, secret: bytes) -> tuple[bytes, BlockEntry]:
-    """The member or frame of an encrypted chunk's block, and its entry as `blocks.decode_block` takes both.
+    """Return the member or frame of an encrypted chunk's block, and its entry as `blocks.decode_block` takes both.
 
     Raises CorruptBlock, or UnsupportedVersion for another cipher.
     """
@@ -108,7 +111,7 @@ def opened_block(stored: bytes | memoryview, number: int, index: ChunkIndex, sec
 
 
 def cipher_of(index: ChunkIndex, secret: bytes) -> BlockCipher:
-    """What opens the blocks of an encrypted chunk; raises UnsupportedVersion for another cipher."""
+    """Return the cipher of an encrypted chunk; raises UnsupportedVersion for another cipher."""
     if not index.encryption or index.encryption.cipher != CIPHER:
         name = index.encryption.cipher if index.encryption else None
         raise UnsupportedVersion(f"cipher {name!r} is unknown", remedy="use a newer release of blockgz")
@@ -118,7 +121,7 @@ def cipher_of(index: ChunkIndex, secret: bytes) -> BlockCipher:
 def opened_with(
     cipher: BlockCipher, number: int, stored: bytes | memoryview, entry: BlockEntry
 ) -> tuple[bytes, BlockEntry]:
-    """The same where the chunk's cipher is at hand. Raises CorruptBlock."""
+    """Return a block's member or frame and its entry, opened with the chunk's cipher. Raises CorruptBlock."""
     try:
         member = cipher.opened(number, stored)
     except CorruptBlock:
@@ -130,14 +133,14 @@ def opened_with(
 
 
 def wrapped_key(secret: bytes, wrapping: bytes) -> bytes:
-    """A key encrypted with another one (RFC 3394)."""
+    """Return a key encrypted with another one (RFC 3394)."""
     from cryptography.hazmat.primitives.keywrap import aes_key_wrap  # noqa: PLC0415 - as above
 
     return aes_key_wrap(wrapping, secret)
 
 
 def unwrapped_key(wrapped: bytes, wrapping: bytes) -> bytes:
-    """The key again; raises ValueError where it was not wrapped with that one, or was changed."""
+    """Return the key of a wrapped one; raises ValueError if another key wrapped it, or it was changed."""
     from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap  # noqa: PLC0415 - as above
 
     try:

@@ -26,7 +26,7 @@ _SIGNED = re.compile(
 
 
 def masked_urls(text: str) -> str:
-    """The text with neither users and passwords nor signatures and tokens of the URLs in it."""
+    """Return the text without users, passwords, signatures and tokens of the URLs in it."""
     return _SIGNED.sub(rf"\1{MASK}", _USER.sub(f"{MASK}@", text))
 
 
@@ -42,7 +42,7 @@ class BlockgzError(Exception):
 
     @property
     def reason(self) -> str:
-        """What happened and why, in one line."""
+        """The event and its cause, in one line."""
         return f"{self.what}: {self.why}" if self.why else self.what
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ class CorruptBlock(FormatError):
 
 
 class KeyMissing(BlockgzError):
-    """A chunk is encrypted, and the key that would open it is not at hand: nothing is damaged."""
+    """A chunk is encrypted, and the key that would open it is missing: nothing is damaged."""
 
 
 class BadName(BlockgzError, ValueError):

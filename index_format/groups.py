@@ -14,11 +14,11 @@ from index_format.identity import PartitionNumber
 from index_format.objects import Name, Offset, Sealed, Timestamp
 
 MAX_METADATA_BYTES = 256
-"""Of UTF-8; longer metadata of an offset is stored as null."""
+"""The most bytes of UTF-8 that an offset's metadata may have; longer metadata is stored as null."""
 MAX_GROUP_ID_CHARACTERS = 32767
 
 GroupId = Annotated[str, msgspec.Meta(max_length=MAX_GROUP_ID_CHARACTERS)]
-"""As Kafka has it: it may be empty or hold control characters."""
+"""A group id as Kafka allows it: it may be empty or hold control characters."""
 
 
 class GroupPosition(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class GroupPosition(msgspec.Struct, frozen=True):
     partition: PartitionNumber
     offset: Offset
     metadata: str | None
-    """What the group committed with it; None where that is empty (the same to Kafka), no text, or too long to keep."""
+    """The group's metadata; None if that is empty (the same to Kafka), not text, or too long to keep."""
 
     def __post_init__(self) -> None:
         if self.metadata is not None and len(self.metadata.encode()) > MAX_METADATA_BYTES:
@@ -41,7 +41,7 @@ class Group(msgspec.Struct, frozen=True):
     asked_at: Timestamp
     """When the cluster answered, in ms."""
     positions: tuple[GroupPosition, ...]
-    """By partition, each once; at least one."""
+    """Positions by partition, each once; at least one."""
 
     def __post_init__(self) -> None:
         if not self.positions:
@@ -93,7 +93,7 @@ class ConsumerGroups(Sealed, frozen=True, kw_only=True):
     archive_id: Name
     topic: Name
     topic_id: str | None
-    """Null where the broker did not tell it."""
+    """Null if the broker did not tell it."""
     interval: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     """The grid of slots, in ms."""
     groups: tuple[Group, ...]
@@ -115,7 +115,7 @@ class ConsumerGroups(Sealed, frozen=True, kw_only=True):
 
     @property
     def has_groups(self) -> bool:
-        """Whether the table says which groups there were; otherwise it has the ends alone."""
+        """Return whether the table lists the groups; otherwise it has the ends alone."""
         return self.groups_asked is not False
 
     @property
@@ -126,17 +126,20 @@ class ConsumerGroups(Sealed, frozen=True, kw_only=True):
 
 
 def slot_of(at_ms: int, interval: int) -> int:
-    """The first point of the grid that is not before a time."""
+    """Return the first point of the grid that is not before a time."""
     return -(-at_ms // interval) * interval
 
 
 def encode(groups: ConsumerGroups) -> bytes:
-    """The table as stored; raises TooLarge for one that `decode` would refuse."""
+    """Return the table as stored; raises TooLarge for one that `decode` would refuse."""
     return ZlibCompressor(6).compress(objects.encode(groups))
 
 
 def decode(body: bytes, key: str, slot: int) -> ConsumerGroups:
-    """The table in `body`, stored under the name of that slot; `key` is what errors call it. Raises FormatError."""
+    """Return the table in `body`, stored under the name of that slot; `key` is what errors call it.
+
+    Raises FormatError.
+    """
     inflater = zlib.decompressobj(GZIP_WINDOW)
     try:
         plain = inflater.decompress(body, objects.MAX_OBJECT_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Who an archive and a topic folder belong to, and what the topic was like (FORMAT.md, "Objects")."""
+"""The objects that say who an archive and its topics are: identities, configurations with ACLs, and the inventory."""
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
@@ -32,7 +32,7 @@ class Acl(msgspec.Struct, frozen=True, order=True):
 
 
 class AclsOfTopics:
-    """The ACLs of a cluster, by what they name: each topic is looked up, whatever the number of ACLs."""
+    """The ACLs of a cluster, by what they name: a topic's are found without going through all."""
 
     def __init__(self, acls: Iterable[Acl]) -> None:
         self._by_name: dict[tuple[str, str], list[Acl]] = {}
@@ -40,7 +40,7 @@ class AclsOfTopics:
             self._by_name.setdefault((each.pattern, each.name), []).append(each)
 
     def concerning(self, topic: str) -> tuple[Acl, ...]:
-        """Those that name the topic, the beginning of its name, or all topics; in order, each once."""
+        """Return the ACLs that name the topic, the beginning of its name, or all topics; in order, each once."""
         return tuple(sorted({acl for name in _names(topic) for acl in self._by_name.get(name, ())}))
 
 
@@ -60,7 +60,7 @@ Fingerprint = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 @objects.stored
 class ArchiveInfo(Sealed, frozen=True, kw_only=True):
-    """`_archive.json`, write-once: one cluster an archive; null where the broker did not tell its id."""
+    """`_archive.json`, write-once: one cluster an archive; null if the broker did not tell its id."""
 
     format: str = "block-gzip-archive"
     version: int = objects.VERSION
@@ -70,19 +70,19 @@ class ArchiveInfo(Sealed, frozen=True, kw_only=True):
     group_id: Name | msgspec.UnsetType | None = msgspec.UNSET
     """The consumer group of its writers; archives of earlier writers do not name it."""
     inventory: bool | msgspec.UnsetType = msgspec.UNSET
-    """Whether there is an `_inventory.json`, whose absence is a loss; archives of earlier writers do not say so."""
+    """True if there is an `_inventory.json`, whose absence is a loss; archives of earlier writers do not say so."""
 
     customer_key: Fingerprint | msgspec.UnsetType = msgspec.UNSET
-    """Of the key that S3 encrypts all other objects with (SSE-C), in archives that have one."""
+    """The fingerprint of the key that S3 encrypts all other objects with (SSE-C), if there is one."""
 
     def group(self, chosen: str | None = None) -> str:
-        """The consumer group in force: the one that was chosen, or the archive's own."""
+        """Return the consumer group to use: the chosen one, or the archive's own."""
         return chosen or self.group_id or FORMER_GROUP
 
 
 @objects.stored
 class TopicInfo(Sealed, frozen=True, kw_only=True):
-    """`_topic.json`, write-once: which topic id lives in this folder; null where the broker did not tell it."""
+    """`_topic.json`, write-once: which topic id lives in this folder; null if the broker did not tell it."""
 
     format: str = "block-gzip-topic"
     version: int = objects.VERSION
@@ -93,7 +93,7 @@ class TopicInfo(Sealed, frozen=True, kw_only=True):
 
 @objects.stored
 class TopicConfig(Sealed, frozen=True, kw_only=True):
-    """`_topic_config.json`: the topic as last seen, to make it again; null where the broker did not tell.
+    """`_topic_config.json`: the topic as last seen, to make it again; null if the broker did not tell.
 
     `_configs/` has a copy of each version, dated.
     """
@@ -105,11 +105,11 @@ class TopicConfig(Sealed, frozen=True, kw_only=True):
     partitions: Count
     replication_factor: Count | None
     config: dict[str, str] | None
-    """What was set for the topic itself."""
+    """The settings of the topic itself."""
     defaults: dict[str, str] | None
-    """What is in effect beyond that: the cluster's and Kafka's own defaults."""
+    """The other settings in effect: the cluster's and Kafka's own defaults."""
     acls: tuple[Acl, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Those that concern the topic, in order; not there where the broker did not tell, and of earlier writers."""
+    """The ACLs on the topic, in order; unset if the broker did not report them, and by earlier writers."""
     seen_at: Timestamp | msgspec.UnsetType = msgspec.UNSET
     """When it was first seen like that, in ms; in the copies below `_configs/`."""
 
@@ -123,11 +123,11 @@ class Incarnation(msgspec.Struct, frozen=True, rename={"seen_from": "from", "see
     topic: Name
     incarnation: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
     topic_id: str | None
-    """Null where the broker did not tell it."""
+    """Null if the broker did not tell it."""
     seen_from: Timestamp
     """When a partition was first claimed, in ms."""
     seen_until: Timestamp | None
-    """When the cluster said that the topic is gone or has another id, in ms; null where it did not."""
+    """When the cluster said that the topic is gone or has another id, in ms; null if it did not."""
     partitions: tuple[PartitionNumber, ...]
 
     def __post_init__(self) -> None:
@@ -167,17 +167,17 @@ class Inventory(Sealed, frozen=True, kw_only=True):
             raise ValueError("the incarnations are not in order")
 
     def of(self, folder: TopicFolder) -> Incarnation | None:
-        """The incarnation in that folder; None where nothing of it was ever claimed."""
+        """Return the incarnation in that folder, or None if nothing of it was ever claimed."""
         return next((each for each in self.incarnations if each.folder == folder), None)
 
 
 def parse_inventory(body: bytes, key: str) -> Inventory:
-    """The inventory in `body`; `key` is what errors call it. Raises FormatError."""
+    """Return the inventory in `body`; `key` is what errors call it. Raises FormatError."""
     return objects.decode(body, Inventory, key)
 
 
 def united(inventory: Inventory, claims: Iterable[Incarnation]) -> Inventory:
-    """The inventory with what was claimed; equal to it where nothing is new."""
+    """Return the inventory with these claims; equal to it if nothing is new."""
     known = {each.folder: each for each in inventory.incarnations}
     for claim in claims:
         before = known.get(claim.folder)
@@ -186,9 +186,9 @@ def united(inventory: Inventory, claims: Iterable[Incarnation]) -> Inventory:
 
 
 def ended(inventory: Inventory, newest: TopicFolder, topic_id: str | None, at: int) -> Inventory:
-    """The inventory after the cluster said at that time, in ms, that a topic is gone, or has another id: `topic_id`.
+    """Return the inventory after the cluster reported, at a time in ms, that a topic is deleted or has another id.
 
-    Ends the incarnations of the topic up to `newest` that are another one; an id that is null never differs from one.
+    Ends the incarnations of the topic up to `newest` whose id is not `topic_id`; an unknown id never differs.
     """
 
     def is_over(each: Incarnation) -> bool:
@@ -200,7 +200,7 @@ def ended(inventory: Inventory, newest: TopicFolder, topic_id: str | None, at: i
 
 
 def without(inventory: Inventory, folder: TopicFolder, partitions: Collection[int] | None = None) -> Inventory:
-    """The inventory without some partitions of an incarnation, or without all of it."""
+    """Return the inventory without some partitions of an incarnation, or without all of it."""
     kept = []
     for each in inventory.incarnations:
         left = () if partitions is None else tuple(sorted({*each.partitions} - {*partitions}))

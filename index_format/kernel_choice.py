@@ -1,4 +1,4 @@
-"""Whether this package's C extension is in use: the rest of the package asks here, once, and does without it else."""
+"""The choice of this package's C extension, made once: without it, Python does the work."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ class Kernel(NamedTuple):
     """A C extension, or why it is not in use."""
 
     module: Any
-    """None where it is not in use."""
+    """None if it is not in use."""
     why_not: str
 
     def __bool__(self) -> bool:
@@ -18,7 +18,7 @@ class Kernel(NamedTuple):
 
 
 def chosen(load: Callable[[], Any], interface: int) -> Kernel:
-    """The extension that `load` imports, unless it fails with ImportError or has another interface."""
+    """Return the extension that `load` imports, unless it fails with ImportError or has another interface."""
     try:
         module = load()
     except ModuleNotFoundError:

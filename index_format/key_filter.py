@@ -1,4 +1,4 @@
-"""Which keys a block may hold: a Bloom filter in the index, of a few bits a key (FORMAT.md, "Key filters")."""
+"""Filters of the keys in a block: a Bloom filter in the index, of a few bits a key (FORMAT.md, "Key filters")."""
 
 import math
 import zlib
@@ -14,27 +14,27 @@ _LENGTHS = 2**32
 
 
 def hashes_of(keys: Iterable[bytes]) -> Hashes:
-    """The hash of each key."""
+    """Return the hash of each key."""
     return _mixed(np.fromiter((zlib.crc32(key) | len(key) % _LENGTHS << 32 for key in keys), np.uint64))
 
 
 def column_hashes(keys: pa.Array) -> Hashes:
-    """The hashes of the keys in a column, each once; nulls have none."""
+    """Return the hashes of the keys in a column, each once; nulls have none."""
     return hashes_of(key for key in keys.unique().to_pylist() if key is not None)
 
 
 def probes_of(bits: int) -> int:
-    """How many bits to look at for a key where each has so many: fewest other keys pass."""
+    """Return the number of bits to look at for a key, by the bits for each: fewest other keys pass."""
     return max(1, round(bits * math.log(2)))
 
 
 def bits_of(stored: bytes | UnsetType) -> int | None:
-    """Bits for each key such that a new filter has as many probes as a stored one; None where there is none."""
+    """Return the bits for each key that give a new filter as many probes as a stored one, or None without one."""
     return None if isinstance(stored, UnsetType) else max(1, round(stored[0] / math.log(2)))
 
 
 def key_filter(hashes: Hashes, bits: int) -> bytes:
-    """The filter over these hashes, with so many bits for each that differs."""
+    """Return the filter of these hashes, with that many bits for each different one."""
     distinct = np.unique(hashes)
     probes = probes_of(bits)
     array = np.zeros(-(-len(distinct) * bits // 8), np.uint8)
@@ -45,13 +45,13 @@ def key_filter(hashes: Hashes, bits: int) -> bytes:
 
 
 def may_hold(stored: bytes, hashes: Hashes) -> bool:
-    """Whether a block with this filter may hold a key with one of the hashes; never false where it does."""
+    """Return whether a block with this filter may hold a key with one of the hashes; never False if it holds one."""
     array = np.frombuffer(stored, np.uint8, offset=1)
     return bool(len(array)) and bool(_found(array, stored[0], hashes).any())
 
 
 def holds_all(stored: bytes, hashes: Hashes) -> bool:
-    """Whether the filter knows all of these hashes, as it must those of the block's own keys."""
+    """Return whether the filter knows all of these hashes, as it must for the block's own keys."""
     array = np.frombuffer(stored, np.uint8, offset=1)
     return not len(hashes) or (bool(len(array)) and bool(_found(array, stored[0], hashes).all()))
 
@@ -76,7 +76,7 @@ def _bit(places: Hashes) -> npt.NDArray[np.uint8]:
 
 
 def _mixed(hashes: Hashes) -> Hashes:
-    """Every bit of the result depends on all of them: the last steps of splitmix64."""
+    """Return the hashes with every bit depending on all others: the last steps of splitmix64."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))

@@ -66,7 +66,7 @@ class Rewritten(NamedTuple):
 
 
 Mark = Conflict | Rewritten
-"""What a name has behind its position where it is not the plain one."""
+"""The part of a name behind its position, unless it is the plain one."""
 
 
 class TopicFolder(NamedTuple):
@@ -82,7 +82,7 @@ class TopicFolder(NamedTuple):
 
 
 class ChunkStart(NamedTuple):
-    """What a chunk's name is made of; the timestamp is the first record's, in ms."""
+    """The parts of a chunk's name; the timestamp is the first record's, in ms."""
 
     position: int
     first_offset: int
@@ -90,7 +90,7 @@ class ChunkStart(NamedTuple):
 
 
 def check_topic(topic: str) -> str:
-    """The name itself where Kafka allows it; raises BadName."""
+    """Return the name if Kafka allows it; raises BadName."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise BadName(
             f"{topic[:80]!r} is not a topic name",
@@ -100,7 +100,10 @@ def check_topic(topic: str) -> str:
 
 
 def topic_folders(names: Iterable[str]) -> list[TopicFolder]:
-    """The topics among the names of an archive's folders, each incarnation, in order; other names are passed over."""
+    """Return the topics among the names of an archive's folders, each incarnation, in order.
+
+    Other names are passed over.
+    """
     found = []
     for name in names:
         match = _FOLDER.fullmatch(name)
@@ -111,14 +114,14 @@ def topic_folders(names: Iterable[str]) -> list[TopicFolder]:
 
 
 def partition_folders(layout: str, folder: TopicFolder, names: Iterable[str]) -> list["PartitionKeys"]:
-    """The partitions among the names of a topic's sub-folders, in order; other names are passed over."""
+    """Return the partitions among the names of a topic's sub-folders, in order; other names are passed over."""
     matches = [match for name in names if (match := _PARTITION_FOLDER.fullmatch(name))]
     numbers = sorted(int(match[1]) for match in matches if match[0] == f"partition={int(match[1]):05d}")
     return [LAYOUTS[layout](folder, number) for number in numbers]
 
 
 def parse_topic_folder(name: str) -> TopicFolder:
-    """The incarnation that `orders` or `orders~2` names; raises BadName."""
+    """Return the incarnation that `orders` or `orders~2` names; raises BadName."""
     match = _FOLDER.fullmatch(f"topic={name}")
     if not match:
         raise BadName(
@@ -130,29 +133,29 @@ def parse_topic_folder(name: str) -> TopicFolder:
 
 
 def catalog_name(level: int, position: int, mark: Mark | None = None) -> str:
-    """A catalog's name relative to its partition's home."""
+    """Return a catalog's name relative to its partition's home."""
     return f"_catalog/{level}-{position:020d}{mark or ''}.json"
 
 
 def is_catalog_name(name: str, level: int, position: int) -> bool:
-    """Whether `name` is one that a catalog of that level and position may have."""
+    """Return whether a catalog of that level and position may have this name."""
     match = _CATALOG.fullmatch(name)
     return match is not None and (int(match[1]), int(match[2])) == (level, position)
 
 
 def catalog_level(name: str) -> int:
-    """The level in a catalog's name; 0 for what is no catalog's name."""
+    """Return the level in a catalog's name, or 0 for other names."""
     match = _CATALOG.fullmatch(name)
     return int(match[1]) if match else 0
 
 
 def floor_name(pruned_before: int) -> str:
-    """The name, relative to the partition's home, of the object that says that nothing is left below an offset."""
+    """Return the name, relative to the partition's home, of the object that declares a floor."""
     return f"{FLOORS_FOLDER}{pruned_before:020d}"
 
 
 class PartitionKeys(Protocol):
-    """Where the objects of one topic-partition are, in one layout."""
+    """The keys of one topic-partition's objects, in one layout."""
 
     layout: str
     folder: TopicFolder
@@ -171,13 +174,13 @@ class PartitionKeys(Protocol):
         """The folder that data and index names are relative to, with a slash at its end; may be empty."""
 
     def data_name(self, start: ChunkStart, suffix: str, mark: Mark | None = None) -> str:
-        """The name of a chunk's data; `suffix` is the record format's and codec's, such as `.gz`."""
+        """Return the name of a chunk's data; `suffix` is the record format's and codec's, such as `.gz`."""
 
     def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
-        """The name of a chunk's index."""
+        """Return the name of a chunk's index."""
 
     def check_name(self, name: str, position: int, suffix: str) -> str:
-        """The name itself where it is one that a chunk at that position may have; raises MalformedObject."""
+        """Return the name if a chunk at that position may have it; raises MalformedObject."""
 
 
 class TopicLayoutKeys:
@@ -242,11 +245,11 @@ class SeedLayoutKeys:
         return f"{ancestor_marker_prefix(self.folder.topic)}{self.partition:05d}.txt"
 
     def ancestor_index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
-        """The sidecar that readers of the ancestor expect beside the data."""
+        """Return the name of the sidecar that readers of the ancestor expect next to the data."""
         return self.data_name(start, INDEX_SUFFIX, conflict)
 
     def ancestor_position(self, marker_body: bytes) -> int:
-        """The first offset of the chunk that a plain-text marker names; -1 where it names none."""
+        """Return the first offset of the chunk that a plain-text marker names, or -1 if it names none."""
         match = _ANCESTOR_OFFSET.search(marker_body.strip())
         return int(match[1]) if match else -1
 
@@ -271,7 +274,7 @@ class SeedLayoutKeys:
 
 LAYOUTS: dict[str, type[TopicLayoutKeys] | type[SeedLayoutKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
 INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
-"""Of the names of our own chunk indexes, by layout."""
+"""The suffixes of our own chunk indexes, by layout."""
 
 
 def archive_key(layout: str) -> str:
@@ -283,38 +286,38 @@ def inventory_key(layout: str) -> str:
 
 
 def topic_home(layout: str, folder: TopicFolder) -> str:
-    """The folder of one incarnation of a topic, with a slash at its end."""
+    """Return the folder of one incarnation of a topic, with a slash at its end."""
     return f"{SEED_HOME if layout == 'seed' else ''}topic={folder}/"
 
 
 def groups_home(layout: str, folder: TopicFolder) -> str:
-    """The folder of the tables of consumer groups, with a slash at its end."""
+    """Return the folder of the tables of consumer groups, with a slash at its end."""
     return topic_home(layout, folder) + GROUPS_FOLDER
 
 
 def configs_home(layout: str, folder: TopicFolder) -> str:
-    """The folder of the dated versions of a topic's configuration, with a slash at its end."""
+    """Return the folder of the dated versions of a topic's configuration, with a slash at its end."""
     return topic_home(layout, folder) + CONFIGS_FOLDER
 
 
 def dated_key(home: str, at_ms: int) -> str:
-    """The key of an object of `groups_home` or `configs_home`, which are named by a time and in the order of times."""
+    """Return the key of an object of `groups_home` or `configs_home`, which sorts by its time."""
     return f"{home}{at_ms:020d}.json"
 
 
 def parse_dated_key(home: str, key: str) -> int | None:
-    """The time that names an object of `home`, in ms; None for other keys."""
+    """Return the time that names an object of `home`, in ms; None for other keys."""
     match = _DATED.fullmatch(key.removeprefix(home)) if key.startswith(home) else None
     return int(match[1]) if match and int(match[1]) < 2**63 else None
 
 
 def parse_groups_key(layout: str, key: str) -> tuple[TopicFolder, int] | None:
-    """The topic and the slot of a table of consumer groups; None for other keys."""
+    """Return the topic and the slot of a table of consumer groups; None for other keys."""
     return _parse_dated_object(layout, key, groups_home)
 
 
 def parse_configs_key(layout: str, key: str) -> tuple[TopicFolder, int] | None:
-    """The topic and the time of a dated version of its configuration; None for other keys."""
+    """Return the topic and the time of a dated version of its configuration; None for other keys."""
     return _parse_dated_object(layout, key, configs_home)
 
 
@@ -328,24 +331,24 @@ def _parse_dated_object(
 
 
 def ancestor_marker_prefix(topic: str) -> str:
-    """What the keys of the ancestor's markers of a topic begin with, and maybe those of other topics."""
+    """Return the prefix of the ancestor's markers of a topic, and maybe of other topics."""
     return f"last_chunk_index.{topic}-"
 
 
 def ancestor_marker_partition(key: str, topic: str) -> int | None:
-    """The partition whose ancestor's marker a key names; None for other keys."""
+    """Return the partition whose ancestor's marker a key names; None for other keys."""
     match = re.fullmatch(r"([0-9]{5,10})\.txt", key.removeprefix(ancestor_marker_prefix(topic)), re.ASCII)
     return int(match[1]) if match and key.startswith(ancestor_marker_prefix(topic)) else None
 
 
 def data_suffix(record_format: str, codec: str, *, encrypted: bool = False) -> str:
-    """What the name of a chunk's data ends with."""
+    """Return the end of the name of a chunk's data."""
     plain = (".arrows" if record_format == "arrow" else "") + {"gzip": ".gz", "zstd": ".zst"}.get(codec, f".{codec}")
     return plain + ENCRYPTED_SUFFIX if encrypted else plain
 
 
 class ObjectKind(Enum):
-    """What an object of a partition is, other than its marker."""
+    """The kinds of a partition's objects, other than its marker."""
 
     DATA = "data"
     INDEX = "index"
@@ -355,25 +358,25 @@ class ObjectKind(Enum):
 
 
 class ObjectKey(NamedTuple):
-    """What the key of a partition's object says about it."""
+    """The parts of a key of a partition's object."""
 
     key: str
     kind: ObjectKind
     folder: TopicFolder
-    """Layout `seed`: the first incarnation for all but catalogs, whatever incarnation wrote them."""
+    """In layout `seed` the first incarnation for all but catalogs, even if another incarnation wrote them."""
     partition: int
     number: int
-    """The start position in the name; layout `seed`: the first record's offset, but for catalogs."""
+    """The start position in the name; in layout `seed` the first record's offset, except for catalogs."""
     level: int
-    """Of a catalog; 0 for all others."""
+    """The level of a catalog; 0 for all others."""
     stem: str
     """The key without what its kind adds; data and sidecar of one chunk share it."""
     token: str | None = None
-    """Of the rewrite that stored it; None for what writers store."""
+    """The token of the rewrite that stored it; None for writers' objects."""
 
 
 def parse_key(layout: str, key: str) -> ObjectKey | None:
-    """What a key in an archive of that layout names; None for all but chunks and catalogs, and for free names."""
+    """Return the parts of a key of a chunk's object or a catalog; None for all others, and for free names."""
     seed = layout == "seed"
     home = SEED_HOME if seed else ""
     match = _PARTITION_OBJECT.fullmatch(key.removeprefix(home)) if key.startswith(home) else None
@@ -401,7 +404,7 @@ def parse_floor_key(layout: str, key: str) -> tuple[TopicFolder, int, int] | Non
 
 
 def topic_of(key: str) -> str | None:
-    """The topic whose object a key of either layout names, marker and catalogs included; None for all other keys."""
+    """Return the topic of a key in either layout, markers and catalogs included; None for all other keys."""
     match = _FOLDER.match(key.removeprefix(SEED_HOME))
     if match and key.removeprefix(SEED_HOME)[match.end() :].startswith("/"):
         return match[1]
@@ -437,7 +440,6 @@ def _chunk_key(keys: PartitionKeys, name: str) -> ObjectKey | None:
 
 
 def _token(mark: str | None) -> str | None:
-    """The rewrite's token in a mark; None in a conflict's."""
     return mark[2:].partition("-")[0] if mark and mark.startswith("~r") else None
 
 
@@ -457,7 +459,7 @@ def _seed_chunk_key(key: str) -> ObjectKey | None:
 
 
 def utc_date(timestamp_ms: int) -> str:
-    """The UTC date of a timestamp as yyyy-mm-dd; 1970-01-01 for none, and never beyond the year 9999."""
+    """Return the UTC date of a timestamp as yyyy-mm-dd; 1970-01-01 for none, and never beyond the year 9999."""
     # Here, because it loads slowly and who only reads markers does not need it.
     import numpy as np  # noqa: PLC0415
 
@@ -466,12 +468,12 @@ def utc_date(timestamp_ms: int) -> str:
 
 
 def is_rewritten(name: str) -> bool:
-    """Whether a maintainer stored the object of that name or key."""
+    """Return whether a maintainer stored the object of that name or key."""
     return _REWRITTEN.search(name) is not None
 
 
 def conflict_in(key: str) -> Conflict | None:
-    """What the key of a chunk's object carries because its plain name was taken."""
+    """Return the part of a chunk's key that says that its plain name was taken; None without one."""
     match = _ANY_CONFLICT.search(key)
     return _conflict(match[1], match[2]) if match else None
 

@@ -26,7 +26,7 @@ LeaderEpoch = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Span(Protocol):
-    """What a chunk entry and a catalog reference share: a named object over offsets [start_offset, next_offset)."""
+    """A named object over offsets [start_offset, next_offset): a chunk entry or a catalog reference."""
 
     @property
     def name(self) -> str: ...
@@ -47,9 +47,9 @@ class Span(Protocol):
 
 
 class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One committed chunk: name and sha256 of its index, the rest copied from it.
+    """One committed chunk: name and sha256 of its index, and fields copied from it.
 
-    next_offset may exceed the index's, where the log went on without records.
+    next_offset may exceed the index's, if the log continued without records.
     """
 
     name: Name
@@ -103,7 +103,7 @@ class ChunkCatalog(msgspec.Struct, frozen=True, kw_only=True):
     version: int = objects.VERSION
     level: Annotated[int, msgspec.Meta(ge=1, le=1)]
     entries: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(max_length=FAN_OUT)]
-    """None where every record below was erased: then a gap stands for them."""
+    """Empty if every record below was erased: then a gap represents them."""
     gaps: tuple[Gap, ...] = ()
 
     def __post_init__(self) -> None:
@@ -159,12 +159,12 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_chunks(self) -> int:
-        """Of what they lead to; what stayed in place counts too."""
+        """Chunks that they lead to; those that stayed in place count too."""
         return sum(reference.num_chunks for reference in self.references)
 
     @property
     def num_bytes(self) -> int:
-        """The same, of these chunks' data as stored."""
+        """Bytes of these chunks' data as stored."""
         return sum(reference.bytes for reference in self.references)
 
 
@@ -174,7 +174,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     revision: Count = 0
     """Raised by one with every swap, by whomever, so that no two versions of a marker are equal."""
     pruned_before: Offset = 0
-    """Below it nothing is archived any more."""
+    """The offset below which nothing is archived any longer."""
     rewriting: Rewriting | None = None
     retired: Annotated[tuple[Retired, ...], msgspec.Meta(max_length=MAX_RETIRED)] = ()
     fold_before: Offset = 0
@@ -203,7 +203,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
     partition: Count
     group_id: str
     isolation_level: Word | None = None
-    """As its chunks were consumed; None where the claim was written without it."""
+    """The level at which its chunks were consumed; None if the claim was written without it."""
     epoch: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     writer: Name
     nonce: Name
@@ -222,9 +222,9 @@ class Marker(Sealed, frozen=True, kw_only=True):
     continues: Continues | msgspec.UnsetType = msgspec.UNSET
     """Only where the log was truncated; left out elsewhere."""
     tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET
-    """Of the HMAC that `tail_hash` is where the newest record is in an encrypted chunk; only in version 2."""
+    """The key of the HMAC `tail_hash`, if the newest record is in an encrypted chunk; only in version 2."""
     last_offset: Offset | msgspec.UnsetType = msgspec.UNSET
-    """Of the record that `tail_hash` is of; only in version 2, where the tail may be empty."""
+    """The offset of the record of `tail_hash`; only in version 2, where the tail may be empty."""
     maintenance: Maintenance | msgspec.UnsetType = msgspec.UNSET
     """Only in version 2."""
 
@@ -249,7 +249,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     @property
     def pruned_before(self) -> int:
-        """Below it nothing is archived any more; 0 where nothing was pruned."""
+        """The offset below which nothing is archived any longer; 0 if nothing was pruned."""
         return self.maintenance.pruned_before if self.maintenance else 0
 
     @property
@@ -259,7 +259,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     @property
     def newest_offset(self) -> int | None:
-        """Of the record that `tail_hash` is of; None where that is not known."""
+        """The offset of the record of `tail_hash`; None if it is unknown."""
         if self.tail:
             return self.tail[-1].last_offset
         return self.last_offset if isinstance(self.last_offset, int) else None
@@ -285,7 +285,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     @property
     def newest_timestamp(self) -> int | None:
-        """The highest timestamp in the newest chunk, or its catalog where it was folded; None where there is none."""
+        """The highest timestamp in the newest chunk, or in its catalog if it was folded; None without one."""
         return self.spans[-1].max_timestamp if self.spans else None
 
     @property
@@ -294,15 +294,15 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     @property
     def chain_end(self) -> int | None:
-        """Where the next chunk starts: the newest chunk's next_offset, or the end of a gap behind it."""
+        """The start of the next chunk: the newest chunk's next_offset, or the end of a gap behind it."""
         ends = [span.next_offset for span in self.spans[-1:]] + [gap.end for gap in self.gaps[-1:]]
         ends += [self.pruned_before] if self.pruned_before else []
         return max(ends, default=self.start_offset)
 
     def cover(self, level: int) -> int | None:
-        """Where the next fold into catalogs of that level begins: the end of what they or deeper ones hold.
+        """Return where the next fold into catalogs of that level begins: the end of what they or deeper ones hold.
 
-        It never falls. None where nothing is archived.
+        It never falls. None if nothing is archived.
         """
         held = [references[-1].next_offset for references in self.catalogs[level - 1 :] if references]
         return held[0] if held else self.pruned_before or self.start_offset
@@ -310,7 +310,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
 @objects.stored
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
-    """Says that nothing is archived below an offset any more, whatever becomes of the marker. Write-once."""
+    """A declaration that nothing is archived below an offset, valid even if the marker is lost. Write-once."""
 
     format: str = "block-gzip-floor"
     version: int = objects.VERSION
@@ -336,12 +336,12 @@ def encode(value: Marker | Catalog) -> bytes:
 
 
 def decode_marker(body: bytes, name: str = "the marker") -> Marker:
-    """The marker in `body`; raises a FormatError where it breaks the format."""
+    """Return the marker in `body`; raises a FormatError if it breaks the format."""
     return objects.decode(body, Marker, name)
 
 
 def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Catalog:
-    """The catalog in `body`, checked against the reference that led to it; raises a FormatError."""
+    """Return the catalog in `body`, checked against the reference that led to it; raises a FormatError."""
     if hashlib.sha256(body).hexdigest() != reference.sha256:
         raise MalformedObject(f"catalog {reference.name} is damaged", why="its sha256 is not the one in its reference")
     kind: type[Catalog] = ChunkCatalog if level == 1 else ReferenceCatalog
@@ -359,10 +359,10 @@ def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Cata
 
 
 def reference_to(catalog: Catalog, name: str, body: bytes, bounds: tuple[int, int] | None = None) -> CatalogReference:
-    """The reference to a catalog that is stored as `body` under `name`.
+    """Return the reference to a catalog that is stored as `body` under `name`.
 
     `bounds`: start_offset and next_offset where the gaps of a catalog of level 1 reach beyond its chunks. Raises
-    ValueError where they do not enclose these.
+    ValueError if they do not enclose these.
     """
     entries = catalog.entries
     start, end = bounds or (entries[0].start_offset, entries[-1].next_offset)
@@ -383,7 +383,7 @@ def reference_to(catalog: Catalog, name: str, body: bytes, bounds: tuple[int, in
 
 
 def entry_of(index: ChunkIndex, name: str, body: bytes) -> ChunkEntry:
-    """The entry of a chunk whose index is stored as `body` under `name`."""
+    """Return the entry of a chunk whose index is stored as `body` under `name`."""
     return ChunkEntry(
         name=name,
         start_offset=index.start_offset,
@@ -400,7 +400,7 @@ def entry_of(index: ChunkIndex, name: str, body: bytes) -> ChunkEntry:
 
 
 def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> ChunkIndex:
-    """The chunk index in `body`, checked against the entry that led to it; raises a FormatError."""
+    """Return the chunk index in `body`, checked against the entry that led to it; raises a FormatError."""
     if hashlib.sha256(body).hexdigest() != entry.sha256:
         raise MalformedObject(f"index {entry.name} is damaged", why="its sha256 is not the one in its entry")
     index = objects.decode(body, ChunkIndex, entry.name)
@@ -413,7 +413,7 @@ def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> 
 def claimed(
     marker: Marker, *, writer: str, nonce: str, group_id: str, isolation_level: str | None, gap: Gap | None = None
 ) -> Marker:
-    """The marker as its next owner claims it; a gap moves next_offset to the gap's end.
+    """Return the marker as its next owner claims it; a gap moves next_offset to the gap's end.
 
     Progress without records that was made under version 1, and is in no entry, becomes an empty gap under version 2.
     """
@@ -428,20 +428,20 @@ def claimed(
 
 
 def revised(marker: Marker) -> Marker:
-    """As it is swapped in: version 2 counts its swaps."""
+    """Return the marker as it is swapped in: version 2 counts its swaps."""
     if not marker.maintenance:
         return marker
     return replace(marker, maintenance=replace(marker.maintenance, revision=marker.maintenance.revision + 1))
 
 
 def rebased(marker: Marker, found: Marker) -> Marker:
-    """A writer's marker with the maintainers' part of the one that was found in its place."""
+    """Return a writer's marker with the maintainers' part of the marker that was found in its place."""
     version = 2 if found.maintenance or marker.tail_key else objects.VERSION
     return replace(marker, version=version, catalogs=found.catalogs, maintenance=found.maintenance)
 
 
 def recorded_at(gaps: Sequence[Gap], at: int | None) -> tuple[Gap, ...]:
-    """The gaps with the time at which they are recorded; None in version 1, which does not tell."""
+    """Return the gaps with the time at which they are recorded; without a time in version 1."""
     return tuple(gaps) if at is None else tuple(replace(gap, at=at) for gap in gaps)
 
 
@@ -454,11 +454,11 @@ def advanced(
     gaps: Sequence[Gap] = (),
     at: int | None = None,
 ) -> Marker:
-    """Progress without records: the newest chunk's next_offset rises with the marker's, or start_offset before any.
+    """Return the marker after progress without records, which raises the newest chunk's next_offset, or start_offset.
 
     A start_offset that continues another folder stays. Behind a gap there is nothing to raise: the next chunk will
     start at the gap's end, or in version 2 behind an empty gap. `gaps` are new ones on the way, in order, such as
-    records that were skipped; the chain rises to the first of them. `at`: see `recorded_at`.
+    skipped records; the chain rises to the first of them. `at`: see `recorded_at`.
     """
     if marker.next_offset is not None and next_offset <= marker.next_offset:
         raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
@@ -485,9 +485,10 @@ def advanced(
 
 
 def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
-    """The marker's gaps and new ones behind its newest chunk; two of one reason, and no chunk between, become one.
+    """Return the marker's gaps and new ones behind its newest chunk.
 
-    Without a chunk nothing folds, and a log of records that cannot be archived would make gaps without end.
+    Two of one reason, without a chunk between them, become one: without a chunk nothing folds, and a log of records
+    that cannot be archived would make gaps without end.
     """
     last = marker.gaps[-1] if marker.gaps else None
     newest = marker.spans[-1].next_offset if marker.spans else 0
@@ -497,11 +498,11 @@ def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
 
 
 def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """The marker with room for one more chunk, and the catalogs that must be stored for it, lowest level first.
+    """Return the marker with room for one more chunk, and the catalogs to store for it, lowest level first.
 
-    A full tail folds into a level-1 catalog, and so does one with too many gaps; where that level is full, its
-    references fold into the next, and so on. In version 2 a catalog takes the gaps before its end with it, and a
-    maintainer may have asked for an early fold.
+    A full tail folds into a level-1 catalog, and so does one with too many gaps; if that level is full, its references
+    fold into the next, and so on. In version 2 a catalog takes the gaps before its end with it, and a maintainer may
+    have requested an early fold.
     """
     if marker.maintenance:
         asked = sum(entry.next_offset <= marker.maintenance.fold_before for entry in marker.tail)
@@ -524,9 +525,10 @@ def folded_with_gaps_behind(marker: Marker) -> tuple[Marker, tuple[PendingCatalo
 
 
 def _with_gaps_folded(marker: Marker, count: int, end: int | None = None) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """Version 2: the oldest `count` entries fold, with the gaps among them and those before them that did not fold.
+    """Return the marker and catalogs after the oldest `count` entries of version 2 fold with the gaps around them.
 
-    `end`: where the last gap ends that lies behind them and folds too.
+    Gaps among them and those before them that did not fold are included. `end` is where the last gap behind them ends
+    that folds too.
     """
     entries, start = marker.tail[:count], marker.cover(1) or 0
     end = end or entries[-1].next_offset
@@ -556,7 +558,7 @@ def _with_tail_folded(marker: Marker, catalog: PendingCatalog) -> tuple[Marker, 
 
 
 def with_catalog_name(marker: Marker, pending: PendingCatalog, name: str) -> Marker:
-    """The marker where a pending catalog had to be stored under another name than the plain one."""
+    """Return the marker after a pending catalog was stored under another name than the plain one."""
     catalogs = tuple(
         tuple(replace(ref, name=name) if ref == pending.reference else ref for ref in level)
         for level in marker.catalogs
@@ -575,11 +577,10 @@ def appended(
     tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
     at: int | None = None,
 ) -> Marker:
-    """The marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`.
+    """Return the marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`.
 
-    `tail_key`: that of the HMAC that `tail_hash` is, where the chunk is encrypted.
-
-    Raises ValueError for a chunk that does not start where the chain ends, or that holds what was passed already.
+    `tail_key` is the key of the HMAC `tail_hash`, if the chunk is encrypted. Raises ValueError for a chunk that does
+    not start where the chain ends, or that holds what was passed already.
     """
     marker = _without_empty_gap(marker, entry.start_offset)
     if len(marker.tail) >= FAN_OUT:
@@ -604,7 +605,6 @@ def appended(
 
 
 def _without_empty_gap(marker: Marker, start_offset: int) -> Marker:
-    """A chunk that was begun under version 1 spans the holes that version 2 records as an empty gap."""
     last = marker.gaps[-1] if marker.gaps else None
     if last is None or last.reason != EMPTY or last.start != start_offset:
         return marker
@@ -612,10 +612,10 @@ def _without_empty_gap(marker: Marker, start_offset: int) -> Marker:
 
 
 def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
-    """The gap whose offsets [start, end) a chunk can take; None where there is none.
+    """Return the gap whose offsets [start, end) a chunk can take, or None.
 
-    It lies behind all catalogs and the floor and in no chunk of the tail, which has space for one more or something to
-    fold below it, and the chain stops at `start` without it: not where another gap and a hole lie between.
+    It must be behind all catalogs and the floor and in no chunk of the tail, which has space for one more or something
+    to fold below it, and the chain must stop at `start` without it: another gap and a hole may not come between.
     """
     gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
     if gap is None or gap.reason == ERASED or start < marker.pruned_before:
@@ -630,7 +630,7 @@ def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
 
 
 def before_gap(marker: Marker, start: int) -> Marker:
-    """The marker without what lies above `start`, an offset in a gap: as a chunk that takes its place finds it."""
+    """Return the marker without what is above `start`, an offset in a gap: as a chunk finds it that takes its place."""
     tail = tuple(entry for entry in marker.tail if entry.next_offset <= start)
     gaps = [replace(gap, end=min(gap.end, start)) for gap in marker.gaps if gap.start < start]
     name = tail[-1].name if tail else None
@@ -646,10 +646,10 @@ def inserted(
     tail_hash: str | None,
     tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
 ) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """The marker with a chunk in the place of a gap or of a part of it, and a catalog that must be stored for it.
+    """Return the marker with a chunk in place of a gap or a part of it, and the catalogs to store for it.
 
-    `gaps` are those inside the chunk. Where the tail is full, what lies below the chunk folds. Raises ValueError where
-    `replaceable_gap` finds none, or where the tail has no room for it.
+    `gaps` are those inside the chunk. If the tail is full, the entries below the chunk fold. Raises ValueError if
+    `replaceable_gap` finds none, or if the tail has no room for it.
     """
     gap = replaceable_gap(marker, entry.start_offset, entry.next_offset)
     if gap is None:

@@ -42,10 +42,10 @@ _decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {Head: msgspe
 
 
 def stored(kind: type[T]) -> type[T]:
-    """For each kind of object: its decoder is made where the kind is defined.
+    """Register a kind of object, and make its decoder where the kind is defined.
 
-    msgspec describes a type to itself on its first use and without a lock: two threads that decode at once, when
-    neither did before, crash the process.
+    msgspec describes a type to itself on its first use and without a lock: two threads that decode at once, if neither
+    did before, crash the process.
     """
     _decoders[kind] = msgspec.json.Decoder(kind)
     return kind
@@ -57,7 +57,10 @@ _SEAL_BYTES = 32
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """The object as compact JSON in the order of its fields; raises TooLarge for one that `decode` would refuse."""
+    """Return the object as compact JSON in the order of its fields.
+
+    Raises TooLarge for one that `decode` would refuse.
+    """
     body = _encoder.encode(value)
     if isinstance(value, Sealed):
         body = b'%b,"crc32":%d}' % (body[:-1], zlib.crc32(body[:-1]))
@@ -70,9 +73,9 @@ def encode(value: msgspec.Struct) -> bytes:
 
 
 def decode(body: bytes, kind: type[T], name: str) -> T:
-    """The object of struct `kind` in `body`; `name` is what errors call it.
+    """Return the object of struct `kind` in `body`; `name` is what errors call it.
 
-    Unknown fields are ignored; a checksum is checked where there is one. Raises TooLarge, UnsupportedVersion or
+    Unknown fields are ignored; a checksum is checked if there is one. Raises TooLarge, UnsupportedVersion or
     MalformedObject.
     """
     if len(body) > MAX_OBJECT_BYTES:

@@ -1,6 +1,7 @@
-"""Which records lie in an old archive's objects: indexes are trusted as far as they fit, the rest is counted.
+"""The records in an old archive's objects: indexes are trusted as far as they fit, the rest is counted.
 
-What needs bytes of a store is a generator of `Fetch`: whoever runs it by `advance` answers with the bytes.
+Functions that need bytes of a store are generators of `Fetch`: a caller runs them by `advance` and answers with the
+bytes.
 """
 
 from bisect import bisect_right
@@ -33,7 +34,7 @@ R = TypeVar("R")
 
 
 class Fetch(NamedTuple):
-    """Answer: the bytes [start, end) of the object, which it has; or all of it, None where it is missing."""
+    """Answer: the bytes [start, end) of the object; or all of it without an end, None if it is missing."""
 
     key: str
     start: int = 0
@@ -41,7 +42,7 @@ class Fetch(NamedTuple):
 
 
 class Done(NamedTuple, Generic[R]):
-    """What a generator of Fetch returned."""
+    """The result of a generator of Fetch."""
 
     result: R
 
@@ -50,7 +51,7 @@ Fetching = Generator[Fetch, bytes | None, R]
 
 
 def advance(fetching: Fetching[R], answer: bytes | None) -> Fetch | Done[R]:
-    """Goes one step; the first answer is None."""
+    """Run a generator to its next fetch; the first answer is None."""
     try:
         return fetching.send(answer)
     except StopIteration as end:
@@ -66,11 +67,11 @@ class OldFile:
     first_offset: int
     blocks: tuple[OldBlock, ...]
     is_indexed: bool
-    """Whether an index told the blocks, and fits the object; else they were found by scanning or are cut short."""
+    """True if an index gave the blocks, and fits the object; otherwise they were found by scanning or are cut short."""
     notes: tuple[str, ...] = ()
-    """What is odd about it."""
+    """Oddities, for people."""
     damage: str | None = None
-    """Why records behind its last block are left out though their offsets cannot be told."""
+    """The reason why records behind its last block are left out, whose offsets are unknown."""
 
     @property
     def next_offset(self) -> int:
@@ -87,10 +88,10 @@ class OldFile:
 
 
 def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> OldFile | None:
-    """The file as the best of its indexes describes it; None where none can be read, or ends before it: then scan it.
+    """Return the file as its best index describes it, or None if it must be scanned: no index is readable and complete.
 
-    `bodies` are those of its `index_keys`. An index that reaches beyond the object is taken where there is no better
-    one: what it says of offsets holds.
+    `bodies` are those of its `index_keys`. An index that reaches beyond the object is used if there is not a better
+    one: its offsets are right.
     """
     short: OldFile | None = None
     notes: list[str] = []
@@ -117,7 +118,7 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
 
 
 def marker_notes(place: Place, key: str | None, body: bytes | None, files: Sequence[OldFile]) -> Iterator[str]:
-    """What is odd about a partition's marker; whatever it says, all files are taken."""
+    """Yield oddities of a partition's marker; all files are used in any case."""
     newest = marker_offset(body) if body is not None else None
     if key is None or body is None:
         yield f"{place} has no marker: all its files are imported"
@@ -128,7 +129,7 @@ def marker_notes(place: Place, key: str | None, body: bytes | None, files: Seque
 
 
 def read_file(found: FoundData, size: int, old_format: OldFormat, max_block_bytes: int) -> Fetching[OldFile]:
-    """The file with its blocks: by its index, or by a scan where that cannot be used. Raises TooLarge."""
+    """Return the file with its blocks: by its index, or by a scan if that cannot be used. Raises TooLarge."""
     bodies: dict[str, bytes] = {}
     for key in found.index_keys:
         body = yield Fetch(key)
@@ -143,7 +144,7 @@ def read_file(found: FoundData, size: int, old_format: OldFormat, max_block_byte
 
 
 def scan_file(found: FoundData, size: int, old_format: OldFormat, max_block_bytes: int) -> Fetching[OldFile]:
-    """The file with its blocks counted: an index made from the data alone. Raises TooLarge."""
+    """Return the file with its blocks counted: an index made from the data alone. Raises TooLarge."""
     scanner, counter = MemberScanner(max_block_bytes), _BlockCounter(found, old_format)
     for part in parts_of(found.key, size):
         for scanned in scanner.feed((yield part) or b""):
@@ -166,18 +167,17 @@ def scan_file(found: FoundData, size: int, old_format: OldFormat, max_block_byte
 
 
 def is_foreign_start(scanned: Scanned) -> bool:
-    """Whether something else than a member stands at the beginning of an object: a fork's header, for one."""
+    """Return whether an object begins with something else than a member, such as a fork's header."""
     return isinstance(scanned, DamagedBytes) and scanned.start == 0 and not scanned.began_as_member
 
 
 def _begins_with_a_block(key: str, scanned: Scanned, max_block_bytes: int) -> Fetching[bool]:
-    """Whether it is a block with a damaged header, whose records cannot be counted."""
     end = scanned.end if isinstance(scanned, DamagedBytes) else 0
     return end > READ_BYTES or ends_as_member((yield Fetch(key, 0, end)) or b"", max_block_bytes)
 
 
 def parts_of(key: str, size: int) -> Iterator[Fetch]:
-    """The ranges of an object that is read to its end."""
+    """Return the ranges of an object that is read to its end."""
     return (Fetch(key, start, min(size, start + READ_BYTES)) for start in range(0, size, READ_BYTES))
 
 
@@ -230,7 +230,7 @@ class Piece(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What of the files of one partition counts: pieces in offset order, the gaps between them, and the notes."""
+    """The parts of a partition's files that count: pieces in offset order, the gaps between them, and the notes."""
 
     pieces: tuple[Piece, ...]
     gaps: tuple[Gap, ...]
@@ -238,7 +238,7 @@ class Choice(NamedTuple):
 
 
 def choose(files: Sequence[OldFile]) -> Choice:
-    """Every offset once: where files overlap, those whose index fits go first, then those that reach furthest.
+    """Choose every offset once: files whose index fits come first, then those that reach furthest.
 
     A file that begins later and whose index fits ends one early whose index does not.
     """
@@ -283,17 +283,17 @@ def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str
 
 @dataclass(frozen=True)
 class OldPartition:
-    """What an old archive holds of one partition."""
+    """One partition of an old archive."""
 
     place: Place
     files: Sequence[OldFile]
     choice: Choice
     notes: tuple[str, ...]
-    """What is odd about its objects, for people."""
+    """Oddities of its objects, for people."""
 
     @classmethod
     def of(cls, place: Place, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None) -> "OldPartition":
-        """What its files, all of those found, and the body of its marker say."""
+        """Return the partition that all of its files and the body of its marker describe."""
         choice = choose(files)
         notes = [note for file in files for note in file.notes]
         notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
@@ -302,17 +302,17 @@ class OldPartition:
 
     @property
     def start_offset(self) -> int:
-        """The first offset; 0 where it holds no record."""
+        """The first offset; 0 if it holds no record."""
         return self.choice.pieces[0].start if self.choice.pieces else 0
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record; 0 where it holds none."""
+        """The offset after the last record; 0 if it holds none."""
         return self.choice.pieces[-1].end if self.choice.pieces else 0
 
     @property
     def num_records(self) -> int:
-        """Records that its files say they hold, each counted once."""
+        """Return records that its files say they hold, each counted once."""
         return sum(piece.num_records for piece in self.choice.pieces)
 
 
@@ -323,17 +323,17 @@ class Unsure(NamedTuple):
     end: int
     reason: str
     is_damage: bool
-    """Whether bytes are wrong or missing; else they are there, and do not say which offset each record has."""
+    """True if bytes are wrong or missing; otherwise the records' offsets are ambiguous."""
 
     def gap(self) -> Gap:
-        """How an archive records it."""
+        """Return the gap that an archive records for it."""
         return Gap(self.start, self.end, UNVERIFIED)
 
 
 def records_of(
     piece: Piece, data: Iterable[bytes], old_format: OldFormat, max_block_bytes: int, position: int = 0
 ) -> Iterator[pa.RecordBatch | Unsure]:
-    """The records of a piece at or above `position`, block by block in offset order; `data` are its file's bytes.
+    """Yield the records of a piece at or above `position`, block by block in offset order; `data` are its file's bytes.
 
     A block that is damaged or ambiguous comes as Unsure; the next one is certain again. Raises TooLarge.
     """
@@ -344,7 +344,7 @@ def records_of(
 
 
 def delimited_lines(batch: pa.RecordBatch, old_format: OldFormat) -> int:
-    """How many records of a batch that was read so come from lines with the key delimiter."""
+    """Return how many records of such a batch come from lines with the key delimiter."""
     if old_format.name == "delimited":
         return int(batch.num_rows - batch.column("key").null_count)
     found: int | None = pc.sum(pc.match_substring(batch.column("value"), old_format.delimiter)).as_py()
@@ -365,7 +365,7 @@ def _blocks_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat)
 
 
 def _within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBatch | Unsure | None:
-    """What of it lies in the offsets [start, end); None where nothing does. Offsets in a batch are consecutive."""
+    """Return what of it is in the offsets [start, end); None if nothing does. Offsets in a batch are consecutive."""
     if isinstance(found, Unsure):
         cut = found._replace(start=max(start, found.start), end=min(end, found.end))
         return cut if cut.start < cut.end else None

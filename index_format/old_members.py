@@ -19,7 +19,7 @@ STEP_BYTES = 64 * 1024
 
 
 class Member(NamedTuple):
-    """One complete GZIP member whose checksum is right: where it lies, as stored, and what it inflates to."""
+    """One complete GZIP member whose checksum is right: its place, its stored bytes, and the inflated ones."""
 
     byte_offset: int
     stored: bytes
@@ -36,7 +36,7 @@ class DamagedBytes(NamedTuple):
     start: int
     end: int
     began_as_member: bool
-    """Whether a member's magic stands at `start`; else the bytes are of another kind, such as a header."""
+    """True if a member's magic is at `start`; otherwise the bytes are of another kind, such as a header."""
     why: str
 
 
@@ -50,11 +50,11 @@ class MemberScanner:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """A member that decompresses to more than `max_bytes` is refused."""
+        """Create a scanner that refuses members which decompress to more than `max_bytes`."""
         self._max_bytes = max_bytes
         self._held = bytearray()
         self._position = 0
-        """Where `_held` begins in the object."""
+        """The place of `_held` in the object."""
         self._fed = 0
         """Bytes of `_held` that the inflater has taken."""
         self._inflater: Any = None
@@ -63,12 +63,12 @@ class MemberScanner:
         self._damage: DamagedBytes | None = None
 
     def feed(self, piece: bytes) -> Iterator[Scanned]:
-        """What the next bytes complete; iterate to the end before the next call. Raises TooLarge."""
+        """Yield what the next bytes complete; iterate to the end before the next call. Raises TooLarge."""
         self._held += piece
         yield from self._advance()
 
     def finish(self) -> Iterator[Scanned]:
-        """What is left once all bytes were fed."""
+        """Yield the rest after all bytes were fed."""
         while self._inflater is not None:
             # A header in the rubble may have swallowed a good member behind it.
             self._give_up("the bytes end inside it")
@@ -85,7 +85,7 @@ class MemberScanner:
             yield from self._inflate()
 
     def _begin(self) -> bool:
-        """Start at the next magic; False where more bytes are needed to find one."""
+        """Start at the next magic; False if more bytes are needed to find one."""
         start = self._held.find(MAGIC)
         if start == 0:
             self._inflater, self._fed, self._raw, self._raw_bytes = isal_zlib.decompressobj(GZIP_WINDOW), 0, [], 0
@@ -144,10 +144,10 @@ class MemberScanner:
 
 
 def ends_as_member(body: bytes, max_bytes: int) -> bool:
-    """Whether bytes end as a GZIP member does, though none begins there: one whose header was damaged.
+    """Return whether bytes end as a GZIP member does, though none begins there: one whose header was damaged.
 
-    A deflate stream is looked for behind each of the first bytes, with the CRC-32 and the size of what it inflates to
-    behind it, at the very end (RFC 1952). One that decompresses to more than `max_bytes` is none.
+    Tries a deflate stream behind each of the first bytes, with the CRC-32 and the size of what it inflates to behind
+    it, at the very end (RFC 1952). One that decompresses to more than `max_bytes` does not count.
     """
     if len(body) < MEMBER_BYTES:
         return False
@@ -167,7 +167,7 @@ def ends_as_member(body: bytes, max_bytes: int) -> bool:
 
 
 def scan(data: Iterable[bytes], max_bytes: int) -> Iterator[Scanned]:
-    """The members of an object whose bytes come piece by piece, and its damage. Raises TooLarge."""
+    """Yield the members of an object whose bytes come piece by piece, and its damage. Raises TooLarge."""
     scanner = MemberScanner(max_bytes)
     for piece in data:
         yield from scanner.feed(piece)

@@ -1,4 +1,7 @@
-"""Names in an old archive: `{date}/{topic}-{partition}-{first offset}.gz`, `.index.json` beside it, and the marker."""
+"""The objects of an old archive: their names, indexes, and the formats of records.
+
+Names are `{date}/{topic}-{partition}-{first offset}.gz`, `.index.json` next to it, and the marker.
+"""
 
 import re
 import struct
@@ -39,7 +42,7 @@ class Place(NamedTuple):
 
 
 class FoundData(NamedTuple):
-    """A data object and the indexes that may be its, the one beside it first."""
+    """A data object and the indexes that may belong to it, the one with the same name first."""
 
     key: str
     first_offset: int
@@ -52,7 +55,7 @@ class FoundData(NamedTuple):
 
 @dataclass
 class FoundPartition:
-    """What a listing shows of one partition."""
+    """One partition, as a listing shows it."""
 
     data: list[FoundData] = field(default_factory=list)
     marker_key: str | None = None
@@ -60,21 +63,21 @@ class FoundPartition:
 
 
 def marker_offset(body: bytes) -> int | None:
-    """The first offset of the chunk that a marker names, by its key or as a plain number; None where it names none."""
+    """Return the first offset of the chunk that a marker names, by its key or as a plain number; None without one."""
     match = _MARKER_BODY.fullmatch(body.strip())
     return int(match[1]) if match and int(match[1]) <= MAX_OFFSET else None
 
 
 def has_current_objects(keys: Iterable[str]) -> bool:
-    """Whether a listing is that of a current archive of either layout."""
+    """Return whether a listing is that of a current archive of either layout."""
     identities = {archive_key("topic"), archive_key("seed")}
     return any(key in identities or key.startswith((SEED_HOME, "topic=")) for key in keys)
 
 
 def found_partitions(keys: Iterable[str]) -> dict[Place, FoundPartition]:
-    """The partitions that a listing of an old archive shows, in order; other names are passed over.
+    """Return the partitions that a listing of an old archive shows, in order; other names are ignored.
 
-    Data and index belong together by topic, partition and offset, also where midnight put them into two folders.
+    Data and index belong together by topic, partition and offset, even if midnight put them into two folders.
     """
     found: dict[Place, FoundPartition] = {}
     data: dict[tuple[Place, int], list[str]] = {}
@@ -136,7 +139,7 @@ _decoder = msgspec.json.Decoder(_Index, strict=False)
 
 
 def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBlock, ...]:
-    """The blocks that an index lists, unknown fields ignored; raises TooLarge or MalformedObject.
+    """Return the blocks that an index lists, unknown fields ignored; raises TooLarge or MalformedObject.
 
     `first_offset` is the one in the object's name. Zero-record blocks stay, and so does a first byte_offset above 0.
     """
@@ -164,7 +167,7 @@ def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBloc
 
 
 def encode_old_index(blocks: Sequence[OldBlock]) -> bytes:
-    """The index as the ancestor wrote it; for blocks whose `raw_bytes` are known."""
+    """Return the index as the ancestor wrote it; for blocks whose `raw_bytes` are known."""
     rows = [(b.raw_bytes, b.num_records, b.byte_length, b.byte_offset, b.first_offset) for b in blocks]
     return msgspec.json.encode({"chunks": [dict(zip(ANCESTOR_FIELDS, row, strict=True)) for row in rows]})
 
@@ -203,7 +206,10 @@ class OldFormat:
 
     @classmethod
     def of_options(cls, name: str, delimiter: str) -> "OldFormat":
-        r"""As an operator writes it: the delimiter's `\t`, `\\` and `\x1f` mean those bytes. Raises ValueError."""
+        r"""Return the format that an operator names: the delimiter's `\t`, `\\` and `\x1f` mean those bytes.
+
+        Raises ValueError.
+        """
 
         def byte(escape: re.Match[bytes]) -> bytes:
             return bytes.fromhex(escape[1].decode()) if escape[1] else {b"t": b"\t"}.get(escape[2], escape[2])
@@ -211,7 +217,7 @@ class OldFormat:
         return cls(name, _ESCAPE.sub(byte, delimiter.encode()))
 
     def count(self, raw: bytes) -> int:
-        """How many records a block holds, told without decoding them; raises CorruptBlock."""
+        """Return the number of records in a block without decoding them; raises CorruptBlock."""
         if self._is_of_lines:
             return raw.count(b"\n") + (bool(raw) and not raw.endswith(b"\n"))
         fields = sum(1 for _ in _binary_fields(raw))
@@ -222,7 +228,7 @@ class OldFormat:
         return fields // 2
 
     def parse(self, raw: bytes, num_records: int) -> Payload:
-        """The records of a block whose number is known; raises CorruptBlock where that leaves them ambiguous.
+        """Return the records of a block whose number is known; raises CorruptBlock if that leaves them ambiguous.
 
         Raises TooLarge, before they are decoded, for more than any writer put into a block.
         """
@@ -241,7 +247,10 @@ class OldFormat:
         return Payload([None] * count, fields) if self.name == "binary" else Payload(fields[::2], fields[1::2])
 
     def doubt(self, lines: int, delimited: int) -> str | None:
-        """Why this may be the wrong format for that many lines, of which so many hold the delimiter; else None."""
+        """Return why this may be the wrong format, given the number of lines and of those with the delimiter.
+
+        Else None.
+        """
         delimiter = self.delimiter.decode(errors="backslashreplace")
         if self.name == "lines" and 0 < lines == delimited:
             return f"every line holds {delimiter!r}: if it separates key and value, read with --old-format delimited"

@@ -1,4 +1,8 @@
-"""Making what was lost again: a chunk's index from its data, and a partition's chain from its indexes."""
+"""Rebuilding what was lost: a chunk's index from its data, and a partition's chain from its indexes.
+
+After maintenance, replaced and abandoned chunks are among those that count, and no listing tells them apart. Then the
+chain is rebuilt offset by offset: nothing below the floor, erased records stay erased, and as much of the rest as fits.
+"""
 
 import hashlib
 import heapq
@@ -23,11 +27,11 @@ from index_format.old_objects import OldBlock
 from index_format.record_formats import record_format
 
 FROM_DATA_ALONE = 0
-"""The epoch of an index that was made again without anything to tell its writer's; writers begin at 1."""
+"""The epoch of an index that was rebuilt without a hint at its writer's; writers begin at 1."""
 
 
 def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
-    """The zstd frames of a chunk's data, up to the first damage."""
+    """Yield the zstd frames of a chunk's data, up to the first damage."""
     position = 0
     while position < len(data):
         try:
@@ -51,9 +55,9 @@ def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
 def blocks_of(
     scanned: Iterable[Scanned], format_name: str, key_filter_bits: int | None = None
 ) -> tuple[BlockEntry, ...]:
-    """The blocks of a chunk whose records tell their own offsets; raises CorruptBlock at the first damage.
+    """Return the blocks of a chunk whose records hold their own offsets; raises CorruptBlock at the first damage.
 
-    Each gets a key filter where bits are given for it.
+    Each gets a key filter if bits are given for it.
     """
     encoding = record_format(format_name)
     blocks = []
@@ -72,9 +76,9 @@ def blocks_of(
 def text_blocks_of(
     scanned: Iterable[Scanned], counted: Sequence[OldBlock], timestamps: tuple[int, int]
 ) -> tuple[BlockEntry, ...]:
-    """The blocks of a chunk of record format `text`, whose offsets only the ancestor's index tells: `counted`.
+    """Return the blocks of a chunk of record format `text`, whose offsets only the ancestor's index has: `counted`.
 
-    `timestamps` are bounds for all blocks, and each block's own where there is one. Raises CorruptBlock.
+    `timestamps` are bounds for all blocks, and each block's own if there is one. Raises CorruptBlock.
     """
     blocks = []
     members = list(_whole(scanned))
@@ -99,11 +103,8 @@ def _block(found: Member, summary: BlockSummary) -> BlockEntry:
     return RawBlock(found.raw, summary).entry(found.byte_offset, len(found.stored))
 
 
-class Past(NamedTuple):
-    """What a chunk's writer found below it, as its index says."""
-
-    previous: str | None
-    gaps: tuple[Gap, ...]
+Past = tuple[str | None, tuple[Gap, ...]]
+"""The chunk before and the gaps that a chunk's writer found below it, as its index says."""
 
 
 class Unknowns(NamedTuple):
@@ -118,8 +119,8 @@ class Unknowns(NamedTuple):
 
 
 def committed_index(entry: ChunkEntry, like: ChunkIndex, unknowns: Unknowns) -> bytes | None:
-    """The very bytes that were committed: an index like `like` whose sha256 is the entry's; None for no such."""
-    for past, next_offset, level, kind, topic_id, epoch in product(
+    """Return the bytes that were committed: an index like `like` whose sha256 is the entry's; None if none is found."""
+    for (previous, gaps), next_offset, level, kind, topic_id, epoch in product(
         unknowns.pasts,
         unknowns.next_offsets,
         unknowns.isolation_levels,
@@ -134,8 +135,8 @@ def committed_index(entry: ChunkEntry, like: ChunkIndex, unknowns: Unknowns) -> 
             isolation_level=level,
             timestamp_type=kind,
             next_offset=next_offset,
-            previous=past.previous,
-            gaps=tuple(gap for gap in past.gaps if gap.end <= next_offset),
+            previous=previous,
+            gaps=tuple(gap for gap in gaps if gap.end <= next_offset),
         )
         body = objects.encode(index)
         if hashlib.sha256(body).hexdigest() == entry.sha256:
@@ -166,16 +167,16 @@ class RebuiltChain(NamedTuple):
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
     gaps_behind: tuple[Gap, ...] = ()
-    """What was erased behind the last chunk."""
+    """The ranges erased behind the last chunk."""
 
 
 def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
-    """The chain that a lost marker led to.
+    """Return the chain that a lost marker led to.
 
-    A writer names the chunk before in `previous` only once that is committed: so whatever an index names was
-    committed, and what branches off below it was not. Of several that none names the one with the highest epoch is
-    taken, for a writer that claimed later began at what was committed. Whether that last chunk was committed cannot be
-    told, and need not be: it holds the log's records from exactly where the chain before it ends.
+    A writer names the chunk before in `previous` only once that is committed: so every chunk that an index names was
+    committed, and what branches off below it was not. Of several that none names, the one with the highest epoch
+    counts, for a writer that claimed later began at what was committed. Whether that last chunk was committed is
+    unknown, and does not matter: it holds the log's records from exactly where the chain before it ends.
     """
     fillers = _fillers(found)
     found = [each for each in found if each not in fillers]
@@ -222,7 +223,6 @@ def _fillers(found: Sequence[StoredIndex]) -> list[StoredIndex]:
 
 
 def _filled(links: Sequence[Link], fillers: Sequence[StoredIndex]) -> tuple[Link, ...]:
-    """The chain with what fits into its gaps, the newest first: a record is better than a gap, whoever stored it."""
     filled = list(links)
     for chunk in sorted(fillers, key=lambda each: (-each.index.epoch, each.index.start_offset)):
         start, end = chunk.index.start_offset, chunk.index.next_offset
@@ -242,7 +242,6 @@ def _filled(links: Sequence[Link], fillers: Sequence[StoredIndex]) -> tuple[Link
 def _last_chunk(
     found: Sequence[StoredIndex], before: Mapping[str, str | None], named: Container[str | None]
 ) -> StoredIndex:
-    """The end of the chain that most indexes prove, and of what only the data behind it tells."""
     proofs: dict[str | None, int] = {None: 0}
     for each in sorted(found, key=lambda each: each.index.start_offset):
         proofs[each.name] = proofs[before[each.name]] + (each.name in named)
@@ -256,7 +255,7 @@ def _last_chunk(
 def _predecessors(
     found: Sequence[StoredIndex], by_name: Mapping[str, StoredIndex], named: Container[str | None]
 ) -> dict[str, str | None]:
-    """The chunk that each one follows: the one that it names, else the last that ends at or below its start."""
+    """Return the chunk that each one follows: the one that it names, else the last that ends at or below its start."""
 
     def likelihood(each: StoredIndex) -> tuple[int, bool, int, str]:
         return each.index.next_offset, each.name in named, each.index.epoch, each.name
@@ -278,7 +277,7 @@ def _predecessors(
 
 
 def _gaps_between(previous: StoredIndex | None, chunk: StoredIndex) -> tuple[Gap, ...]:
-    """What lies between two chunks: recorded gaps, or one that says that nobody knows."""
+    """Return what lies between two chunks: recorded gaps, or one that says that nobody knows."""
     end = previous.index.next_offset if previous else 0
     recorded = tuple(gap for gap in chunk.index.gaps if gap.start >= end and gap.end <= chunk.index.start_offset)
     if previous is None or chunk.index.previous == previous.name or end == chunk.index.start_offset:
@@ -302,32 +301,23 @@ class Ranges:
         self._below = [0, *accumulate(end - start for start, end in zip(self.starts, self.ends, strict=True))]
 
     def below(self, offset: int) -> int:
-        """How many of them lie below an offset."""
+        """Return how many of the offsets are below one."""
         number = bisect_right(self.starts, offset)
         beyond = max(0, self.ends[number - 1] - offset) if number else 0
         return self._below[number] - beyond
 
     def within(self, start: int, end: int) -> int:
-        """How many of them lie in [start, end)."""
+        """Return how many of the offsets are in [start, end)."""
         return self.below(end) - self.below(start)
 
 
-class Rewritten(NamedTuple):
-    """What is found of a partition that was maintained, beside its indexes."""
-
-    floor: int
-    gaps: tuple[Gap, ...]
-    """Of all catalogs."""
-
-
-def rebuilt_rewritten(found: Sequence[StoredIndex], rewritten: Rewritten) -> RebuiltChain:
-    """The chain above the floor, without a record that was erased; everything else is left out.
+def rebuilt_rewritten(found: Sequence[StoredIndex], floor: int, catalog_gaps: Sequence[Gap]) -> RebuiltChain:
+    """Return the chain above the floor, without a record that was erased; everything else is left out.
 
     Of writers' chunks, those that `rebuilt_chain` takes can be part of it, and all that maintainers stored. An erase
     that was begun and given up may come true by this.
     """
-    floor = rewritten.floor
-    gaps = [*rewritten.gaps, *(gap for each in found for gap in each.index.gaps)]
+    gaps = [*catalog_gaps, *(gap for each in found for gap in each.index.gaps)]
     erased = [gap for gap in gaps if gap.reason == ERASED] + [e for each in found for e in each.index.erased or ()]
     gone = Ranges((each.start, each.end) for each in erased)
     writers = rebuilt_chain([each for each in found if not is_rewritten(each.name)])
@@ -347,12 +337,11 @@ def rebuilt_rewritten(found: Sequence[StoredIndex], rewritten: Rewritten) -> Reb
 
 
 def _order(gap: Gap) -> tuple[int, bool, int]:
-    """Of gaps that begin together, erased records first."""
     return gap.start, gap.reason != ERASED, gap.end
 
 
 def _holds(chunk: StoredIndex, gone: Ranges) -> bool:
-    """Whether a chunk may still hold a record that was erased."""
+    """Return whether a chunk may still hold a record that was erased."""
     own = Ranges((each.start, each.end) for each in chunk.index.erased or ())
     spans = [(block.first_record_offset, block.last_record_offset + 1) for block in chunk.index.blocks]
     return any(gone.within(*span) > own.within(*span) for span in spans)
@@ -397,7 +386,7 @@ def _tiled(candidates: Sequence[StoredIndex], explained: Ranges, floor: int) -> 
 
 
 def _between(before: StoredIndex | None, chunk: StoredIndex, told: Sequence[Gap], floor: int) -> Iterable[Gap]:
-    """What lies between two chunks: what is told of it, and gaps that say that nobody knows."""
+    """Yield what lies between two chunks: what is reported of it, and gaps that say that nobody knows."""
     end = chunk.index.start_offset
     is_next = before is not None and chunk.index.previous == before.name
     # Where nothing was pruned, the archive begins with what is told right before its first chunk.
@@ -417,7 +406,6 @@ def _between(before: StoredIndex | None, chunk: StoredIndex, told: Sequence[Gap]
 
 
 def _behind(chain: Sequence[StoredIndex], told: Sequence[Gap]) -> tuple[Gap, ...]:
-    """The erased records behind the last chunk, and the gaps between them."""
     found, end = list[Gap](), chain[-1].index.next_offset if chain else 0
     for erased in (gap for gap in told if chain and gap.reason == ERASED):
         for gap in (gap for gap in told if gap.reason != ERASED):

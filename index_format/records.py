@@ -55,7 +55,7 @@ def batch_from_columns(
     values: Sequence[bytes | None],
     headers: Sequence[Headers | None],
 ) -> pa.RecordBatch:
-    """Columns of equal length as one batch of `SCHEMA`; a None among the headers stands for no headers."""
+    """Return columns of equal length as one batch of `SCHEMA`; a None among the headers means no headers."""
     return pa.record_batch(
         [
             pa.array(offsets, pa.int64()),
@@ -80,14 +80,17 @@ class _Columns:
 
 
 def batch_from_capsules(capsules: tuple[object, object]) -> pa.RecordBatch:
-    """The batch of `SCHEMA` that two PyCapsules of Arrow's C data interface hold, schema and array; takes it out."""
+    """Return the batch of `SCHEMA` that two PyCapsules of Arrow's C data interface hold, schema and array.
+
+    Takes it out.
+    """
     return pa.record_batch(_Columns(capsules))
 
 
 def batch_without_timestamps(
     first_offset: int, keys: Sequence[bytes | None], values: Sequence[bytes | None]
 ) -> pa.RecordBatch:
-    """Records at consecutive offsets, which have no headers and no timestamps."""
+    """Return records at consecutive offsets, which have no headers and no timestamps."""
     count = len(values)
     offsets = range(first_offset, first_offset + count)
     times, types = [NO_TIMESTAMP] * count, [NO_TIMESTAMP_TYPE] * count
@@ -95,7 +98,7 @@ def batch_without_timestamps(
 
 
 def header_column(headers: Sequence[Headers | None]) -> pa.ListArray:
-    """The column of that name; None stands for no headers."""
+    """Return the column `headers`; None means no headers."""
     header_type = SCHEMA.field("headers").type
     if any(headers):
         return pa.array([row or [] for row in headers], header_type)
@@ -104,9 +107,9 @@ def header_column(headers: Sequence[Headers | None]) -> pa.ListArray:
 
 
 def header_column_of_lists(lists: pa.ListArray) -> pa.ListArray:
-    """The column `headers` of lists of structs with `key` and `value` that may be null, as other libraries have them.
+    """Return the column `headers` from lists of structs with `key` and `value`, as other libraries have them.
 
-    A null list stands for no headers. Raises ValueError where a header or its key is null.
+    A null list means no headers. Raises ValueError if a header or its key is null.
     """
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     flat = lists.flatten()
@@ -119,7 +122,7 @@ def header_column_of_lists(lists: pa.ListArray) -> pa.ListArray:
 
 
 def batch_from_records(records: Sequence[Record]) -> pa.RecordBatch:
-    """The same from single records."""
+    """Return single records as a batch."""
     columns: list[Any] = list(zip(*records, strict=True)) if records else [()] * len(SCHEMA)
     return batch_from_columns(*columns)
 
@@ -130,7 +133,7 @@ def has_headers(batch: pa.RecordBatch) -> bool:
 
 
 def header_rows(batch: pa.RecordBatch) -> list[Headers]:
-    """The headers of each record as a tuple of (key, value) pairs in order."""
+    """Return the headers of each record as a tuple of (key, value) pairs in order."""
     if not has_headers(batch):
         return [()] * batch.num_rows
     column = batch.column("headers")
@@ -150,7 +153,6 @@ def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """As `to_pylist`, which takes a large value twice for a moment."""
     if not pa.types.is_binary(column.type) or _content_bytes(column) < LARGE_CONTENT_BYTES:
         return column.to_pylist()  # type: ignore[no-any-return]
     _, ends, content = column.buffers()
@@ -166,7 +168,7 @@ LARGE_RECORD_BYTES = 1024 * 1024
 
 
 def is_large(batch: pa.RecordBatch) -> bool:
-    """Whether it is a single record that should not be copied more than it must."""
+    """Return whether it is a single record that should not be copied more than it must."""
     return bool(batch.num_rows == 1 and batch.nbytes > LARGE_RECORD_BYTES)
 
 
@@ -174,7 +176,7 @@ SLICE_ROWS, SLICE_BYTES = 16 * 1024, 1024 * 1024
 
 
 def small_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch as small ones that lie on it; a record with more than SLICE_BYTES of key and value is one alone."""
+    """Yield a batch as small ones that share its memory; a record with more than SLICE_BYTES is one alone."""
     lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy() for name in ("key", "value")]
     ends = np.cumsum(lengths[0].astype(np.int64) + lengths[1])
     row = 0
@@ -187,7 +189,7 @@ def small_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def record_view(batch: pa.RecordBatch, row: int) -> Record:
-    """A record whose key, value and headers' values are memoryviews on the batch, whatever their types say."""
+    """Return a record whose key, value and headers' values are memoryviews on the batch, despite its types."""
     offset, timestamp, timestamp_type = (batch.column(name)[row].as_py() for name in SCHEMA.names[:3])
     key, value = (_view(batch.column(name), row) for name in ("key", "value"))
     headers = batch.column("headers")
@@ -206,18 +208,18 @@ def _view(column: pa.BinaryArray, row: int) -> Any:
 
 
 def content_in_place(content: memoryview) -> pa.BinaryArray:
-    """A key or value as a column of one that lies where it lay."""
+    """Return a key or value as a column of one, without a copy."""
     ends = pa.py_buffer(np.array([0, len(content)], np.int32))
     return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(content)])
 
 
 def record_at(batch: pa.RecordBatch, row: int) -> Record:
-    """One record of a batch; row -1 is the last."""
+    """Return one record of a batch; row -1 is the last."""
     return next(iter_records(batch.slice(row % batch.num_rows, 1)))
 
 
 def payload_bytes(batch: pa.RecordBatch) -> int:
-    """Bytes of the keys and values of a batch."""
+    """Return bytes of the keys and values of a batch."""
     return sum(_content_bytes(batch.column(name)) for name in ("key", "value"))
 
 
@@ -244,7 +246,7 @@ def record_hash(record: Record, key: bytes | None = None) -> str:
 
 
 def canonical_bytes(record: Record) -> bytes:
-    """A record as length-prefixed big-endian binary: equal exactly when the records are equal."""
+    """Return a record as length-prefixed big-endian binary: equal exactly if the records are equal."""
     return b"".join([_canonical_head(record), *canonical_contents(record)])
 
 
@@ -253,7 +255,7 @@ def _canonical_head(record: Record) -> bytes:
 
 
 def canonical_contents(record: Record) -> Iterator[bytes]:
-    """What of it follows the numbers, in pieces: contents are given as they are."""
+    """Yield what follows the numbers, in pieces; contents are given unchanged."""
     yield from _content_pieces(record.key)
     yield from _content_pieces(record.value)
     yield struct.pack(">I", len(record.headers))
@@ -301,19 +303,19 @@ class RecordsDigest:
 
     @property
     def content(self) -> str:
-        """Of all records so far, as lower-case hex."""
+        """The digest of all records so far, as lower-case hex."""
         return self._content.hexdigest()
 
     @property
     def positions(self) -> str:
-        """The same of their places."""
+        """The digest of all their positions so far, as lower-case hex."""
         return self._positions.hexdigest()
 
 
 def canonical_stream(batch: pa.RecordBatch) -> memoryview:
-    """The bytes that `records.canonical_bytes` gives for each record of a batch of `records.SCHEMA`, in order.
+    """Return the bytes that `records.canonical_bytes` gives for each record of a batch of `records.SCHEMA`, in order.
 
-    Every record says where it ends, so the stream of two batches is the stream of the batch that holds both.
+    Every record says if it ends, so the stream of two batches is the stream of the batch that holds both.
     """
     if KERNEL and (stream := KERNEL.module.canonical_stream(batch)) is not None:
         return memoryview(stream)
@@ -321,12 +323,12 @@ def canonical_stream(batch: pa.RecordBatch) -> memoryview:
 
 
 def canonical_stream_in_python(batch: pa.RecordBatch) -> memoryview:
-    """The same, as it is done without the C extension and for what that one leaves: columns of other types."""
+    """Return the same bytes without the C extension, and for what the extension refuses: columns of other types."""
     return _stream(batch, "offset", "timestamp", "timestamp_type")
 
 
 def digest_streams(batch: pa.RecordBatch) -> tuple[bytes | memoryview, bytes]:
-    """What `content` and what `positions` of a RecordsDigest cover of a batch."""
+    """Return the bytes of a batch that `content` and `positions` of a RecordsDigest cover."""
     if KERNEL and (streams := KERNEL.module.digest_streams(batch)):
         content, positions = streams
         return content, positions
@@ -334,12 +336,11 @@ def digest_streams(batch: pa.RecordBatch) -> tuple[bytes | memoryview, bytes]:
 
 
 def digest_streams_in_python(batch: pa.RecordBatch) -> tuple[memoryview, bytes]:
-    """The same, as `canonical_stream_in_python`."""
+    """Return the bytes of `digest_streams` without the C extension."""
     return _stream(batch, "timestamp"), _heads(batch, "offset", "timestamp_type").tobytes()
 
 
 def _stream(batch: pa.RecordBatch, *head: str) -> memoryview:
-    """For each record the named numbers, then key, value and headers."""
     headers = _headers(batch.column("headers")) if has_headers(batch) else _NO_HEADERS
     key, value = _flagged(batch.column("key")), _flagged(batch.column("value"))
     joined = pc.binary_join_element_wise(_fixed(_heads(batch, *head)), *key, *value, headers, _NOTHING)
@@ -348,7 +349,6 @@ def _stream(batch: pa.RecordBatch, *head: str) -> memoryview:
 
 
 def _heads(batch: pa.RecordBatch, *names: str) -> Any:
-    """These numbers of each record, as one row of bytes."""
     heads = np.empty(batch.num_rows, np.dtype([(name, _HEAD[name]) for name in names]))
     for name in names:
         heads[name] = batch.column(name).to_numpy()
@@ -356,7 +356,7 @@ def _heads(batch: pa.RecordBatch, *names: str) -> Any:
 
 
 def _flagged(column: Any) -> tuple[Any, Any]:
-    """What stands before each content, and the contents: a null has the flag alone."""
+    """Return what stands before each content, and the contents: a null has the flag alone."""
     heads = np.empty(len(column), _PRESENT)
     heads["flag"] = 1
     heads["length"] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
@@ -367,7 +367,7 @@ def _flagged(column: Any) -> tuple[Any, Any]:
 
 
 def _headers(column: Any) -> Any:
-    """The count and the fields of each record's headers."""
+    """Return the count and the fields of each record's headers."""
     flat = column.flatten()
     keys, values = flat.field("key").cast(pa.binary()), flat.field("value")
     joined = pc.binary_join_element_wise(*_flagged(keys), *_flagged(values), _NOTHING)
@@ -385,5 +385,5 @@ def _fixed(rows: Any) -> Any:
 
 
 def _edges(column: Any) -> Any:
-    """Where each value begins in the column's data, and where the last one ends."""
+    """Return where each value begins in the column's data, and where the last one ends."""
     return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]

@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Span)
 
 
 class TimeBounded(Protocol):
-    """What catalog references, chunk entries and blocks share: bounds (ms, inclusive) of their records' timestamps."""
+    """Bounds (ms, inclusive) of records' timestamps: a catalog reference, a chunk entry or a block."""
 
     @property
     def min_timestamp(self) -> int: ...
@@ -26,36 +26,36 @@ class TimeBounded(Protocol):
 
 
 def span_at_or_after(spans: Sequence[S], offset: int) -> S | None:
-    """The first span that ends above `offset`: it holds the offset, or the first record after it."""
+    """Return the first span that ends above `offset`: it holds the offset, or the first record after it."""
     position = bisect_right(spans, offset, key=lambda span: span.next_offset)
     return spans[position] if position < len(spans) else None
 
 
 def span_for_time(spans: Sequence[S], timestamp: int) -> S | None:
-    """The first span with a record at or after `timestamp` (ms)."""
+    """Return the first span with a record at or after `timestamp` (ms)."""
     return next((span for span in spans if span.max_timestamp >= timestamp), None)
 
 
 def block_at_or_after(blocks: Sequence[BlockEntry], offset: int) -> int | None:
-    """The number of the first block with a record at or above `offset`."""
+    """Return the number of the first block with a record at or above `offset`."""
     position = bisect_right(blocks, offset - 1, key=lambda block: block.last_record_offset)
     return position if position < len(blocks) else None
 
 
 def block_for_time(blocks: Sequence[BlockEntry], timestamp: int) -> int | None:
-    """The number of the first block with a record at or after `timestamp` (ms)."""
+    """Return the number of the first block with a record at or after `timestamp` (ms)."""
     return next((number for number, block in enumerate(blocks) if block.max_timestamp >= timestamp), None)
 
 
 def blocks_between(blocks: Sequence[BlockEntry], start: int, end: int) -> range:
-    """The numbers of the blocks that may hold records of offsets [start, end)."""
+    """Return the numbers of the blocks that may hold records of offsets [start, end)."""
     first = bisect_right(blocks, start - 1, key=lambda block: block.last_record_offset)
     last = bisect_right(blocks, end - 1, key=lambda block: block.first_record_offset)
     return range(first, max(first, last))
 
 
 def merged_ranges(blocks: Sequence[BlockEntry], max_bytes: int) -> list[range]:
-    """Consecutive blocks grouped so that each group is one range read of at most `max_bytes`, or of one block."""
+    """Group consecutive blocks, so that each group is one range read of at most `max_bytes`, or of one block."""
     groups: list[range] = []
     start = 0
     for number, (block, following) in enumerate(pairwise([*blocks, None])):
@@ -68,7 +68,7 @@ def merged_ranges(blocks: Sequence[BlockEntry], max_bytes: int) -> list[range]:
 
 
 def range_groups(blocks: Sequence[BlockEntry], numbers: Sequence[int], max_bytes: int) -> list[range]:
-    """The same for some blocks only, by their rising numbers: what lies between two of them is never read along."""
+    """Group some blocks, by their rising numbers, into range reads; blocks between them are never read along."""
     groups = merged_ranges([blocks[number] for number in numbers], max_bytes)
     return [range(numbers[group.start], numbers[group.stop - 1] + 1) for group in groups]
 

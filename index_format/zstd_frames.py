@@ -7,13 +7,13 @@ import zstandard
 from index_format.errors import CorruptBlock
 
 LARGEST_WINDOW_BYTES = 128 * 1024 * 1024
-"""What a reader allocates for a window at most: more than any level here asks for."""
+"""The most bytes that a reader allocates for a window: more than any level here needs."""
 _LARGEST_HEADER_BYTES = 18
 _CHECKSUM_FLAG = 1 << 2
 _CHECKSUM_BYTES = 4
 _BLOCK_HEADER_BYTES = 3
 _REPEATED_BYTE = 1
-"""The type of a block that is one byte over and over, its size that of what it stands for."""
+"""The type of a block of one byte, repeated; its size is that of the result."""
 
 
 class ZstdCompressor:
@@ -30,9 +30,9 @@ class ZstdCompressor:
 
 
 def decompress(frame: bytes | memoryview, expected_bytes: int) -> bytes:
-    """The content of exactly one frame that says itself that it has `expected_bytes`; raises CorruptBlock.
+    """Return the content of exactly one frame whose header says `expected_bytes`; raises CorruptBlock.
 
-    The caller bounds `expected_bytes`: so much is allocated once the frame's header has agreed.
+    The caller bounds `expected_bytes`: that many are allocated once the frame's header has agreed.
     """
     try:
         _check_header(frame, expected_bytes)
@@ -45,7 +45,7 @@ def decompress(frame: bytes | memoryview, expected_bytes: int) -> bytes:
 
 
 def steps(frame: bytes | memoryview, expected_bytes: int, step_bytes: int) -> Iterator[bytes]:
-    """The same in pieces of at most so many bytes; the caller compares how many they are together."""
+    """Yield the content in pieces of at most `step_bytes`; the caller compares their total length."""
     try:
         _check_header(frame, expected_bytes)
         if frame_end(frame, 0) != len(frame):
@@ -67,9 +67,9 @@ def _check_header(frame: bytes | memoryview, expected_bytes: int) -> None:
 
 
 def frame_end(data: bytes | memoryview, start: int) -> int:
-    """Where the frame that begins at byte `start` ends, by the lengths of its blocks; nothing is inflated.
+    """Return the end of the frame that begins at byte `start`, by the lengths of its blocks, without inflating.
 
-    Beyond the end of `data` where that lies before the end of the frame. Raises ZstdError for another kind of bytes.
+    Beyond the end of `data` if that is before the end of the frame. Raises ZstdError for other bytes.
     """
     head = bytes(data[start : start + _LARGEST_HEADER_BYTES])
     if not head.startswith(zstandard.FRAME_HEADER):

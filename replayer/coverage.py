@@ -1,4 +1,4 @@
-"""What is archived of each partition, by time and by offset: how much, where the gaps are, what cannot be read."""
+"""The coverage of partitions by time and offset: records, gaps and damage, as JSON values and as pictures."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ PRUNED = "pruned"
 
 
 class ChunkColumns(NamedTuple):
-    """The chunks of a partition in offset order, a row each; times are ms, -1 where no record has one."""
+    """The chunks of a partition in offset order, a row each; times are ms, -1 if no record has one."""
 
     first_offset: Column
     next_offset: Column
@@ -36,7 +36,7 @@ class ChunkColumns(NamedTuple):
 
     @property
     def timed(self) -> "ChunkColumns":
-        """Those that hold a record with a timestamp."""
+        """The chunks that hold a record with a timestamp."""
         has_time = self.max_timestamp >= 0
         return ChunkColumns(*(column[has_time] for column in self))
 
@@ -45,7 +45,7 @@ class ChunkColumns(NamedTuple):
 class TimedGap:
     """A recorded gap and the time around it (ms): the records before it end at `after`, those behind begin at `before`.
 
-    None where there are none, or none with a timestamp. As timestamps may go backwards, `before` may lie below `after`.
+    None if there are none, or none with a timestamp. As timestamps may go backwards, `before` may be below `after`.
     """
 
     gap: Gap
@@ -58,7 +58,7 @@ class PartitionCoverage:
     """One partition in offset order.
 
     `damage` are the offsets of catalogs that cannot be read, whose chunks are not in `chunks`; `errors` say why.
-    `erased` are gaps in which every record was erased; of those that were erased inside a chunk, only its index tells.
+    `erased` are gaps in which every record was erased; only indexes list records erased inside a chunk.
     """
 
     partition: int
@@ -83,12 +83,12 @@ class PartitionCoverage:
 
     @property
     def untimed(self) -> int:
-        """Records of chunks in which none has a timestamp."""
+        """Return records of chunks in which none has a timestamp."""
         return self.records - int(self.timed.records.sum())
 
     @property
     def pruned_before(self) -> int | None:
-        """The floor; None where nothing was pruned."""
+        """The floor; None if nothing was pruned."""
         return None if self.pruned is None else self.pruned.gap.end
 
     @property
@@ -124,20 +124,20 @@ class Axis:
             raise ValueError(f"nothing between {self.start} and {self.end} in {self.slices} slices")
 
     def position(self, place: int) -> float:
-        """Where a place lies, 0 being the start and 1 the end; places outside are moved to the nearer of them."""
+        """Return the share of the axis before a place, from 0 to 1; places outside move to the nearer end."""
         return min(max((place - self.start) / (self.end - self.start), 0.0), 1.0)
 
     def slice_of(self, place: int) -> int:
         return min(int(self.position(place) * self.slices), self.slices - 1)
 
     def slices_of(self, places: npt.NDArray[np.float64]) -> Column:
-        """The same for many at once."""
+        """Return the slices of many places."""
         within = np.clip(places, self.start, self.end)
         numbers = ((within - self.start) / (self.end - self.start) * self.slices).astype(np.int64)
         return np.minimum(numbers, self.slices - 1)
 
     def start_of(self, number: int) -> int:
-        """The place where a slice begins."""
+        """Return the place where a slice begins."""
         return self.start + -(-(self.end - self.start) * number // self.slices)
 
 
@@ -151,7 +151,7 @@ class Slices:
 
 
 async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
-    """The coverage of a partition from its marker and catalogs; no index and no data is read."""
+    """Return the coverage of a partition from its marker and catalogs; no index and no data is read."""
     coverage = await _coverage(partition)
     newer = await partition.newer() if coverage.damage else None
     return coverage if newer is None else await _coverage(newer)
@@ -195,12 +195,12 @@ async def _coverage(partition: ArchivedPartition) -> PartitionCoverage:
 
 
 async def topic_coverage(partitions: Sequence[ArchivedPartition]) -> list[PartitionCoverage]:
-    """The coverage of each."""
+    """Return the coverage of each."""
     return await asyncio.gather(*(partition_coverage(partition) for partition in partitions))
 
 
 def timed_gaps(gaps: Sequence[Gap], timed: ChunkColumns) -> tuple[TimedGap, ...]:
-    """Gaps with the times of the chunks beside them; `timed` are those that hold a timestamp."""
+    """Return gaps with the times of the chunks next to them; `timed` are those that hold a timestamp."""
     has_start = timed.min_timestamp >= 0
     starts = timed.min_timestamp[has_start]
     before = np.searchsorted(timed.first_offset, [gap.start for gap in gaps])
@@ -216,7 +216,7 @@ def timed_gaps(gaps: Sequence[Gap], timed: ChunkColumns) -> tuple[TimedGap, ...]
 
 
 def axis_of(partitions: Sequence[PartitionCoverage], slices: int, scale: Scale = "time") -> Axis | None:
-    """From the earliest to the latest record, or the lowest to the highest offset; None where there is none."""
+    """Return the axis from the earliest to the latest record, or the lowest to the highest offset; None without any."""
     if scale == "offset":
         spans = [
             (each.start_offset if each.pruned is None else each.pruned.gap.start, each.next_offset)
@@ -229,7 +229,7 @@ def axis_of(partitions: Sequence[PartitionCoverage], slices: int, scale: Scale =
 
 
 def sliced(partition: PartitionCoverage, axis: Axis) -> Slices:
-    """A partition in each slice of an axis. A gap of unknown extent in time lies where its known neighbour is."""
+    """Return a partition in each slice of an axis. A gap without a known time is placed at its known neighbour."""
     chunks = partition.timed if axis.scale == "time" else partition.chunks
     if axis.scale == "time":
         starts, ends = np.maximum(chunks.min_timestamp, 0), chunks.max_timestamp
@@ -253,7 +253,7 @@ def sliced(partition: PartitionCoverage, axis: Axis) -> Slices:
 
 
 def _spread(first: Column, last: Column, amount: npt.NDArray[Any], slices: int) -> npt.NDArray[np.float64]:
-    """Adds each amount to all slices from its first to its last."""
+    """Add each amount to all slices from its first to its last."""
     steps = np.zeros(slices + 1)
     np.add.at(steps, first, amount)
     np.subtract.at(steps, last + 1, amount)
@@ -261,7 +261,7 @@ def _spread(first: Column, last: Column, amount: npt.NDArray[Any], slices: int) 
 
 
 def gap_extent(gap: TimedGap, axis: Axis) -> tuple[int, int] | None:
-    """From where to where a gap lies on an axis, both included; None where it lies outside, or nowhere."""
+    """Return the first and last place of a gap on an axis, both included; None if it is outside, or has no place."""
     if axis.scale == "offset":
         places = [gap.gap.start, gap.gap.end - 1]
     else:
@@ -272,7 +272,7 @@ def gap_extent(gap: TimedGap, axis: Axis) -> tuple[int, int] | None:
 
 
 def coverage_document(rows: Sequence[CoverageRow], axis: Axis | None) -> dict[str, Any]:
-    """The partitions over an axis; None where there is nothing to place on one."""
+    """Return the partitions over an axis; None if there is nothing to place on one."""
     unit = "offset" if axis is not None and axis.scale == "offset" else "ms"
     start, end, slices = (None, None, 0) if axis is None else (axis.start, axis.end, axis.slices)
     return {
@@ -284,7 +284,7 @@ def coverage_document(rows: Sequence[CoverageRow], axis: Axis | None) -> dict[st
 
 
 def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
-    """`records_by_slice` are estimates, and add up to the records on the axis; a gap's times are those beside it."""
+    """Return a row as JSON; `records_by_slice` are estimates, and add up to the records on the axis."""
     coverage = row.coverage
     earliest, latest = coverage.times or (None, None)
     return {
@@ -315,12 +315,12 @@ def _gap(gap: TimedGap) -> dict[str, Any]:
 
 
 LEFT, WIDTH = 220, 900
-"""Of the part of the picture that shows the axis, in its own units."""
+"""The part of the picture that shows the axis, in its own units."""
 _TOP, _ROW, _PAD, _STRIP = 24, 22, 4, 44
 _TICKS = 4
 _SHADES = 8
 _SHORT_MS = 10_000
-"""Times of an axis that is shorter are told to the millisecond."""
+"""Times of a shorter axis have milliseconds."""
 _STYLE = (
     "text{font:12px sans-serif;fill:#222}.r{fill:#1f6fb4}.g{fill:#d1242f}.d{fill:#8b0000}.n{fill:#f2f2f2}"
     ".e{fill:#8250df}.p{fill:#9a9a9a}"
@@ -329,10 +329,9 @@ _STYLE = (
 
 
 def svg(rows: Sequence[CoverageRow], axis: Axis, *, style: bool = True) -> str:
-    """A picture of partitions under their labels, all records together above; hovering over a part tells what it is.
+    """Return a picture of partitions under their labels, all records together above, with tooltips for its parts.
 
-    Its attributes `data-…` say what the axis shows. Without `style` the page that it becomes a part of has to bring
-    colours for its classes.
+    Its attributes `data-…` describe the axis. Without `style` the page around it must have colours for its classes.
     """
     width, height = LEFT + WIDTH + 20, _TOP + _STRIP + _ROW * len(rows) + 8
     found = [sliced(row.coverage, axis) for row in rows]
@@ -351,7 +350,7 @@ def svg(rows: Sequence[CoverageRow], axis: Axis, *, style: bool = True) -> str:
 
 
 def html(title: str, rows: Sequence[CoverageRow], axis: Axis | None) -> str:
-    """A page with the picture and a table of all gaps; it needs no other file."""
+    """Return a page with the picture and a table of all gaps; it needs no other file."""
     gaps = [
         f"<tr><td>{escape(row.label)}</td><td>{each.gap.start}</td><td>{each.gap.end}</td><td>{escape(each.gap.reason)}</td>"
         f"<td>{_when(each.after)}</td><td>{_when(each.before)}</td></tr>"
@@ -383,7 +382,7 @@ def _ticks(axis: Axis) -> Iterator[str]:
 
 
 def _strip(found: Sequence[Slices], axis: Axis) -> Iterator[str]:
-    """All records over the axis, as bars."""
+    """Yield all records over the axis, as bars."""
     records = np.sum([each.records for each in found], axis=0) if found else np.zeros(axis.slices)
     most, height, bottom = records.max(), _STRIP - 2 * _PAD, _TOP + _STRIP - 2 * _PAD
     yield f'<text x="4" y="{bottom - 4}">all records</text>'
@@ -428,7 +427,6 @@ def _row(row: CoverageRow, slices: Slices, axis: Axis, top: int) -> Iterator[str
 
 
 def _first_of_each_slice(gaps: Sequence[TimedGap], axis: Axis) -> Iterator[TimedGap]:
-    """The gaps that show where there are more than can be told apart."""
     seen: tuple[int, int] | None = None
     for gap in gaps:
         extent = gap_extent(gap, axis)
@@ -454,7 +452,6 @@ def _x(number: int, axis: Axis) -> float:
 
 
 def _run(first: int, last: int, axis: Axis) -> str:
-    """From where to where some slices reach, as text."""
     return f"{_place(axis.start_of(first), axis)} to {_place(axis.start_of(last + 1), axis)}"
 
 

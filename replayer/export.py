@@ -1,6 +1,6 @@
 """Archived records as one file of a common format: Parquet, CSV, JSON lines or Arrow, with the columns of Spark's.
 
-Rows are written in groups as they come, so memory holds one group, whatever the size of the selection.
+Rows are written in groups as they come, so memory holds one group, however large the selection is.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from replayer.errors import ExportFailed
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
 STREAMED = ("csv", "jsonl", "arrow")
-"""Those that a pipe can take; `arrow` is then Arrow's stream format."""
+"""Formats that a pipe can take; `arrow` is then Arrow's stream format."""
 ENDINGS = {
     ".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".arrow": "arrow",
 }  # fmt: skip
@@ -40,7 +40,7 @@ Write = Callable[[pa.RecordBatch], object]
 
 @dataclass(frozen=True)
 class ExportForm:
-    """What a file looks like; keys and values are BINARY or TEXT, which in CSV and JSON lines means Base64 or UTF-8."""
+    """The form of a file; keys and values are BINARY or TEXT, which in CSV and JSON lines means Base64 or UTF-8."""
 
     file_format: str
     key: str = BINARY
@@ -59,14 +59,14 @@ class ExportForm:
 
 
 class Exported(NamedTuple):
-    """What a file holds."""
+    """The size of a file."""
 
     records: int
     bytes: int
 
 
 def format_of(destination: str, named: str | None) -> str:
-    """The format that is named, or that the name of the file ends with; raises UsageError."""
+    """Return the named format, or that of the file's ending; raises UsageError."""
     found = named or ENDINGS.get(Path(destination).suffix.lower())
     if found is None:
         raise UsageError(
@@ -91,7 +91,7 @@ async def export(
     overwrites: bool = False,
     advance: Callable[[int, int], object] = lambda *_: None,
 ) -> Exported:
-    """Writes all batches to a file, which appears whole or not at all, or to standard output.
+    """Write all batches to a file, which appears whole or not at all, or to standard output.
 
     `advance` is called with the records and bytes of rows that were written since. Raises ExportFailed, and what
     reading raises.
@@ -113,7 +113,7 @@ async def export(
 
 @contextmanager
 def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
-    """A file that takes the place of `destination` at the end, if all goes well, and is its owner's alone."""
+    """Return a file that takes the place of `destination` at the end, if all goes well, and is its owner's alone."""
     if destination == STDOUT:
         yield sys.stdout.buffer
         return
@@ -139,7 +139,7 @@ def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
 
 
 def _place(scratch: Path, path: Path, *, overwrites: bool) -> None:
-    """A file that appeared meanwhile is kept, but where the file system has no links. Raises OSError."""
+    """Put a finished file in its place, which keeps a file that appeared there, unless the file system has no links."""
     if not overwrites:
         try:
             path.hardlink_to(scratch)
@@ -177,7 +177,6 @@ def _json_line(row: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _arrow_writer(file_format: str, sink: BinaryIO, schema: pa.Schema, *, is_stream: bool) -> Iterator[Write]:
-    """Those of Arrow's library, of which each is loaded where it is used."""
     match file_format:
         case "parquet":
             import pyarrow.parquet  # noqa: PLC0415
@@ -194,7 +193,6 @@ def _arrow_writer(file_format: str, sink: BinaryIO, schema: pa.Schema, *, is_str
 
 
 async def _groups(batches: AsyncIterator[SelectedBatch], form: ExportForm) -> AsyncIterator[pa.RecordBatch]:
-    """The same as rows, in groups of about GROUP_BYTES."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     async for partition, batch in batches:
@@ -248,7 +246,7 @@ def _base64(content: bytes | None) -> str | None:
 
 
 def _as_text(rows: pa.RecordBatch, name: str) -> pa.Array:
-    """Raises ExportFailed, which names the first record that is none."""
+    """Raise ExportFailed, which names the first record that is none."""
     column = rows.column(name)
     try:
         return column.cast(pa.string())

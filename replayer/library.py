@@ -62,7 +62,6 @@ class _Call:
             self.ended.set()
 
     def cancel(self) -> None:
-        """In the loop's thread."""
         if self._task is None:
             self.ended.set()
         else:
@@ -70,7 +69,7 @@ class _Call:
 
 
 class BackgroundLoop:
-    """Runs coroutines for callers in other threads; `close` cancels what is still at work."""
+    """Runs coroutines for callers in other threads; `close` cancels those that still run."""
 
     def __init__(self) -> None:
         # With a factory, because else the caller's thread would be given this loop as its own.
@@ -81,7 +80,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of some work; an interrupt of the caller cancels it. Raises UsageError after `close`."""
+        """Return the result of some work; an interrupt of the caller cancels it. Raises UsageError after `close`."""
         if self.closed:
             work.close()
             raise UsageError(
@@ -98,7 +97,7 @@ class BackgroundLoop:
             raise
 
     def iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
-        """The items one after the other, each worked out when it is asked for, and what runs ahead in `items`."""
+        """Yield the items one after the other, each made on demand, and what runs ahead in `items`."""
         try:
             while (following := self.run(_following(items))) is not None:
                 yield following[0]
@@ -113,7 +112,7 @@ class BackgroundLoop:
             self._thread.join()
 
     def _end(self, items: AsyncGenerator[Any]) -> None:
-        """Ends a generator; closing the loop has ended those that were left, and nobody waits for its own thread."""
+        """End a generator; closing the loop has ended the others, and nobody waits for its own thread."""
         if self.closed:
             return
         if threading.current_thread() is self._thread:
@@ -127,7 +126,7 @@ class BackgroundLoop:
 
 
 async def _following(items: AsyncGenerator[T]) -> tuple[T] | None:
-    """The next item, None behind the last."""
+    """Return the next item, None behind the last."""
     async for item in items:
         return (item,)
     return None
@@ -173,7 +172,7 @@ class Archive:
     """
 
     def __init__(self, place: ArchivePlace, cache: DiskCache | None) -> None:
-        """Opens the store; nothing is read yet."""
+        """Open the store; nothing is read yet."""
         self.address = str(place.address)
         self._place = place
         self._loop = BackgroundLoop()
@@ -196,7 +195,7 @@ class Archive:
         self.close()
 
     def close(self) -> None:
-        """Ends what is still read, and closes the store; once is enough."""
+        """End all reading, and close the store; further calls do nothing."""
         if not self._loop.closed:
             try:
                 self._loop.run(self._stack.aclose())
@@ -205,19 +204,19 @@ class Archive:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of an archive of kafka-connect-s3 should know, once something of it was read."""
+        """Return notes for readers of an archive of kafka-connect-s3, once something of it was read."""
         return self._archive.other.notes if self._archive.other else ()
 
     def topics(self) -> tuple[str, ...]:
-        """The names of the archived topics, in order."""
+        """Return the names of the archived topics, in order."""
         return self._loop.run(self._archive.topics())
 
     def partitions(self, topic: str) -> tuple[int, ...]:
-        """The numbers of a topic's archived partitions, in order; raises NotInArchive."""
+        """Return the numbers of a topic's archived partitions, in order; raises NotInArchive."""
         return self._loop.run(self._archive.partitions(topic))
 
     def get(self, topic: str, partition: int, offset: Place) -> ArchivedRecord:
-        """The record at an offset; of another place, such as a time, the first record at or after it.
+        """Return the record at an offset; for another place, such as a time, the first record at or after it.
 
         One range read of one block. Raises NotInArchive, whose `why` is the reason, or UsageError.
         """
@@ -236,10 +235,10 @@ class Archive:
         lost: list[LostRecords] | None = None,
         **choice: Unpack[Choice],
     ) -> Iterator[ArchivedRecord]:
-        """The records of a topic, at most `limit`, partition after partition, in the order of their offsets.
+        """Yield the records of a topic, at most `limit`, partition after partition, in the order of their offsets.
 
-        `choice` says which: `partitions`, `start`, `end`, `at`, `since`, `until`, `key`, `headers`, `grep`. Without
-        `lost`, damage raises in its place; with a list, it is passed over and what it costs is added to the list.
+        `choice` selects by `partitions`, `start`, `end`, `at`, `since`, `until`, `key`, `headers`, `grep`. Without
+        `lost`, damage raises in its place; with a list, it is passed over and the lost offsets are added to the list.
         """
         return (
             record
@@ -255,7 +254,7 @@ class Archive:
         lost: list[LostRecords] | None = None,
         **choice: Unpack[Choice],
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow's batches of `BATCH_SCHEMA`, each of one partition, none empty."""
+        """Yield the records as Arrow's batches of `BATCH_SCHEMA`, each of one partition, none empty."""
         return (_numbered(*each) for each in self._selected(topic, limit, lost, choice))
 
     def export(
@@ -271,9 +270,9 @@ class Archive:
         lost: list[LostRecords] | None = None,
         **choice: Unpack[Choice],
     ) -> Exported:
-        """Writes the records that `batches` gives to one file, which appears whole or not at all.
+        """Write the records that `batches` gives to one file, which appears whole or not at all.
 
-        Without `file_format`, the file's ending says which. Raises UsageError where the file exists, ExportFailed.
+        Without `file_format`, the file's ending decides. Raises UsageError if the file exists, ExportFailed.
         """
         form = ExportForm(format_of(str(destination), file_format), key_as, value_as)
         wanted, selection = chosen(topic, choice)
@@ -292,7 +291,7 @@ class Archive:
                 lost.extend(_lost(damage))
 
     def find(self, topic: str, time: Time, *, partitions: Iterable[int] | None = None) -> tuple[TimedOffset, ...]:
-        """Where each partition is at a time: at the first record, in offset order, with this or a later timestamp."""
+        """Return each partition's position at a time: the first record in offset order that is as late."""
         at = time_of(time, now_ms())
         numbers = None if partitions is None else tuple(partitions)
 
@@ -308,10 +307,10 @@ class Archive:
         depth: Literal["structure", "blocks", "records"] = "structure",
         expected: Iterable[str] = (),
     ) -> ArchiveReport:
-        """Checks topics, written as "orders" or "orders:0-3", or everything; damage is in the report, not raised.
+        """Check topics, written as "orders" or "orders:0-3", or everything; damage is in the report, not raised.
 
-        "structure" is chain, catalogs, indexes and sizes, "blocks" reads all data, "records" decodes every record.
-        Of each of the `expected` topics, something has to be there.
+        "structure" is chain, catalogs, indexes and sizes, "blocks" reads all data, "records" decodes every record. Each
+        of the `expected` topics must have something in the archive.
         """
         wanted = [parse_topic(topic) for topic in topics]
         return self._loop.run(
@@ -329,7 +328,7 @@ class Archive:
         end: Place | None = None,
         at: Time | None = None,
     ) -> ComparisonReport:
-        """Compares records with those of a topic of a cluster: the one that was archived, or a copy of it.
+        """Compare records with those of a topic of a cluster: the one that was archived, or a copy of it.
 
         Differences and damage are in the report, not raised. Raises NoSuchTopic.
         """
@@ -342,7 +341,7 @@ class Archive:
         return self._loop.run(compared)
 
     def verify_job(self, job: str, *, kafka: "Cluster", jobs: str | None = None) -> "JobProof":
-        """Proves what a replay wrote: applies it again, and compares with the target. `jobs` as for `replay`."""
+        """Prove a replay's result: apply it again, and compare with the target. `jobs` as for `replay`."""
         from replayer.library_replay import prove  # noqa: PLC0415  # as above
 
         return self._loop.run(prove(self._archive, self._place, job, jobs, kafka))
@@ -356,7 +355,10 @@ class Archive:
         skip_damage: bool = False,
         **choice: "Unpack[ReplayChoice]",
     ) -> "ReplayPlan":
-        """What `replay` with the same arguments would do, and its warnings; writes nothing. Raises as `replay`."""
+        """Return what `replay` with the same arguments would do, and its warnings; writes nothing.
+
+        Raises as `replay`.
+        """
         from replayer.library_replay import plan, replay_request  # noqa: PLC0415  # it loads Kafka's client
 
         request = replay_request(topic, to_topic, choice, skips_damage=skip_damage)
@@ -372,11 +374,11 @@ class Archive:
         progress: Callable[[int, int], None] = lambda *_: None,
         **choice: "Unpack[ReplayChoice]",
     ) -> "Replayed":
-        """Writes records to a topic of the cluster `kafka`, HOST:PORT or librdkafka's settings; does not ask.
+        """Write records to a topic of the cluster `kafka`, HOST:PORT or librdkafka's settings, without a question.
 
-        `choice` says which records, as `records`, and how, as the options of `replayer replay`. `progress` is called
-        from another thread with the records and bytes that went since the last call. Damage raises or goes to `lost`.
-        Raises ReplayRefused where the target would not keep the records as they are, DeliveryFailed, and others.
+        `choice` selects records, as `records`, and has the options of `replayer replay`. `progress` is called from
+        another thread with the records and bytes written since the last call. Damage raises or goes to `lost`. Raises
+        ReplayRefused if the target would not keep the records as they are, DeliveryFailed, and others.
         """
         from replayer.library_replay import replay, replay_request  # noqa: PLC0415  # as above
 
@@ -389,7 +391,7 @@ class Archive:
     def _selected(
         self, topic: str, limit: int | None, lost: list[LostRecords] | None, choice: Choice
     ) -> Iterator[SelectedBatch]:
-        """Raises what is wrong with the arguments at once, not with the first record."""
+        """Raise what is wrong with the arguments at once, not with the first record."""
         wanted, selection = chosen(topic, choice)
         if limit is not None and limit < 0:
             raise UsageError(f"limit is {limit}", why="it must be a number of records", remedy="give 0 or more")
@@ -425,12 +427,12 @@ def open_archive(
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
     use_cache: bool = True,
 ) -> Archive:
-    """The archive at s3://bucket/prefix, file:///dir or a folder; use it in a `with` block, or close it.
+    """Return the archive at s3://bucket/prefix, file:///dir or a folder; use it in a `with` block, or close it.
 
     `endpoint_url` to `session_token` are for S3; the last four are `${file:/path}` or `${env:NAME}`. Without an access
     key, credentials come from AWS's own chain. `keys` are those of an encrypted archive: file:/path, env:NAME or
-    kms:ARN, separated by commas. Indexes are kept in this machine's cache if `use_cache`.
-    Raises UsageError for what is no address; whether an archive is there shows with the first use.
+    kms:ARN, separated by commas. Indexes are kept in this machine's cache if `use_cache`. Raises UsageError for an
+    address that is not valid; a missing archive shows with the first use.
     """
     s3 = S3Settings(
         *(endpoint_url, region, profile, proxy_url, role_arn, external_id, customer_key),

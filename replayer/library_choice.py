@@ -1,4 +1,4 @@
-"""Which records are meant, as keyword arguments."""
+"""Selections of records as keyword arguments."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -20,12 +20,12 @@ Time = str | datetime
 
 
 class Choice(TypedDict, total=False):
-    """Which records of a topic are meant: those for which all that is given holds. None is as if not given."""
+    """A selection of a topic's records: those that match all arguments. None means no condition."""
 
     partitions: Iterable[int] | None
-    """Of these partitions."""
+    """Partitions to read."""
     start: Place | None
-    """From here on, in each partition."""
+    """The first place to read in each partition."""
     end: Place | None
     """Up to here; the place itself is excluded."""
     at: Time | None
@@ -39,18 +39,18 @@ class Choice(TypedDict, total=False):
     key: bytes | str | Iterable[bytes | str | None] | None
     """With this key, or one of these; in a list, None is the null key."""
     headers: Mapping[str, bytes | str | None] | None
-    """With all of these headers; None stands for any value."""
+    """All of these headers must be there; None allows any value."""
     grep: str | None
     """With a value in which this regular expression (RE2's) is found."""
 
 
 def now_ms() -> int:
-    """The time, ms since the epoch."""
+    """Return the time, ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def chosen(topic: str, choice: Choice) -> tuple[TopicPartitions, SelectionRequest]:
-    """What a choice means; raises UsageError or BadName."""
+    """Return the topic and request that a choice means; raises UsageError or BadName."""
     unknown = choice.keys() - Choice.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}")
@@ -107,7 +107,7 @@ def as_bytes(content: bytes | str) -> bytes:
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """The value of an argument that takes only some; raises UsageError."""
+    """Return the value of an argument that takes only some; raises UsageError."""
     choices = tuple(known)
     if value not in choices:
         raise UsageError(f"{name} is {value!r}", why="it has no such value", remedy=f"use {', '.join(choices)}")

@@ -1,4 +1,4 @@
-"""Replays for Python programs: what they are told by keyword arguments, planned and done."""
+"""Replays for Python programs: keyword arguments, planned and carried out."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,16 +27,16 @@ Cluster = str | Mapping[str, str]
 
 
 class ReplayChoice(Choice, total=False):
-    """What is replayed and how, as the options of `replayer replay` have it. None is as if not given."""
+    """The arguments of a replay, as the options of `replayer replay`. None is the default."""
 
     routing: str
-    """Where records go: "keep", "by-key", "by-key:N", "N" or a map such as "0:2,1-3:0"."""
+    """The target partitions: "keep", "by-key", "by-key:N", "N" or a map such as "0:2,1-3:0"."""
     timestamps: str
     """"keep", "now" or "shift=+30d"."""
     strip_headers: Iterable[str]
     add_headers: Mapping[str, bytes | str]
     provenance: bool
-    """Adds a header that tells where a record comes from."""
+    """Adds a header with the record's place in the archive."""
     tombstones: Literal["keep", "drop"]
     transforms: str | Path | None
     """A file of Kafka Connect's transforms."""
@@ -57,7 +57,7 @@ class ReplayChoice(Choice, total=False):
     resume: bool
     job: str | None
     jobs: str | None
-    """Where the folders of jobs are."""
+    """The folder of jobs."""
     patience: float
     """Seconds that brokers may stand still."""
     rate: str | None
@@ -68,7 +68,7 @@ class ReplayChoice(Choice, total=False):
 
 
 class Replayed(NamedTuple):
-    """What was planned, and what was done."""
+    """The plan and result of a replay."""
 
     plan: ReplayPlan
     result: ReplayResult
@@ -82,7 +82,7 @@ def cluster_properties(kafka: Cluster) -> dict[str, str]:
 
 
 def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_damage: bool = False) -> ReplayRequest:
-    """What keyword arguments ask for; raises UsageError or BadName."""
+    """Return the request that keyword arguments make; raises UsageError or BadName."""
     given: dict[str, Any] = {name: value for name, value in choice.items() if value is not None}
     records = {name: given.pop(name) for name in Choice.__annotations__ if name in given}
     wanted, selection = chosen(topic, cast(Choice, records))
@@ -109,7 +109,7 @@ def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_dam
 
 
 async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster) -> ReplayPlan:
-    """What a replay would do; writes nothing."""
+    """Return the plan of a replay; writes nothing."""
     async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
         return planned.plan
 
@@ -117,7 +117,7 @@ async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, ka
 async def replay(
     archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster, progress: Progress
 ) -> tuple[Replayed, DamagePolicies]:
-    """Does it."""
+    """Carry out a replay."""
     async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
         refuse_doubtful(planned.plan.cuts)
         async with planned.begun() as begun:
@@ -127,7 +127,7 @@ async def replay(
 
 
 async def prove(archive: Archive, place: ArchivePlace, job: str, jobs: str | None, kafka: Cluster) -> JobProof:
-    """What was found of a job."""
+    """Return the proof of a job."""
     kept, folder = kept_job(job, _jobs(jobs, place))
     return await prove_job(kept, folder, archive, cluster_properties(kafka))
 

@@ -31,10 +31,10 @@ T = TypeVar("T", ArchiveInfo, TopicInfo)
 
 
 def open_archive(store: Store, *, layout: str, cluster_id: str | None, customer_key: str | None = None) -> ArchiveInfo:
-    """The archive's identity, created where there is none. One cluster, layout and customer key an archive.
+    """Return the archive's identity, and create the archive if there is none.
 
-    `customer_key` is a fingerprint. Raises UsageError where the archive has another layout, Diverged where it belongs
-    to another cluster, AccessDenied where it has another key.
+    An archive has one cluster, layout and customer key. `customer_key` is a fingerprint. Raises UsageError if the
+    archive has another layout, Diverged if it belongs to another cluster, AccessDenied if it has another key.
     """
     for other in LAYOUTS:
         if other != layout and store.head(archive_key(other)) is not None:
@@ -64,7 +64,7 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None, customer_
 
 
 def layout_of(store: Store) -> str:
-    """The layout of the archive at a store; raises NoArchiveThere."""
+    """Return the layout of the archive at a store; raises NoArchiveThere."""
     for layout in LAYOUTS:
         if store.head(archive_key(layout)) is not None:
             return layout
@@ -74,7 +74,7 @@ def layout_of(store: Store) -> str:
 
 
 def archive_info(store: Store, layout: str) -> ArchiveInfo:
-    """What the archive says of itself; raises StoreError where that is gone."""
+    """Return the identity that the archive stores; raises StoreError if it is missing."""
     found = store.get(archive_key(layout))
     if found is None:
         raise StoreError(f"{archive_key(layout)} is missing")
@@ -82,7 +82,7 @@ def archive_info(store: Store, layout: str) -> ArchiveInfo:
 
 
 def listed_inventory(store: ToolStore, layout: str, at: int) -> Inventory:
-    """The inventory as a listing shows it at a time, in ms: every partition that has a folder."""
+    """Return the inventory as a listing shows it at a time, in ms: every partition that has a folder."""
     found = []
     for folder in topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT))):
         home = topic_home(layout, folder)
@@ -94,10 +94,10 @@ def listed_inventory(store: ToolStore, layout: str, at: int) -> Inventory:
 
 
 def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:
-    """The folder of the topic with that id: the first one free, or the one settled for it before.
+    """Return the folder of the topic with that id: the one settled for it before, or the first free one.
 
-    An unknown id never differs: it means the newest incarnation there is. Where folders behind it have the same id, the
-    log of some partitions was truncated: those partitions' markers lead there.
+    An unknown id never differs: it means the newest incarnation. If later folders have the same id, the log of some
+    partitions was truncated: the markers of those partitions lead there.
     """
     folder = first = TopicFolder(topic)
     newest_id = topic_id
@@ -116,7 +116,7 @@ def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | N
 
 
 def archived_topic_id(store: Store, layout: str, folder: TopicFolder) -> str | None:
-    """The id of the topic that lives in a folder; None where it was not known as the folder was made."""
+    """Return the id of the topic that lives in a folder; None if it was not known as the folder was made."""
     key = topic_home(layout, folder) + TOPIC_OBJECT
     found = store.get(key)
     return None if found is None else objects.decode(found.body, TopicInfo, key).topic_id
@@ -133,7 +133,7 @@ def adopt_topic_id(store: Store, layout: str, folder: TopicFolder, topic_id: str
 
 
 def settle_same_topic(store: Store, layout: str, folder: TopicFolder, topic_id: str | None) -> None:
-    """Have a folder say that the topic of that id lives in it; raises Diverged where another one does."""
+    """Have a folder say that the topic of that id lives in it; raises Diverged if another one does."""
     key = topic_home(layout, folder) + TOPIC_OBJECT
     fresh = TopicInfo(topic=folder.topic, topic_id=topic_id, incarnation=folder.incarnation)
     info = _settle(store, key, objects.encode(fresh), TopicInfo)
@@ -146,7 +146,7 @@ def settle_same_topic(store: Store, layout: str, folder: TopicFolder, topic_id: 
 
 
 def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:
-    """What is stored under the key, stored now where there was nothing; raises StoreError."""
+    """Return what is stored under the key, stored now if there was nothing; raises StoreError."""
     found = store.get(key)
     if found is None:
         store.put_if_absent(key, fresh, str(uuid.uuid4()))
@@ -157,7 +157,10 @@ def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:
 
 
 def claimed_partitions(store: Store, layout: str) -> dict[TopicFolder, tuple[int, ...]]:
-    """What the inventory names; nothing where there is none, or one that `replayer verify` calls damaged."""
+    """Return the partitions that the inventory names.
+
+    None if it is missing or damaged, which `replayer verify` reports.
+    """
     key = inventory_key(layout)
     found = store.get(key)
     try:
@@ -167,7 +170,7 @@ def claimed_partitions(store: Store, layout: str) -> dict[TopicFolder, tuple[int
 
 
 def lost_marker(keys: PartitionKeys) -> MalformedObject:
-    """The error about a partition that was archived and has no marker."""
+    """Return the error about a partition that was archived and has no marker."""
     return MalformedObject(
         f"{keys.marker} is missing",
         why="the partition was archived; without its marker, nothing tells which records it holds",
@@ -176,9 +179,9 @@ def lost_marker(keys: PartitionKeys) -> MalformedObject:
 
 
 def refuse_lost_marker(store: Store, keys: PartitionKeys) -> None:
-    """Raises MalformedObject for a partition without a marker that the inventory names.
+    """Raise MalformedObject if the inventory names the partition and its marker is missing.
 
-    It names what was claimed, and a claim stores the marker first.
+    A claim stores the marker before it is added to the inventory.
     """
     if keys.partition not in claimed_partitions(store, keys.layout).get(keys.folder, ()):
         return

@@ -1,7 +1,7 @@
-"""Committing what a batch stored: chunks whose data other processes stored before, all at once and in order.
+"""Commits of what a batch stored: chunks whose data other processes stored before, all at once and in order.
 
-Where the chain ended when the chunks were cut must be where it ends still, or nothing is committed: chunks are named
-by it, and records below it were left out.
+Nothing is committed unless the chain ends if it ended when the chunks were cut: chunks are named by that end, and
+records below it were left out.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,18 +27,18 @@ class Reading(NamedTuple):
 
 
 class ChainEnd(NamedTuple):
-    """Where a partition's archive ended when a batch was cut; both None where nothing is archived yet."""
+    """The end of a partition's archive when a batch was cut; both fields are None if nothing is archived yet."""
 
     next_offset: int | None
     position: int | None
-    """Where the next chunk starts."""
+    """The start offset of the next chunk."""
 
     @classmethod
     def of(cls, held: Held | None) -> "ChainEnd":
         return cls(held.marker.next_offset, held.marker.chain_end) if held else cls(None, None)
 
     def start_of(self, first_offset: int) -> int:
-        """The start position of a chunk whose first record has this offset, not below `next_offset`.
+        """Return the start position of a chunk whose first record has this offset, not below `next_offset`.
 
         Only a record right at the archive's end continues it; other chunks start with their first record, behind the
         chunk before them in the same batch or behind a gap.
@@ -52,7 +52,7 @@ class Committed(NamedTuple):
     chunks: int
     gap: Gap | None
     passed: int
-    """Records of chunks that were not committed, because another batch had archived their offsets meanwhile."""
+    """Records of chunks that were not committed, because another batch had archived their offsets in the meantime."""
 
 
 def commit_batch(
@@ -62,17 +62,17 @@ def commit_batch(
     policy: TakeoverPolicy,
     reading: Reading | None = None,
 ) -> Protocol[Committed]:
-    """Claim the partition and commit the batch's chunks, at least one, in the order given, offsets rising throughout.
+    """Claim the partition and commit the batch's chunks, at least one, in the order given, with rising offsets.
 
-    `ends` are what the chunks were cut by, `reading` is what the batch read where that is known. Offsets between two
-    chunks are holes of the log, and so are those between the archive's end and the first chunk where the batch read
-    them too; otherwise a gap lies there. Raises Fenced where the archive's end moved since, GapRefused, and what
+    `ends` are the chain ends by which the chunks were cut, `reading` is what the batch read, if that is known. Offsets
+    between two chunks are holes of the log, and so are those between the archive's end and the first chunk if the batch
+    read them too; otherwise they are a gap. Raises Fenced if the archive's end moved since, GapRefused, and what
     `take_over` and `commit_chunk` raise; what was committed before stays, and a repeated batch continues behind it.
     """
-    start, last = chunks[0].first_offset, chunks[-1].last_offset
+    start, last = chunks[0].content.first_offset, chunks[-1].content.last_offset
     if reading is not None and not (reading.start <= start and last < reading.end):
         reading = None  # of another batch than this one
-    records = sum(block.num_records for chunk in chunks for block in chunk.blocks)
+    records = sum(block.num_records for chunk in chunks for block in chunk.content.blocks)
     before = yield from read_own(identity, policy)
     if before is not None and before.marker.next_offset is not None and last < before.marker.next_offset:
         if reading is not None:
@@ -93,9 +93,9 @@ def commit_batch(
     if held.marker.next_offset is not None and held.marker.next_offset < start:
         held = yield from commit_progress(identity, held, start, (gap,) if gap else ())
     end = reading.end if reading is not None else last + 1
-    ends_of_chunks = [*(following.start.position for following in chunks[1:]), end]
+    ends_of_chunks = [*(following.content.start.position for following in chunks[1:]), end]
     for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
-        held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
+        held = yield from commit_stored(identity, held, chunk.with_content(next_offset=next_offset))
     return Committed(end, records, len(chunks), gap, 0)
 
 
@@ -119,7 +119,7 @@ def _ends_within(marker: Marker, reading: Reading) -> bool:
 def check_data(
     identity: PartitionIdentity, ends: Collection[ChainEnd], chunk: StoredChunk, policy: TakeoverPolicy
 ) -> Protocol[None]:
-    """Raises StoreError where whoever stored the data saw another store than this one, or as `_check_end` does."""
+    """Raise StoreError if the process that stored the data used another store, or as `_check_end` does."""
     key = identity.keys.chunks + chunk.data.name
     head: ObjectHead | None = yield from retrying(Head(key))
     if head is None or head.size != chunk.data.bytes:
@@ -144,10 +144,10 @@ def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: He
 
 
 def gap_before(marker: Marker, first_offset: int, reading: Reading | None) -> Gap | None:
-    """The gap before a batch's first record that the archive does not hold; None where the log has only a hole there.
+    """Return the gap before a batch's first record, or None if the log has only a hole there.
 
-    That is known where the batch read all from the archive's end on. Where a gap ends the archive, no chunk is there to
-    reach over the hole, and the next one would have to start at the gap's end: it is taken for a gap all the same.
+    A hole is known if the batch read everything from the archive's end on. Behind a gap that ends the archive, no chunk
+    could cover the hole, and the next one would have to start at the gap's end: it counts as a gap all the same.
     """
     end = marker.next_offset
     if end is None or first_offset == end:

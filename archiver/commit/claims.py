@@ -1,4 +1,4 @@
-"""The claims that the archive's inventory does not hold yet: one write for all of them, before their first chunk."""
+"""The archive's inventory: claims are added by one write for all of them, before the first chunk of any."""
 
 import threading
 import time
@@ -19,16 +19,16 @@ from index_format.identity import ArchiveInfo, Incarnation, Inventory, ended, pa
 from index_format.keys import PartitionKeys, TopicFolder, inventory_key
 
 MAX_REFUSALS = 100
-"""A store that so often says that somebody else was faster is broken, or somebody else is."""
+"""After this many refused swaps, the store is broken, or something else is."""
 Change = Callable[[Inventory], Inventory]
 
 
 def change_inventory(key: str, change: Change, *, is_declared: bool) -> Protocol[bool]:
-    """Apply a change to the inventory as it is now, again where another writer was faster.
+    """Apply a change to the inventory as it is now, and again if another writer was faster.
 
-    One that is declared and missing is made from a listing. False where there is none and none is declared: then
-    nobody adds to it before `archiver repair inventory` made it. Raises FormatError for one that is damaged, StoreUnfit
-    where the store keeps refusing; what a request raises is raised.
+    A declared inventory that is missing is made from a listing. Returns False if none exists and none is declared: then
+    nothing is added before `archiver repair inventory` made it. Raises FormatError if it is damaged, StoreUnfit if the
+    store keeps refusing, and what a request raises.
     """
     tries = 0
     while True:
@@ -53,7 +53,7 @@ def change_inventory(key: str, change: Change, *, is_declared: bool) -> Protocol
 
 
 MOST_TRIES = 3
-"""So often a commit waits for another try; then it goes on, and the claim is added later."""
+"""Tries for which a commit waits; then it continues, and the claim is added later."""
 
 
 def wall_ms() -> int:
@@ -66,7 +66,9 @@ class ClaimList:
     def __init__(self, store: ToolStore, archive: ArchiveInfo, now_ms: Callable[[], int] = wall_ms) -> None:
         self._archive = archive
         self._now_ms = now_ms
-        self._driver = _InventoryDriver(store, archive.layout, now_ms)
+        self._store = store
+        # It does not wait for a faster writer: the next try adds what this one could not.
+        self._driver = InventoryDriver(store, lambda _tries, _cause: None, self._rebuilt)
         self._guard = threading.Lock()
         self._writing = threading.Lock()
         self._new = Inventory()
@@ -77,11 +79,11 @@ class ClaimList:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is to be written."""
+        """Return whether something is to be written."""
         return bool(self._new.incarnations or self._ends)
 
     def add(self, keys: PartitionKeys, topic_id: str | None) -> None:
-        """A partition was claimed: its marker is stored."""
+        """Note that a partition was claimed: its marker is stored."""
         folder, now = keys.folder, self._now_ms()
         claim = Incarnation(*folder, topic_id, seen_from=now, seen_until=None, partitions=(keys.partition,))
         with self._guard:
@@ -92,7 +94,7 @@ class ClaimList:
                 self._ends[folder] = (topic_id, now)
 
     def gone(self, topic: str) -> None:
-        """The cluster says that a topic is gone, of which this process claimed partitions."""
+        """Note that the cluster reports a topic as deleted of which this process claimed partitions."""
         with self._guard:
             if topic in self._newest:
                 self._ends[self._newest[topic]] = (None, self._now_ms())
@@ -141,22 +143,21 @@ class ClaimList:
                 self._ends = {folder: end for folder, end in self._ends.items() if ends.get(folder) != end}
         return None
 
+    def _rebuilt(self) -> Inventory:
+        log.warning(LogEvent.INVENTORY_REBUILT, key=inventory_key(self._archive.layout))
+        return listed_inventory(self._store, self._archive.layout, self._now_ms())
+
     def _lacks(self, keys: PartitionKeys) -> bool:
         claim = self._new.of(keys.folder)
         return claim is not None and keys.partition in claim.partitions
 
 
-class _InventoryDriver(Driver):
-    """Beside requests, makes an inventory from a listing; whoever was faster is not waited for."""
+class InventoryDriver(Driver):
+    """A driver of `change_inventory`, which may need an inventory made from a listing."""
 
-    def __init__(self, store: ToolStore, layout: str, now_ms: Callable[[], int]) -> None:
-        super().__init__(store, NoLog(), lambda _tries, _cause: None, lambda: True)
-        self._tool_store = store
-        self._layout = layout
-        self._now_ms = now_ms
+    def __init__(self, store: ToolStore, wait: Wait, listed: Callable[[], Inventory]) -> None:
+        super().__init__(store, NoLog(), wait, lambda: True)
+        self._listed = listed
 
     def _carry_out(self, operation: Operation) -> Any:
-        if isinstance(operation, ListClaimed):
-            log.warning(LogEvent.INVENTORY_REBUILT, key=inventory_key(self._layout))
-            return listed_inventory(self._tool_store, self._layout, self._now_ms())
-        return super()._carry_out(operation)
+        return self._listed() if isinstance(operation, ListClaimed) else super()._carry_out(operation)

@@ -18,12 +18,12 @@ from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Encryption, Gap, WrappedKey, ancestor_index
 from index_format.keys import ChunkStart, Conflict, PartitionKeys, SeedLayoutKeys, catalog_name, data_suffix
-from index_format.marker import Marker
+from index_format.marker import ChunkEntry, Marker
 
 
 @dataclass(frozen=True)
 class PartitionIdentity:
-    """What every object of a partition says of itself."""
+    """The fields that every object of a partition has."""
 
     keys: PartitionKeys
     archive_id: str
@@ -33,22 +33,22 @@ class PartitionIdentity:
     codec: str
     isolation_level: str
     key_prefix: str
-    """What the store puts before a key; the ancestor's marker names keys in full."""
+    """The store's prefix of keys; the ancestor's marker names keys in full."""
     encrypt: str | None = None
-    """Where the keys are with which chunks are encrypted; None where they are not."""
+    """The setting that says where the keys to encrypt chunks are; None for plain chunks."""
 
     @classmethod
     def of(
         cls, config: RunConfig, keys: PartitionKeys, archive_id: str, topic_id: str | None, key_prefix: str
     ) -> "PartitionIdentity":
-        """As the settings have it."""
+        """Return the identity that the settings define."""
         group, level = config.group, config.isolation_level
         formats = (config.record_format, config.codec)
         return cls(keys, archive_id, topic_id, group, *formats, level, key_prefix, config.encrypt)
 
     @property
     def sealing(self) -> Sealing | None:
-        """What encrypts its chunks; None where nothing does. Raises UsageError where the keys cannot be had."""
+        """The keys that encrypt its chunks; None for plain chunks. Raises UsageError if the keys cannot be read."""
         keyring = keyring_of(self.encrypt)
         return None if keyring is None else Sealing(keyring, self.archive_id, self.topic, self.keys.partition)
 
@@ -60,34 +60,14 @@ class PartitionIdentity:
         return f"{self.topic}:{self.keys.partition}"
 
     def suffix(self, encryption: Encryption | UnsetType) -> str:
-        """What the name of a chunk's data ends with."""
+        """Return the end of the name of a chunk's data."""
         return data_suffix(self.record_format, self.codec, encrypted=bool(encryption))
 
 
 class FinishedChunk(NamedTuple):
-    """A chunk whose bytes lie complete in the local buffer."""
+    """A chunk whose bytes are complete in the local buffer."""
 
     body: FileBody
-    start: ChunkStart
-    next_offset: int
-    blocks: tuple[BlockEntry, ...]
-    gaps: tuple[Gap, ...]
-    timestamp_type: str
-    leader_epoch: int | None
-    tail_hash: str | None
-    encryption: Encryption | UnsetType = UNSET
-    tail_key: WrappedKey | UnsetType = UNSET
-
-
-class StoredChunk(NamedTuple):
-    """A chunk whose data is in the store and which no index and no marker names yet: an orphan unless it is committed.
-
-    It may be committed by another process than the one that stored it.
-    """
-
-    data: DataObject
-    conflict: Conflict | None
-    """What tells the data's name from the plain one, which was taken."""
     start: ChunkStart
     next_offset: int
     blocks: tuple[BlockEntry, ...]
@@ -106,11 +86,29 @@ class StoredChunk(NamedTuple):
     def last_offset(self) -> int:
         return self.blocks[-1].last_record_offset
 
+    @property
+    def newest_record(self) -> dict[str, Any]:
+        """The marker's fields about the newest record."""
+        return {"leader_epoch": self.leader_epoch, "tail_hash": self.tail_hash, "tail_key": self.tail_key}
+
+
+class StoredChunk(NamedTuple):
+    """A chunk whose data is in the store, without an index: an orphan until it is committed, by any process."""
+
+    data: DataObject
+    conflict: Conflict | None
+    """The part of the data's name that differs from the plain one, which was taken."""
+    content: FinishedChunk
+
+    def with_content(self, **fields: Any) -> "StoredChunk":
+        """Return the chunk with other fields of its content."""
+        return self._replace(content=self.content._replace(**fields))
+
 
 def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) -> Protocol[Held]:
-    """Make a chunk part of the archive; returns the marker that holds it.
+    """Make a chunk part of the archive; return the marker that holds it.
 
-    Raises Fenced when the partition is no longer this writer's: the chunk is then an orphan at most.
+    Raises Fenced if the partition no longer belongs to this writer: the chunk is then an orphan at most.
     """
     stored = yield from store_data(identity, chunk, held.marker.epoch)
     return (yield from commit_stored(identity, held, stored))
@@ -121,7 +119,7 @@ def store_data(
 ) -> Protocol[StoredChunk]:
     """Store the data of a chunk, which changes nothing for readers; `epoch` is its writer's.
 
-    `below_end`: the chunk lies where garbage collection may be at work, so that it gets a name of its own.
+    `below_end`: garbage collection may be running where the chunk is, so that it needs a name of its own.
     """
     keys = identity.keys
     parts: list[tuple[Callable[[Conflict | None], str], Body]]
@@ -132,42 +130,44 @@ def store_data(
         parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
     conflict = yield from store_once(parts, epoch, names_are_shared=below_end or _shares_names(keys))
     name = keys.data_name(chunk.start, suffix, conflict)
-    return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, *chunk[1:])
+    return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, chunk)
 
 
-def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -> Protocol[Held]:
+def commit_stored(identity: PartitionIdentity, held: Held, stored_chunk: StoredChunk) -> Protocol[Held]:
     """Store the index of a chunk whose data is stored, then swap the marker; see `commit_chunk`."""
-    keys, marker = identity.keys, held.marker
-    index = index_of(identity, marker, chunk)
-    body = objects.encode(index)
-    index_conflict = yield from store_once(
-        [(lambda conflict: keys.chunks + keys.index_name(chunk.start, conflict), body)],
-        marker.epoch,
-        names_are_shared=_shares_names(keys),
-    )
-    entry = markers.entry_of(index, keys.index_name(chunk.start, index_conflict), body)
+    keys, chunk = identity.keys, stored_chunk.content
+    entry = yield from store_index(identity, held.marker, stored_chunk, names_are_shared=_shares_names(keys))
     nonce: str = yield NewToken()
     stored = StoredCatalogs()
 
     def append(based_on: Marker) -> Protocol[Marker]:
         folded = yield from fold_tail(keys, based_on, stored)
         at = yield from recording_time(based_on)
-        return markers.appended(folded, entry, chunk.gaps, nonce=nonce, at=at, **newest_record(chunk))
+        return markers.appended(folded, entry, chunk.gaps, nonce=nonce, at=at, **chunk.newest_record)
 
     result = yield from swap_own_marker(keys.marker, held, append)
     if isinstance(keys, SeedLayoutKeys):
-        sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, chunk.conflict)
+        sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, stored_chunk.conflict)
         yield from _follow_with_ancestor_marker(keys, sidecar_key)
     return result
 
 
-def newest_record(chunk: StoredChunk) -> dict[str, Any]:
-    """What the marker says of the last record, where it is the chunk's."""
-    return {"leader_epoch": chunk.leader_epoch, "tail_hash": chunk.tail_hash, "tail_key": chunk.tail_key}
+def store_index(
+    identity: PartitionIdentity, marker: Marker, stored: StoredChunk, *, names_are_shared: bool
+) -> Protocol[ChunkEntry]:
+    """Store the index of a chunk that follows that marker; return the chunk's entry in the chain."""
+    keys, start = identity.keys, stored.content.start
+    index = _index_of(identity, marker, stored)
+    body = objects.encode(index)
+    conflict = yield from store_once(
+        [(lambda conflict: keys.chunks + keys.index_name(start, conflict), body)],
+        marker.epoch,
+        names_are_shared=names_are_shared,
+    )
+    return markers.entry_of(index, keys.index_name(start, conflict), body)
 
 
 def _shares_names(keys: PartitionKeys) -> bool:
-    """In layout seed, the incarnations of a topic share the names of chunks; plain ones are the first's."""
     return isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1
 
 
@@ -200,12 +200,12 @@ def commit_fold(keys: PartitionKeys, held: Held) -> Protocol[Held]:
 
 
 def recording_time(marker: Marker) -> Protocol[int | None]:
-    """What a gap that is recorded now says of the time; None in version 1, which does not tell."""
+    """Return the time to store with a gap that is recorded now; None in version 1, which stores none."""
     return (yield Now()) if marker.maintenance else None
 
 
-def index_of(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:
-    """The index of a chunk that follows that marker."""
+def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) -> ChunkIndex:
+    chunk = stored.content
     blocks = chunk.blocks
     newest_end = marker.spans[-1].next_offset if marker.spans else 0
     gaps_since_chunk = (gap for gap in marker.gaps if gap.start >= newest_end)
@@ -227,7 +227,7 @@ def index_of(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) ->
         num_records=sum(block.num_records for block in blocks),
         min_timestamp=min(block.min_timestamp for block in blocks),
         max_timestamp=max(block.max_timestamp for block in blocks),
-        data=chunk.data,
+        data=stored.data,
         previous=marker.last_chunk_index,
         gaps=(*gaps_since_chunk, *chunk.gaps),
         encryption=chunk.encryption,
@@ -240,7 +240,10 @@ StoredCatalogs = dict[tuple[int, int, bytes], str]
 
 
 def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> Protocol[Marker]:
-    """The marker with space in its tail; catalogs that this takes are stored before the marker that references them."""
+    """Return the marker with space in its tail.
+
+    Catalogs that this needs are stored before the marker that references them.
+    """
     folded, pending = markers.folded(marker)
     return (yield from store_catalogs(keys, folded, pending, stored))
 
@@ -248,7 +251,7 @@ def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> Pr
 def store_catalogs(
     keys: PartitionKeys, marker: Marker, catalogs: Sequence[markers.PendingCatalog], stored: StoredCatalogs
 ) -> Protocol[Marker]:
-    """The marker with the names that its new catalogs got."""
+    """Return the marker with the names that its new catalogs got."""
     for catalog in catalogs:
         if catalog[:3] not in stored:
             stored[catalog[:3]] = yield from _store_catalog(keys, marker.epoch, catalog)
@@ -257,7 +260,7 @@ def store_catalogs(
 
 
 def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCatalog) -> Protocol[str]:
-    """The name that the catalog got."""
+    """Return the name that the catalog got."""
 
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)
@@ -267,9 +270,9 @@ def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCata
 
 
 def _follow_with_ancestor_marker(keys: SeedLayoutKeys, sidecar_key: str) -> Protocol[None]:
-    """Point the ancestor's plain-text marker at the newest sidecar: a courtesy that only moves forward.
+    """Point the ancestor's plain-text marker at the newest sidecar; it only moves forward.
 
-    The commit stands without it, whatever the store says; the next commit catches up.
+    The commit is valid without it, and the next commit tries again.
     """
     try:
         found: StoredObject | None = yield Get(keys.ancestor_marker)

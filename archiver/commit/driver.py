@@ -21,19 +21,19 @@ Wait = Callable[[int, BlockgzError | str], None]
 
 
 class LogReader(Protocol):
-    """What recovery asks of the partition's log."""
+    """The partition's log, as recovery reads it."""
 
     def bounds(self, at_least: int) -> op.LogBounds:
-        """The log's bounds; as they are now where those that were known end below `at_least`."""
+        """Return the log's bounds, and ask for them again if the known ones end below `at_least`."""
 
     def record_at(self, offset: int) -> Record | None:
-        """The record at that offset, or None where the log has none there any more."""
+        """Return the record at that offset, or None if the log no longer has one there."""
 
     def first_record(self, offset: int) -> int | None:
-        """The offset of the first record at or above that one, or None where the log ends before there is one."""
+        """Return the offset of the first record at or above that one, or None if there is none."""
 
     def confirm(self, topic_id: str) -> None:
-        """Return once the cluster named this id for the topic; raise where it names none now, or another one."""
+        """Return once the cluster names this id for the topic; raise if it names none now, or another one."""
 
 
 class NoLog:
@@ -73,7 +73,7 @@ class Driver:
         self.wait = wait
 
     def run(self, protocol: op.Protocol[R]) -> R:
-        """The protocol's result; what it raises, this raises."""
+        """Return the protocol's result, or raise what it raises."""
         try:
             operation = next(protocol)
             while True:

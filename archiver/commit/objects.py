@@ -15,7 +15,7 @@ from index_format.marker import Marker
 
 R = TypeVar("R")
 MAX_REFUSALS = 10
-"""A store that so often refuses a swap from its own current etag is broken."""
+"""A store that refuses this many swaps from its own current ETag is broken."""
 
 
 class Held(NamedTuple):
@@ -54,9 +54,9 @@ def _new_conflict(epoch: int) -> Protocol[Conflict]:
 
 
 def store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
-    """Whether the key holds this body; False where another writer's took it.
+    """Store a body under a key; return False if another writer's body is there.
 
-    A body that goes up in parts is sent only where the key is free. Any other one is sent at once: one request.
+    A body that goes up in parts is sent only if the key is free. Any other one is sent at once: one request.
     """
     tries = 0
     is_asked = in_parts(body)
@@ -80,7 +80,7 @@ def store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
 
 
 def read_marker(key: str) -> Protocol[Held | None]:
-    """The marker as it is now; None where there is none. Raises FormatError for one that is damaged."""
+    """Return the marker as it is now; None if there is none. Raises FormatError for one that is damaged."""
     found: StoredObject | None = yield from retrying(Get(key))
     return Held(markers.decode_marker(found.body, key), found.etag) if found else None
 
@@ -88,9 +88,9 @@ def read_marker(key: str) -> Protocol[Held | None]:
 def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[Held]:
     """Replace version `expected` of the marker: the commit point.
 
-    The marker's nonce must be new: it tells an own swap whose answer was lost from another writer's. Raises Fenced
-    where another marker stands there, StoreError where an existing marker vanished, StoreUnfit where the store keeps
-    refusing its own etag.
+    The marker's nonce must be new: by it a swap whose answer was lost is known from another writer's. Raises Fenced if
+    another marker is there, StoreError if an existing marker vanished, StoreUnfit if the store keeps refusing its own
+    ETag.
     """
     found = yield from try_swap(key, marker, expected)
     if found.marker.nonce != marker.nonce:
@@ -99,10 +99,10 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
 
 
 def swap_own_marker(key: str, held: Held, change: Callable[[Marker], Protocol[Marker]]) -> Protocol[Held]:
-    """Replace a marker that this writer holds by what `change` makes of it: one new nonce, whatever it is based on.
+    """Replace a marker that this writer holds by what `change` makes of it, with one new nonce for all tries.
 
-    Where maintainers changed their part of it meanwhile, it is changed again from there. Raises Fenced where another
-    writer claimed the partition, and what `swap_marker` raises.
+    If maintainers changed their part of it in the meantime, `change` is applied to that version. Raises Fenced if
+    another writer claimed the partition, and what `swap_marker` raises.
     """
     mine = held.marker
     while True:
@@ -124,9 +124,9 @@ def _fenced(key: str, found: Marker) -> Fenced:
 
 
 def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[Held]:
-    """Replace version `expected` of the marker; what stands there then: the new marker, or what somebody else wrote.
+    """Replace version `expected` of the marker; return the marker that is there then: this one, or another writer's.
 
-    The new marker is known by its nonce, whoever changed the maintainers' part of it since. Raises StoreError and
+    The new marker is known by its nonce, even if maintainers changed their part of it since. Raises StoreError and
     StoreUnfit: see `swap_marker`.
     """
     marker = markers.revised(marker)
@@ -161,7 +161,7 @@ def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[
 
 
 def until_swapped(attempt: Callable[[], Protocol[R]]) -> Protocol[R]:
-    """Repeats an attempt to read and swap a marker as long as another writer swaps it in between."""
+    """Repeat an attempt to read and swap a marker as long as another writer swaps it in between."""
     tries = 0
     while True:
         try:
@@ -172,7 +172,7 @@ def until_swapped(attempt: Callable[[], Protocol[R]]) -> Protocol[R]:
 
 
 class RestingMarker(NamedTuple):
-    """The stored form of a marker, compressed: a seventh of what the decoded one takes; and what is asked often."""
+    """The stored form of a marker, compressed, with some of its fields: a seventh of the decoded marker's memory."""
 
     packed: bytes
     etag: ContentTag
@@ -198,5 +198,5 @@ class RestingMarker(NamedTuple):
         )
 
     def held(self) -> Held:
-        """The marker itself, for a commit: some tenths of a millisecond of work."""
+        """Return the marker itself, for a commit: some tenths of a millisecond of work."""
         return Held(markers.decode_marker(zlib.decompress(self.packed)), self.etag)

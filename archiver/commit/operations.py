@@ -1,4 +1,4 @@
-"""What a protocol may ask for; the driver answers with the operation's result or throws the store's error in."""
+"""Operations that a protocol may yield; the driver answers with the result or throws the store's error in."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class CompareAndSwap:
 class Wait:
     """Back off before another try; answer: None. `attempt` counts from 1. The driver may throw ShuttingDown in.
 
-    `error` is what failed, if anything did; the driver throws it in where nobody is to try that again now.
+    `error` is what failed, if anything did; the driver throws it in if nobody should retry it now.
     """
 
     attempt: int
@@ -89,7 +89,7 @@ class StillAssigned:
 
 @dataclass(frozen=True)
 class CourtesyFailed:
-    """Tell the operator that something beside the archive was not done; answer: None."""
+    """Report that something outside the archive was not done; answer: None."""
 
     key: str
     cause: str
@@ -108,9 +108,9 @@ NOW = 2**63 - 1
 
 @dataclass(frozen=True)
 class ReadLogBounds:
-    """Answer: LogBounds of the partition; not such as were known before where those end below `at_least`.
+    """Answer: LogBounds of the partition; reread if the known ones end below `at_least`.
 
-    With NOW they are asked for in any case.
+    With NOW they are always read.
     """
 
     at_least: int = 0
@@ -118,21 +118,21 @@ class ReadLogBounds:
 
 @dataclass(frozen=True)
 class ConfirmTopic:
-    """Answer: None, once the cluster named this id for the topic. BrokerUnreachable where it names none now."""
+    """Answer: None, once the cluster names this id for the topic. BrokerUnreachable if it names none now."""
 
     topic_id: str
 
 
 @dataclass(frozen=True)
 class ReadLogRecord:
-    """Answer: the Record at that offset, or None where the log has none there any more."""
+    """Answer: the Record at that offset, or None if the log no longer has one there."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class FindLogRecord:
-    """Answer: the offset of the first record at or above that one, or None where the log ends before there is one."""
+    """Answer: the offset of the first record at or above that one, or None if the log ends before there is one."""
 
     offset: int
 
@@ -171,7 +171,7 @@ Operation = (
 
 
 def retrying(operation: Operation) -> Protocol[Any]:
-    """Retries what may pass (see archiver.errors) until store or broker answers; only for operations that read."""
+    """Retry what may pass (see archiver.errors) until the store or broker answers; only for operations that read."""
     attempt = 0
     while True:
         try:

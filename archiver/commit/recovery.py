@@ -38,7 +38,7 @@ from index_format.records import Record, record_hash
 
 @dataclass(frozen=True)
 class TakeoverPolicy:
-    """What an operator decides in advance."""
+    """The operator's decisions for takeovers."""
 
     gaps_are_recorded: bool
     """False: stop where retention ate records that were never archived."""
@@ -55,9 +55,9 @@ class Claimed(NamedTuple):
 
     held: Held
     position: int
-    """Where to consume from."""
+    """The offset to consume from."""
     gap: Gap | None
-    """What this claim recorded as lost."""
+    """The gap that this claim recorded."""
     tail_was_compacted: bool
     """The last archived record is gone from the log, so that it could not be compared."""
     adopted_id: bool = False
@@ -67,9 +67,9 @@ class Claimed(NamedTuple):
 def take_over_last(
     identity: PartitionIdentity, writer: str, policy: TakeoverPolicy
 ) -> Protocol[tuple[PartitionIdentity, Claimed]]:
-    """The same in the folder in which the partition goes on, and the identity with that folder.
+    """Claim the partition in the folder in which it continues, and return the identity with that folder.
 
-    Only a log that was truncated leads from one folder to the next: a topic that was created again has another id.
+    Only a truncated log leads from one folder to the next: a topic that was created again has another id.
     """
     while True:
         try:
@@ -82,7 +82,7 @@ def take_over_last(
 
 
 def last_folder(keys: PartitionKeys) -> Protocol[PartitionKeys]:
-    """Where a partition goes on whose log was truncated; its own folder elsewhere."""
+    """Return the folder in which a partition continues whose log was truncated, or its own folder."""
     while True:
         following = yield from _continued(keys)
         if following is None:
@@ -152,7 +152,7 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
 
 
 def _check_assignment(identity: PartitionIdentity) -> Protocol[None]:
-    """Raises AssignmentLost where the partition is another process's by now, or its topic another one."""
+    """Raise AssignmentLost if the partition is another process's by now, or its topic another one."""
     mine: bool = yield from retrying(StillAssigned())
     if not mine:
         raise AssignmentLost(
@@ -163,7 +163,6 @@ def _check_assignment(identity: PartitionIdentity) -> Protocol[None]:
 
 
 def _confirm_topic(identity: PartitionIdentity, marker: Marker | None) -> Protocol[None]:
-    """Where the archive knows the topic's id: have the cluster name it, after the log was looked at."""
     archived = marker.topic_id if marker else None
     known = identity.topic_id if archived is None else archived
     if known is not None:
@@ -173,8 +172,8 @@ def _confirm_topic(identity: PartitionIdentity, marker: Marker | None) -> Protoc
 def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:
     """Claim a partition again that this writer holds, after a write that may not last.
 
-    What stands there is read and written again under a higher epoch. The log is not looked at: nobody else wrote since.
-    Raises Fenced where another writer claimed the partition.
+    The current marker is rewritten under a higher epoch, without reading the log: nobody else wrote since. Raises
+    Fenced if another writer claimed the partition.
     """
     held = yield from read_marker(identity.keys.marker)
     if held is None or held.marker.writer != writer:
@@ -189,9 +188,9 @@ def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:
 
 
 def claim_and_fold(keys: PartitionKeys, writer: str) -> Protocol[Held | None]:
-    """Fold what a maintainer asked for where nobody writes: the partition is claimed, closed folders included.
+    """Fold what a maintainer wants folded if no writer is running: claim the partition, in closed folders too.
 
-    The log is not looked at. None without a marker; raises Fenced where a writer is at work after all: it folds then.
+    The log is not read. Returns None without a marker; raises Fenced if a writer is running after all: it folds then.
     """
     held = yield from until_swapped(lambda: _claim_to_fold(keys, writer))
     return None if held is None else (yield from commit_fold(keys, held))
@@ -202,7 +201,7 @@ def claim_and_rewrap(
 ) -> Protocol[Held | None]:
     """Wrap the key of `tail_hash` again: the partition is claimed for that, closed folders included.
 
-    The log is not looked at. None where the marker has no such key. Raises what `rewrapped` raises.
+    The log is not looked at. None if the marker has no such key. Raises what `rewrapped` raises.
     """
 
     def claim() -> Protocol[Held | None]:
@@ -230,10 +229,10 @@ def _claimed_as_it_is(marker: Marker, writer: str, nonce: str) -> Marker:
 
 
 def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
-    """The marker of a partition that this writer may claim; None where there is none.
+    """Return the marker of a partition that this writer may claim, or None if there is none.
 
-    Raises Diverged, OwnedByAnother or UsageError for one that it may not claim, KeyMissing for an encrypted one
-    without its keys: nobody adds plain chunks to encrypted ones by mistake.
+    Raises Diverged, OwnedByAnother or UsageError if it may not claim it, KeyMissing for an encrypted one without its
+    keys: nobody adds plain chunks to encrypted ones by mistake.
     """
     held = yield from read_marker(identity.keys.marker)
     if held is not None:
@@ -244,7 +243,7 @@ def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[He
 
 
 def why_diverged(identity: PartitionIdentity, marker: Marker) -> Protocol[Diverged | None]:
-    """What a claim of the partition would raise because its log is not the archived one; None where it would go on."""
+    """Return the error that a claim would raise because the log is not the archived one; None without one."""
     bounds: LogBounds = yield from retrying(ReadLogBounds(marker.next_offset or 0))
     try:
         newest = yield from _newest_archived(marker, bounds)
@@ -259,7 +258,10 @@ def why_diverged(identity: PartitionIdentity, marker: Marker) -> Protocol[Diverg
 
 
 def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -> Gap | None:
-    """What retention took before it was archived; raises Diverged where the log ends below the archive."""
+    """Return the gap of records that retention deleted before they were archived.
+
+    Raises Diverged if the log ends below the archive.
+    """
     position = marker.next_offset
     if position is None:
         return None
@@ -323,7 +325,6 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
 
 
 def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[None]:
-    """Before the log is asked: its end, and the record at an offset, are others under another level."""
     level = yield from archived_level(identity.keys, marker)
     if level is not None and level != identity.isolation_level:
         raise UsageError(
@@ -334,14 +335,16 @@ def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[No
 
 
 def archived_level(keys: PartitionKeys, marker: Marker) -> Protocol[str | None]:
-    """As the marker says or, where an earlier writer left it out, the newest index; None where nothing is archived."""
+    """Return the marker's isolation level, or that of the newest index if an earlier writer left it out.
+
+    None if nothing is archived.
+    """
     if marker.isolation_level is not None or not marker.tail:
         return marker.isolation_level if marker.next_offset is not None else None
     return (yield from _newest_index(keys, marker)).isolation_level
 
 
 def _newest_index(keys: PartitionKeys, marker: Marker) -> Protocol[ChunkIndex]:
-    """Of the newest chunk of the tail; raises StoreError or a FormatError."""
     entry = marker.tail[-1]
     key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
     found: StoredObject | None = yield from retrying(Get(key))
@@ -359,7 +362,7 @@ class Vanished(NamedTuple):
 
 
 def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Record | Vanished | None]:
-    """The record in the log at the newest archived offset; None where there is nothing to compare."""
+    """Return the record in the log at the newest archived offset; None if there is nothing to compare."""
     offset = marker.newest_offset if marker is not None else None
     if offset is None or marker is None or marker.tail_hash is None:
         return None
@@ -375,19 +378,16 @@ def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | 
 
 
 def _tail_secret(identity: PartitionIdentity, marker: Marker) -> bytes | None:
-    """The key of the marker's `tail_hash`; None where it has none.
-
-    Raises KeyMissing where it has one and the keys are not at hand.
-    """
+    """Return the key of the marker's `tail_hash`, or None if it has none; raises KeyMissing without the master key."""
     if not marker.tail_key:
         return None
     return required(keyring_of(identity.encrypt), str(identity)).unwrap(marker.tail_key, str(identity))
 
 
 def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds) -> Protocol[None]:
-    """Raises Diverged where the log holds a record that the archive passed over behind its newest one.
+    """Raise Diverged if the log holds a record that the archive passed over behind its newest one.
 
-    A log that lost only such offsets as held no record, and was written again since, agrees in all that is archived.
+    A log that lost only offsets without a record, and was rewritten since, agrees with all that is archived.
     """
     end, newest = marker.next_offset, marker.newest_offset
     if end is None or newest is None:
@@ -405,7 +405,6 @@ def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds)
 
 
 def _is_erased(keys: PartitionKeys, marker: Marker, offset: int) -> Protocol[bool]:
-    """Whether a record behind the newest one was erased: where the marker was made again, its chunk is in the tail."""
     if not (marker.maintenance and marker.tail):
         return False
     index = yield from _newest_index(keys, marker)
@@ -429,7 +428,7 @@ def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Pro
 
 
 def close_folder(old: PartitionKeys, held: Held, successor: str, writer: str) -> Protocol[None]:
-    """Swap that version of the marker for the last time, to name its successor; raises Fenced where it is another."""
+    """Swap that version of the marker for the last time, to name its successor; raises Fenced if it has changed."""
     nonce: str = yield NewToken()
     claim = _claimed_as_it_is(held.marker, writer, nonce)
     yield from swap_marker(old.marker, replace(claim, successor=successor), held.etag)

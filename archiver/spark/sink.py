@@ -77,14 +77,14 @@ def ordered(reports: Iterable[TaskPartition], *, missing_are_unverified: bool = 
 def _with_gaps(batch: PartitionBatch) -> PartitionBatch:
     chunks = list(batch.chunks)
     for number, (before, after) in enumerate(pairwise(batch.chunks)):
-        if after.first_offset > before.last_offset + 1:
-            gap = Gap(before.last_offset + 1, after.first_offset, UNVERIFIED)
-            chunks[number] = before._replace(gaps=(*before.gaps, gap))
+        if after.content.first_offset > before.content.last_offset + 1:
+            gap = Gap(before.content.last_offset + 1, after.content.first_offset, UNVERIFIED)
+            chunks[number] = before.with_content(gaps=(*before.content.gaps, gap))
     return replace(batch, chunks=tuple(chunks))
 
 
 def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
-    chunks = sorted((chunk for each in reports for chunk in each.chunks), key=lambda chunk: chunk.first_offset)
+    chunks = sorted((chunk for each in reports for chunk in each.chunks), key=lambda chunk: chunk.content.first_offset)
     batch = PartitionBatch(
         reports[0].identity,
         frozenset(each.end for each in reports if each.chunks),
@@ -93,11 +93,11 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
         sum(each.too_late for each in reports),
     )
     for before, after in pairwise(chunks):
-        if after.first_offset <= before.last_offset:
+        if after.content.first_offset <= before.content.last_offset:
             raise BatchRefused(
-                f"{batch.partition}: two tasks have offsets around {after.first_offset}",
-                why=f"one holds [{before.first_offset}..{before.last_offset + 1}), "
-                f"another [{after.first_offset}..{after.last_offset + 1}); chunks never overlap",
+                f"{batch.partition}: two tasks have offsets around {after.content.first_offset}",
+                why=f"one holds [{before.content.first_offset}..{before.content.last_offset + 1}), "
+                f"another [{after.content.first_offset}..{after.content.last_offset + 1}); chunks never overlap",
                 remedy=SORT_REMEDY,
             )
     return batch

@@ -1,4 +1,4 @@
-"""Opening an archive and its topics: which there are, and the marker of each partition."""
+"""An archive and its topics: which there are, and the marker of each partition."""
 
 import asyncio
 import re
@@ -47,7 +47,10 @@ class TopicPartitions:
     partitions: tuple[int, ...] | None
 
     def narrowed(self, partitions: str | None) -> "TopicPartitions":
-        """The same topic with what `--partitions` says; raises UsageError where the topic says it too."""
+        """Return the topic with the partitions that `--partitions` names.
+
+        Raises UsageError if the topic names some too.
+        """
         if partitions is None:
             return self
         if self.partitions is not None:
@@ -58,14 +61,14 @@ class TopicPartitions:
 
 
 def parse_topic(text: str) -> TopicPartitions:
-    """The topic and partitions that `text` names; raises UsageError or BadName."""
+    """Return the topic and partitions that `text` names; raises UsageError or BadName."""
     topic, separator, partitions = text.partition(":")
     parse_topic_folder(topic)
     return TopicPartitions(topic, parse_partitions(partitions) if separator else None)
 
 
 def parse_partitions(text: str) -> tuple[int, ...]:
-    """The numbers that `0,2-4` means, rising; raises UsageError."""
+    """Return the numbers that `0,2-4` names, rising; raises UsageError."""
     numbers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part, re.ASCII)
@@ -99,16 +102,16 @@ class OtherArchive(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its reader should know, for people."""
+        """Return notes on the archive, for people."""
 
     def folders(self) -> tuple[TopicFolder, ...]:
-        """Its topics, in order."""
+        """Return its topics, in order."""
 
     def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
-        """The numbers of a topic's partitions, in order."""
+        """Return the numbers of a topic's partitions, in order."""
 
     async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
-        """One of its partitions; None where it has no such."""
+        """Return one of its partitions, or None if there is not a such."""
 
 
 class Archive:
@@ -122,7 +125,10 @@ class Archive:
         cache: ObjectCache | None = None,
         keyring: Keyring | None = None,
     ) -> None:
-        """`find_other` looks for an archive of another kind, once, where there is no current one."""
+        """Create an archive that is read on demand.
+
+        If no current one is there, `find_other` looks once for another kind.
+        """
         self.reader = reader
         self.max_block_bytes = max_block_bytes
         self.keyring = keyring
@@ -133,7 +139,7 @@ class Archive:
         self.other: OtherArchive | None = None
         """The archive of another kind that was found."""
         self._pinned: dict[str, list[TopicFolder]] | None = None
-        """By topic its folders, where they were listed once for all."""
+        """Each topic's folders, if they were listed once for all."""
 
     @property
     def layout(self) -> str:
@@ -141,7 +147,7 @@ class Archive:
         return self._layouts[0]
 
     async def pinned(self) -> "Archive":
-        """The same archive with the topics that it has now: for who goes through all of them. Raises NoArchiveThere."""
+        """Return a copy that keeps the list of topics of now, to go through all of them. Raises NoArchiveThere."""
         folders = await self.find()
         same = copy(self)
         same._pinned = {}
@@ -150,17 +156,20 @@ class Archive:
         return same
 
     async def topics(self) -> tuple[str, ...]:
-        """The names of all archived topics, without older incarnations; raises NoArchiveThere."""
+        """Return the names of all archived topics, without older incarnations; raises NoArchiveThere."""
         return tuple(sorted({folder.topic for folder in await self.find()}))
 
     async def all_incarnations(self) -> tuple[str, ...]:
-        """Every incarnation of every topic, by a name that means it: `orders`, or `orders~1` where there are more."""
+        """Return every incarnation of every topic, by its name: `orders`, or `orders~1` if there are several."""
         folders = await self.find()
         several = {folder.topic for folder in folders if folder.incarnation > 1}
         return tuple(f"{topic}~{incarnation}" if topic in several else topic for topic, incarnation in sorted(folders))
 
     async def incarnations(self, topic: str) -> tuple[TopicFolder, ...]:
-        """The archived incarnations of a plain topic name, oldest first; raises NotInArchive or NoArchiveThere."""
+        """Return the archived incarnations of a plain topic name, oldest first.
+
+        Raises NotInArchive or NoArchiveThere.
+        """
         if self._pinned is not None and topic in self._pinned:
             return tuple(sorted(self._pinned[topic]))
         folders = await self.find()
@@ -176,7 +185,7 @@ class Archive:
         return tuple(mine)
 
     async def partitions(self, topic: str) -> tuple[int, ...]:
-        """The numbers of the topic's archived partitions; raises NotInArchive or NoArchiveThere.
+        """Return the numbers of the topic's archived partitions; raises NotInArchive or NoArchiveThere.
 
         A plain name means the newest incarnation that has a partition.
         """
@@ -184,14 +193,14 @@ class Archive:
         return tuple(sorted({number for each in numbers for number in each}))
 
     async def folder_of(self, topic: str) -> TopicFolder:
-        """The incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere.
+        """Return the incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere.
 
-        Where some partitions went on in folders behind it, because their log was truncated, the first of these.
+        If some partitions continue in later folders, because their log was truncated, it is the first of these folders.
         """
         return (await self._folders_of(topic))[0]
 
     async def whole_topic(self, folder: str) -> str:
-        """What means a topic that begins in that folder: its plain name, where it may go on in later folders.
+        """Return the name of a topic that begins in that folder: its plain name if it may continue in later folders.
 
         Raises as `folder_of`.
         """
@@ -216,7 +225,7 @@ class Archive:
         return [folder]
 
     async def _same_topic(self, incarnations: Sequence[TopicFolder]) -> Sequence[TopicFolder]:
-        """The last of some incarnations and those right before it that hold the same topic, by its id."""
+        """Return the last of some incarnations and those right before it that hold the same topic, by its id."""
         if len(incarnations) == 1 or self.other is not None:
             return incarnations[-1:]
         ids = await asyncio.gather(*(self._topic_info(folder) for folder in incarnations))
@@ -226,7 +235,6 @@ class Archive:
         return incarnations[first:]
 
     async def _topic_info(self, folder: TopicFolder) -> tuple[str | None] | None:
-        """The id of a folder's topic; None where that is not to be had."""
         key = topic_home(self.layout, folder) + TOPIC_OBJECT
         try:
             return (objects.decode(await self.reader.get(key, objects.MAX_OBJECT_BYTES), TopicInfo, key).topic_id,)
@@ -234,7 +242,10 @@ class Archive:
             return None
 
     async def topic_config(self, topic: str) -> TopicConfig | None:
-        """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
+        """Return the topic's settings when it was last archived, or None if they were not kept.
+
+        Raises as `folder_of`.
+        """
         key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
         try:
             body = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
@@ -243,14 +254,14 @@ class Archive:
         return objects.decode(body, TopicConfig, key)
 
     async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
-        """Where the objects of a partition are, whether or not it has a marker."""
+        """Return the keys of a partition's objects, even if it has no marker."""
         return LAYOUTS[self.layout](await self.folder_of(topic), partition)
 
     async def open_partition(self, topic: str, partition: int) -> ArchivedPartition:
-        """The partition of `orders`, the newest incarnation, or of the one that `orders~2` names. One request.
+        """Return the partition of `orders`, the newest incarnation, or of the one that `orders~2` names; one request.
 
-        Raises NotInArchive or NoArchiveThere (found out by listing, then only), ObjectMissing where there is a
-        partition without its marker, AccessDenied, or a FormatError.
+        Raises NotInArchive or NoArchiveThere (found out by listing, then only), ObjectMissing if the partition exists
+        without its marker, AccessDenied, or a FormatError.
         """
         folder, pinned = parse_topic_folder(topic), "~" in topic
         found = await self._read_marker(folder, partition)
@@ -275,7 +286,7 @@ class Archive:
         return await self._with_older(found)
 
     async def _with_older(self, newest: ArchivedPartition) -> ArchivedPartition:
-        """The partition with what folders before it hold, where its log was truncated."""
+        """Return the partition with its part in earlier folders, if its log was truncated."""
         continues = newest.marker.continues
         if not continues:
             return newest
@@ -286,7 +297,7 @@ class Archive:
         return await (await self._with_older(older)).continued_by(newest, continues.offset)
 
     async def _reopened(self, folder: TopicFolder, partition: int, reader: ObjectReader) -> ArchivedPartition:
-        """The partition that ends in a folder, as its marker is now; raises as `open_partition`."""
+        """Return the partition that ends in a folder, as its marker is now; raises as `open_partition`."""
         same = copy(self)
         same.reader = reader
         found = await same._read_marker(folder, partition)
@@ -295,14 +306,17 @@ class Archive:
         return await same._with_older(found)
 
     async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
-        """The named partitions, or all that are archived, in order of their numbers; raises as `open_partition`."""
+        """Return the named partitions, or all that are archived, in order of their numbers.
+
+        Raises as `open_partition`.
+        """
         opened = await self.survey_topic(topic, partitions)
         for damaged in opened.damaged:
             raise damaged.error
         return opened.partitions
 
     async def survey_topic(self, topic: str, partitions: Sequence[int] | None = None) -> SurveyedTopic:
-        """The same, with those apart whose marker is damaged or missing."""
+        """Return the named partitions, or all, and apart from them those whose marker is damaged or missing."""
         numbers = await self.partitions(topic) if partitions is None else sorted(set(partitions))
         limit = asyncio.Semaphore(CONCURRENT_MARKERS)
 
@@ -346,7 +360,7 @@ class Archive:
         return None
 
     async def find(self) -> tuple[TopicFolder, ...]:
-        """The folders of all topics, each incarnation, in order; settles what kind of archive it is.
+        """Return the folders of all topics, each incarnation, in order; settles what kind of archive it is.
 
         Raises NoArchiveThere.
         """
@@ -379,7 +393,7 @@ class Archive:
         return True
 
     async def partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
-        """The numbers of the partitions that one folder holds, in order; one request."""
+        """Return the numbers of the partitions that one folder holds, in order; one request."""
         if self.other is not None:
             return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
@@ -389,7 +403,6 @@ class Archive:
         return tuple(sorted(numbers))
 
     async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
-        """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""
         keys = [key async for key in self.reader.list(ancestor_marker_prefix(folder.topic))]
         numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
         return {number for number in numbers if number is not None}
@@ -410,7 +423,10 @@ def _successor(partition: ArchivedPartition) -> TopicFolder:
 
 
 def _named_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = False) -> TopicFolder:
-    """The folder of the same topic that a marker names; `is_behind`: its successor, else one that it continues."""
+    """Return the folder of the same topic that a marker names.
+
+    `is_behind`: its successor, else one that it continues.
+    """
     what = (
         f"{partition.keys.marker} names a {'successor that is none' if is_behind else 'folder that it cannot continue'}"
     )

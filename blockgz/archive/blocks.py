@@ -1,7 +1,7 @@
-"""All blocks of a run of offsets, in order, fetched ahead by merged ranges; what cannot be read stands in its place.
+"""The blocks of a run of offsets, in order, fetched ahead by merged ranges, with damage in its place.
 
-Three stages, each a stream over the one before: the chunks that the marker leads to, their stored blocks, and whatever
-a caller makes of each block.
+Three stages, each a stream over the one before: the chunks that the marker leads to, their stored blocks, and the
+result of a caller's work on each block.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from index_format.seek import TimeBounded, blocks_between, range_groups
 RANGE_BYTES = 8 * 1024 * 1024
 """Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU."""
 FETCH_BYTES = 1024 * 1024
-"""What a request counts at the least, so that small ones do not occupy all connections."""
+"""Bytes that a request counts at least, so that small ones do not occupy all connections."""
 DECODE_BYTES = 128 * 1024
-"""What a block counts at the least, so that a task for each of very many small ones does not cost more than they do."""
+"""Bytes that a block counts at least, so that many small ones do not cost more in tasks than in work."""
 INDEXES_AHEAD = 4
 COMPRESSION_SLACK = 1024 * 1024
 """Bytes by which a block may exceed its uncompressed bound: gzip adds a little to what it cannot shrink."""
@@ -54,7 +54,7 @@ class ReadAhead(NamedTuple):
     decoded: int
 
     def shared(self, readers: int) -> "ReadAhead":
-        """What each of several readers may have of it."""
+        """Return the part for each of several readers."""
         return ReadAhead(self.fetched // readers, self.decoded // readers)
 
 
@@ -97,9 +97,9 @@ async def stored_blocks(
     wanted: Callable[[TimeBounded], bool] | None = None,
     ahead_bytes: int = READ_AHEAD.fetched,
 ) -> AsyncGenerator[Chunk | StoredBlock | Unreadable]:
-    """Each chunk, followed by those of its blocks that may hold records of offsets [start_offset, end_offset).
+    """Yield each chunk, followed by its blocks that may hold records of offsets [start_offset, end_offset).
 
-    A block that `wanted` refuses is left out. At most `ahead_bytes` are fetched before they are asked for.
+    A block that `wanted` refuses is left out. At most `ahead_bytes` are fetched before they are used.
     """
 
     async def fetched(item: Chunk | RangeRead | Unreadable) -> list[Chunk | StoredBlock | Unreadable]:
@@ -116,7 +116,7 @@ async def worked(
     work: Callable[[StoredBlock], R],
     ahead_bytes: int = READ_AHEAD.decoded,
 ) -> AsyncGenerator[Chunk | R | Unreadable]:
-    """The same with the result of `work`, done in threads, in place of each block that it finds whole."""
+    """Yield the chunks, and the result of `work`, done in threads, for each block that is not damaged."""
 
     async def attempt(item: Chunk | StoredBlock | Unreadable) -> Chunk | R | Unreadable:
         if not isinstance(item, StoredBlock):
@@ -131,7 +131,7 @@ async def worked(
 
 
 async def fetch_blocks(partition: ArchivedPartition, chunk: Chunk, numbers: range) -> list[StoredBlock]:
-    """Consecutive blocks by one range read; raises TooLarge before reading, ObjectMissing or ObjectTruncated."""
+    """Return consecutive blocks by one range read; raises TooLarge before reading, ObjectMissing or ObjectTruncated."""
     blocks = chunk.index.blocks[numbers.start : numbers.stop]
     bound = partition.max_block_bytes + COMPRESSION_SLACK
     for block in blocks:
@@ -147,50 +147,49 @@ async def fetch_blocks(partition: ArchivedPartition, chunk: Chunk, numbers: rang
 
 
 async def read_block(partition: ArchivedPartition, chunk: Chunk, number: int) -> pa.RecordBatch:
-    """The records of one block: one range read, decoded in a thread."""
+    """Return the records of one block: one range read, decoded in a thread."""
     (block,) = await fetch_blocks(partition, chunk, range(number, number + 1))
     return await asyncio.to_thread(decoded, block, partition.max_block_bytes)
 
 
 def decoded(block: StoredBlock, max_bytes: int) -> pa.RecordBatch:
-    """The records of a block; raises TooLarge, CorruptBlock or UnsupportedVersion."""
+    """Return the records of a block; raises TooLarge, CorruptBlock or UnsupportedVersion."""
     with _located(block):
         return decode_block(*opened(block), block.chunk.index, max_bytes)
 
 
 def decoded_parts(block: StoredBlock, max_bytes: int) -> list[pa.RecordBatch]:
-    """The same, a large block as several batches, each small or of one record; raises as `decoded` does."""
+    """Return the records of a block as batches, each small or of one record; raises as `decoded` does."""
     with _located(block):
         return decode_parts(*opened(block), block.chunk.index, max_bytes)
 
 
 def decoded_near(block: StoredBlock, offsets: Sequence[int], max_bytes: int) -> pa.RecordBatch:
-    """Of those the ones at some offsets within the block, or the nearest on both sides; raises as `decoded` does."""
+    """Return the records at some offsets within the block, or their nearest neighbours; raises as `decoded` does."""
     with _located(block):
         return decode_block_near(*opened(block), block.chunk.index, max_bytes, offsets)
 
 
 def counted(block: StoredBlock, max_bytes: int) -> int:
-    """How many records a block holds, its checksum compared; raises as `decoded` does."""
+    """Return the number of records in a block, after checking its checksum; raises as `decoded` does."""
     with _located(block):
         return count_records(*opened(block), block.chunk.index, max_bytes)
 
 
 def check_unopened(block: StoredBlock) -> None:
-    """Raises CorruptBlock unless the bytes of an encrypted block are those that its index describes; takes no key."""
+    """Raise CorruptBlock unless the bytes of an encrypted block are those that its index describes; needs no key."""
     with _located(block):
         check_stored(block.member, block.entry)
 
 
 def opened(block: StoredBlock) -> tuple[Stored, BlockEntry]:
-    """The block's member or frame and its entry, decrypted where it is encrypted; raises KeyMissing, CorruptBlock."""
+    """Return the block's member or frame, decrypted if needed, and its entry; raises KeyMissing, CorruptBlock."""
     chunk = block.chunk
     return opened_block(block.member, block.number, chunk.index, chunk.data_key, chunk.keyring)
 
 
 @contextmanager
 def _located(block: StoredBlock) -> Iterator[None]:
-    """Names the block in errors about its bytes."""
     entry = block.entry
     try:
         yield
@@ -212,7 +211,7 @@ def _too_large(what: str, why: str) -> TooLarge:
 
 
 def unreadable_chunk(entry: ChunkEntry, key: str, error: BlockgzError) -> Unreadable:
-    """A whole chunk whose index or data object `key` is not there or not what it must be."""
+    """Return a whole chunk as damaged, because its index or data object `key` is missing or wrong."""
     return Unreadable(entry.first_offset, entry.last_offset + 1, entry.num_records, key, error)
 
 
@@ -241,7 +240,7 @@ async def _range_reads(
 
 
 async def fetch_range(partition: ArchivedPartition, read: RangeRead) -> list[StoredBlock | Unreadable]:
-    """The blocks of a range; where the object ends inside it, those before its end by reads of ever smaller halves."""
+    """Return the blocks of a range; if the object ends inside it, find those before its end by ever smaller halves."""
     chunk, numbers = read
     try:
         return [*await fetch_blocks(partition, chunk, numbers)]
@@ -255,7 +254,6 @@ async def fetch_range(partition: ArchivedPartition, read: RangeRead) -> list[Sto
 
 
 def _as_one(left: StoredBlock | Unreadable, right: StoredBlock | Unreadable) -> list[StoredBlock | Unreadable]:
-    """Neighbours of one object, as a single run where neither can be had."""
     if not (isinstance(left, Unreadable) and isinstance(right, Unreadable) and type(left.error) is type(right.error)):
         return [left, right]
     return [left._replace(end=right.end, num_records=left.num_records + right.num_records)]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from blockgz.archive.blocks import RANGE_BYTES, StoredBlock, decoded, fetch_blocks
 from blockgz.archive.damage import Damaged, across_rewrites
 from blockgz.archive.group_tables import EndsAround
-from blockgz.archive.partition import END, ArchivedPartition, Chunk, LeveledSpan, below
+from blockgz.archive.partition import END, ArchivedPartition, Chunk
 from blockgz.archive.positions import BeforeTime, Rule
 from blockgz.errors import CutUndecided
 from blockgz.units import time_text
@@ -34,10 +34,10 @@ CHOOSE_BY_ARGUMENT = 'look at the records around both offsets, and pass at_rule=
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a partition ends as of a time, and which records lie on the wrong side of it."""
+    """The end of a partition as of a time, and the records on the wrong side of it."""
 
     at: int
-    """The time that was asked for, ms since the epoch."""
+    """The requested time, ms since the epoch."""
     end: int
     """The first offset that is left out."""
     first: int
@@ -46,15 +46,15 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The end by majority."""
     rule: Rule
     is_chosen: bool = False
-    """Whether a person chose the rule."""
+    """True if a person chose the rule."""
     later: int = 0
     """Records of the time or later in front of the end."""
     earlier: int = 0
     """Records from before the time behind the end."""
     at_least: bool = False
-    """Whether blocks that were not read may hold more of both."""
+    """True if blocks that were not read may hold more of both."""
     first_timestamp: int | None = None
-    """That of the record at `first`; None if there is no such record, or its block was not read."""
+    """The timestamp of the record at `first`; None if that record does not exist, or its block was not read."""
     latest: int | None = None
     """The greatest timestamp in front of the end, if `later`."""
     first_left_out: int | None = None
@@ -64,18 +64,18 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     between: int = 0
     """Records between `first` and `majority`."""
     backfilled: bool = False
-    """Whether most records from before the time between both ends are much older than those in front of them."""
+    """True if most records from before the time between both ends are much older than those in front of them."""
     undecided: str | None = None
     """Why the majority could not be counted to its end."""
     seen: EndsAround = EndsAround()
     lacks: int = 0
     """Offsets that the log held before the time and the archive does not."""
     reaches: bool = True
-    """Whether the archive is known to hold what came up to the time."""
+    """True if the archive is known to hold what came up to the time."""
 
     @property
     def differs(self) -> bool:
-        """Whether records that a person would notice lie on the wrong side."""
+        """Return whether a person would notice the records on the wrong side."""
         num_records = self.later + self.earlier
         is_near = (self.latest is None or self.latest - self.at <= MINUTE_MS) and (
             self.earliest is None or self.at - self.earliest <= MINUTE_MS
@@ -84,12 +84,12 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def is_decided(self) -> bool:
-        """Whether the log's end was seen in the hour around the time."""
+        """Return whether the log's end was seen in the hour around the time."""
         return self.seen.span_ms is not None and self.seen.span_ms <= HOUR_MS
 
     @property
     def doubt(self) -> str | None:
-        """Why a person has to choose the rule; None if evidence decided, or nothing speaks against the cut."""
+        """Return why a person has to choose the rule; None if evidence decided, or nothing speaks against the cut."""
         is_majority = self.rule == "majority"
         doubts = (
             (self.undecided is not None, f"the cut is undecided: {self.undecided}"),
@@ -130,7 +130,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return " ".join(parts)
 
     def document(self, partition: int) -> dict[str, object]:
-        """The cut as JSON."""
+        """Return the cut as JSON."""
         return {"partition": partition, **msgspec.to_builtins(self), "doubt": self.doubt}
 
 
@@ -144,7 +144,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class _Passed(NamedTuple):
-    """What lies in front of an offset."""
+    """The records in front of an offset."""
 
     offset: int
     later: int
@@ -178,11 +178,11 @@ class Tally:
         """`at` is the time, ms since the epoch; the cut is sought in offsets [start, end]."""
         self.at, self.start, self.end = at, start, end
         self.first: _Passed | None = None
-        """The first record of the time or later, wherever it is."""
+        """The first record of the time or later, inside the range or not."""
         self.first_timestamp: int | None = None
         self.best: _Passed | None = None
         self.is_done = False
-        """Whether the cut is settled, or the range is over."""
+        """True if the cut is settled, or the range is over."""
         self.passed = _Passed(0, 0, 0, 0, 0, -1)
         self.behind_first = self.behind_best = _Behind()
         self._sum = self._lowest = 0
@@ -199,7 +199,7 @@ class Tally:
 
     @property
     def takes_candidate(self) -> bool:
-        """Whether a record of the time or later would be the first, or the best candidate, if it came next."""
+        """Return whether a record of the time or later would be the first, or the best candidate, if it came next."""
         return self.first is None or (not self.is_done and (self.best is None or self._sum < self._lowest))
 
     def records(self, offsets: Numbers, timestamps: Numbers) -> None:
@@ -213,7 +213,7 @@ class Tally:
         self._count(*(np.array([value], np.int64) for value in columns))
 
     def unknown(self, first_offset: int, num_records: int) -> None:
-        """Pass a block that may hold records of both sides and cannot tell which: it may begin behind the cut."""
+        """Pass a block that may hold records of both sides, without knowing which: it may begin behind the cut."""
         columns = (first_offset, 0, num_records, -1, -1)
         self._count(*(np.array([value], np.int64) for value in columns), is_candidate=True)
 
@@ -296,8 +296,8 @@ class Tally:
 async def find_cut(partition: ArchivedPartition, before: BeforeTime, seen: EndsAround) -> Cut:
     """Find where a partition ends as of a time; `seen` is what is known of its log's end around that time.
 
-    Reads catalogs and indexes on the way, and the blocks that hold records of both sides, as far as the budget allows.
-    Raises what the store raises; a block that is damaged leaves the cut undecided.
+    Reads catalogs and indexes on the way, and the blocks that hold records of both sides, until the budget is used.
+    Raises what the store raises; a damaged block leaves the cut undecided.
     """
     async with before.budget.limit:
         return await across_rewrites(partition, lambda newest: _Walk(newest, before, seen).cut())
@@ -363,13 +363,13 @@ class _Walk:
     def _clipped(self, offset: int) -> int:
         return min(max(offset, self._partition.start_offset), self._partition.next_offset)
 
-    async def _over(self, spans: Iterable[LeveledSpan]) -> None:
-        for span, level in spans:
+    async def _over(self, spans: Iterable[Span]) -> None:
+        for span in spans:
             if span.next_offset <= self._partition.floor or not span.num_records:
                 continue
             if isinstance(span, CatalogReference):
                 if not self._counted(span, span.start_offset, span.next_offset, is_exact=False):
-                    await self._over(below(await self._partition.catalog(span, level)))
+                    await self._over((await self._partition.catalog(span)).entries)
             elif isinstance(span, ChunkEntry) and not self._counted(span, span.first_offset, span.next_offset):
                 await self._chunk(span)
 
@@ -458,7 +458,7 @@ class _Walk:
         self._tally.records(batch.column("offset").to_numpy(), batch.column("timestamp").to_numpy())
 
     async def _unreadable(self, first_offset: int, num_records: int, error: Exception) -> None:
-        """Count what is damaged as unknown; raises if it was rewritten meanwhile, to begin again."""
+        """Count what is damaged as unknown; raises if it was rewritten in the meantime, to begin again."""
         if await self._partition.newer() is not None:
             raise error
         self._undecided = "a block that would decide is damaged"
@@ -487,11 +487,11 @@ def cut_lines(cuts: Sequence[tuple[str, int, Cut]]) -> list[str]:
 
 
 def behind_note(partition: ArchivedPartition, at: int, found: int, end: int = END, outcome: str = "") -> str | None:
-    """Say how many records from before a time lie in offsets [found, end), as far as loaded bounds show it.
+    """Return a sentence on the records from before a time in offsets [found, end), as far as loaded bounds show them.
 
-    `found` is the first record of the time or later, `outcome` says what becomes of those behind it.
+    `found` is the first record of the time or later, `outcome` says what happens to those behind it.
     """
-    spans = [each.span for each in partition.spans if found <= each.span.start_offset < end]
+    spans = [span for span in partition.spans if found <= span.start_offset < end]
     stamped = [span for span in spans if 0 <= span.min_timestamp < at]
     # If a span reaches the time, at least one of its records is from before it.
     count = sum(span.num_records if span.max_timestamp < at else 1 for span in stamped)

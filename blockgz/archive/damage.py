@@ -1,7 +1,7 @@
-"""Damage while reading: which offsets it costs, whether a reader stops there or skips them, and when it is none.
+"""Damage while reading: the offsets that it costs, whether a reader stops or skips them, and how it is confirmed.
 
-What is missing, or not what led to it, need not be damaged: it may have been rewritten and deleted since the marker was
-read. The marker is read again then, and only if it leads to the same object, that is damaged.
+An object that is missing or unexpected need not be damaged: it may have been rewritten and deleted since the marker was
+read. So the marker is reread, and only if it leads to the same object, that is damaged.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,14 +13,14 @@ from blockgz.errors import ObjectMissing
 from index_format.errors import BlockgzError, FormatError
 
 Damaged = (FormatError, ObjectMissing)
-"""The errors that mean damage; all others (denied, unavailable) end whatever is under way."""
+"""Errors that mean damage; all others (denied, unavailable) end the work."""
 
 MOST_REWRITES = 5
-"""So often a marker is read again, and leads to something else that cannot be read either: then that is damaged."""
+"""Rereads of a marker, each leading to another unreadable object, before that counts as damage."""
 
 
 class Verdict(StrEnum):
-    """What a verification, a proof, a restore or a drill found, worst first; docs/verify.md defines each."""
+    """The result of a verification, a proof, a restore or a drill, worst first; docs/verify.md defines each."""
 
     FAILURE = "FAILURE"
     WARNING = "WARNING"
@@ -46,9 +46,9 @@ R = TypeVar("R")
 
 
 async def across_rewrites(partition: P, work: Callable[[P], Awaitable[R]]) -> R:
-    """What `work` finds in a partition; where it meets damage, in what the marker leads to now, if that is another.
+    """Return the result of `work` on a partition; after damage, repeat it if the marker now leads elsewhere.
 
-    For what can be done again from the start; see `blockgz.archive.selection.scan` for records.
+    For work that can start over; see `blockgz.archive.selection.scan` for records.
     """
     for _ in range(MOST_REWRITES):
         try:
@@ -100,7 +100,7 @@ class LostRange(NamedTuple):
 
 
 class DamagePolicy(Protocol):
-    """What a scan does when it comes to something that it cannot read."""
+    """A scan's behaviour when it comes to something that it cannot read."""
 
     def meet(self, unreadable: Unreadable) -> None:
         """Called in offset order, between the records before and behind it; raises to end the scan there."""

@@ -1,4 +1,4 @@
-"""What is committed to an archive while somebody looks on."""
+"""Following an archive: the newest records, and those that are committed from now on."""
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ from index_format.errors import MalformedObject
 
 
 async def last_records(selection: Selection, record_filter: RecordFilter, count: int) -> list[pa.RecordBatch]:
-    """The last `count` records that are meant, fewer where there are no more, as batches in offset order.
+    """Return the last `count` selected records, fewer if there are no more, as batches in offset order.
 
     Without conditions one run of blocks is read; with them, runs twice as long each until there are enough. Raises as
     `selected` does.
@@ -39,7 +39,6 @@ async def last_records(selection: Selection, record_filter: RecordFilter, count:
 
 
 async def _last_of(selection: Selection, record_filter: RecordFilter, count: int) -> list[pa.RecordBatch]:
-    """The last `count` of a selection; all of it is read, no more than those and a batch are held."""
     batches: deque[pa.RecordBatch] = deque()
     held = 0
     async with aclosing(selected(selection, record_filter)) as parts:
@@ -56,7 +55,6 @@ async def _last_of(selection: Selection, record_filter: RecordFilter, count: int
 async def _start_of_last(
     partition: ArchivedPartition, offsets: OffsetRange, record_filter: RecordFilter, records: int
 ) -> int:
-    """The offset where the blocks begin that hold the last `records` of a selection, conditions aside."""
     start, stop = offsets
     entry = await partition.chunk_before(stop)
     while entry is not None and entry.next_offset > start:
@@ -73,7 +71,7 @@ async def _start_of_last(
 
 CONCURRENT_POLLS = 32
 POLLS_PER_LISTING = 10
-"""New partitions are looked for once in so many polls, because that takes a listing."""
+"""Polls between two looks for new partitions, which take a listing."""
 
 
 class Followed(NamedTuple):
@@ -108,10 +106,10 @@ class Follower:
         self._silent = False
 
     async def poll(self) -> list[Selection]:
-        """The new offsets of each partition that has some; each offset is given once. One request per partition.
+        """Return the new offsets of each partition that has some; each offset is given once. One request per partition.
 
-        Raises MalformedObject where a marker went backwards, and what opening a partition does; a store that cannot be
-        reached is announced and has no news.
+        Raises MalformedObject if a marker went backwards, and what opening a partition raises; a store that cannot be
+        reached is announced, and the result is empty.
         """
         limit = asyncio.Semaphore(CONCURRENT_POLLS)
 
@@ -146,7 +144,6 @@ class Follower:
                 self._followed[number] = Followed(opened, opened.start_offset)
 
     async def _reread(self, known: ArchivedPartition) -> list[ArchivedPartition]:
-        """The partition as it is now; where the topic was created again, its older incarnations' ends come first."""
         here = known.keys.folder.incarnation
         try:
             newest = await self._archive.open_partition(self._topic, known.partition)

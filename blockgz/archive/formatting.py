@@ -21,11 +21,11 @@ class Printer(Protocol):
     """Makes the output for a batch of records of a topic and partition."""
 
     def __call__(self, topic: str, partition: int, batch: pa.RecordBatch, /) -> Iterable[bytes]:
-        """Complete lines, or whatever the template says, in pieces to be written one after the other."""
+        """Yield the text that the template gives, in pieces to be written one after the other."""
 
 
 STEP_BYTES = 3 * 16 * 1024
-"""Of a large content, printed at once; a multiple of 3, for base64."""
+"""Bytes of a large content printed at once; a multiple of 3, for base64."""
 
 Field: TypeAlias = Callable[[str, int, Record], bytes]
 
@@ -47,7 +47,7 @@ _FIELDS: dict[str, Field] = {
 _ESCAPE = re.compile(
     rb"\\(?:x(?:0[xX](?=[0-9a-fA-F]))?([0-9][0-9a-fA-F]*)|0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*)|x?(.))", re.DOTALL
 )
-"""What kcat makes of a backslash, by strtoul: hexadecimal (whose first digit must be decimal), octal, decimal."""
+"""Escapes as kcat reads them by strtoul: hexadecimal (whose first digit must be decimal), octal, decimal."""
 _BASES = (16, 16, 8, 10)
 _CONTROL = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 _TSTYPES = {0: b"create", 1: b"logappend"}
@@ -64,7 +64,7 @@ _JSON_ESCAPES = {bytes([byte]): b"\\u%04X" % byte for byte in range(0x20)} | {
 
 
 def template_printer(template: str) -> Printer:
-    """A printer for kcat's `-f`; null keys and values print as nothing, and as length -1. Raises UsageError."""
+    """Return a printer for kcat's `-f`; null keys and values print as nothing, and as length -1. Raises UsageError."""
     pieces = _parse(template)
 
     def fields(topic: str, partition: int, record: Record) -> Iterator[bytes]:
@@ -77,7 +77,7 @@ def template_printer(template: str) -> Printer:
 
 
 def envelope_printer() -> Printer:
-    """A printer for kcat's `-J`: one JSON object a line."""
+    """Return a printer for kcat's `-J`: one JSON object a line."""
 
     def line(topic: str, partition: int, record: Record) -> bytes:
         return envelope(topic, partition, record) + b"\n"
@@ -86,7 +86,7 @@ def envelope_printer() -> Printer:
 
 
 def json_printer(end: bytes = b"\n") -> Printer:
-    """A printer for this program's own lossless line, with `end` behind each."""
+    """Return a printer for this program's own lossless line, with `end` behind each."""
 
     def line(topic: str, partition: int, record: Record) -> bytes:
         return msgspec.json.encode(json_object(record, topic=topic, partition=partition)) + end
@@ -95,9 +95,9 @@ def json_printer(end: bytes = b"\n") -> Printer:
 
 
 def envelope(topic: str, partition: int, record: Record) -> bytes:
-    """A record as kcat's `-J` prints it, to the byte; the broker, which an archive does not know, is -1.
+    """Return a record as kcat's `-J` prints it, to the byte; the broker, which an archive does not know, is -1.
 
-    As in kcat, bytes that are not UTF-8 stand in the strings as they are, so such a line is not JSON: `--json` is.
+    As in kcat, bytes that are not UTF-8 are in the strings unchanged, so such a line is not JSON: `--json` is.
     """
     timestamp = b""
     if record.timestamp_type in _TSTYPES:
@@ -118,7 +118,7 @@ def envelope(topic: str, partition: int, record: Record) -> bytes:
 
 
 def header_text(headers: Headers) -> bytes:
-    """Headers as kcat's `%h` shows them: `a=1,b=NULL`, each value cut at its first NUL byte."""
+    """Return headers as kcat's `%h` shows them: `a=1,b=NULL`, each value cut at its first NUL byte."""
     shown = [(key.encode(), b"NULL" if value is None else bytes(value).partition(b"\0")[0]) for key, value in headers]
     return b",".join([b"%b=%b" % pair for pair in shown])
 
@@ -145,7 +145,7 @@ class _Content(NamedTuple):
 def _around_contents(
     line: Field, shown: Callable[[bytes, bytes], _Content], topic: str, partition: int, record: Record
 ) -> Iterator[bytes]:
-    """The line of a large record: made with stand-ins for its contents, which follow in their places."""
+    """Yield the line of a large record: made with stand-ins for its contents, which follow in their places."""
     stand_ins: list[_Content] = []
 
     def stand_in(content: bytes | None) -> bytes | None:
@@ -165,13 +165,11 @@ def _around_contents(
 
 
 def _as_bytes(content: bytes, token: bytes) -> _Content:
-    """As kcat's envelope shows contents."""
     parts = (content[start : start + STEP_BYTES] for start in range(0, len(content), STEP_BYTES))
     return _Content(token, token, (_json_escaped(bytes(part)) for part in parts))
 
 
 def _as_text(content: bytes, token: bytes) -> _Content:
-    """As text, or in base64 where the bytes are not UTF-8."""
     steps = range(0, len(content), STEP_BYTES)
     try:
         for _ in _texts(content):
@@ -203,7 +201,6 @@ def _parse(template: str) -> list[bytes | Field]:
 
 
 def _unescaped(text: str) -> bytes:
-    """As kcat does it, but that a NUL byte stands where kcat's text would end."""
     return _ESCAPE.sub(_character, os.fsencode(text))
 
 
@@ -224,7 +221,6 @@ def _binary_length(content: bytes | None) -> bytes:
 
 
 def _json_string(content: bytes | None) -> bytes:
-    """As yajl writes strings: nothing but what JSON must escape is escaped."""
     if content is None:
         return b"null"
     return b'"%s"' % _json_escaped(content)

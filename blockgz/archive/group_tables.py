@@ -1,4 +1,4 @@
-"""What a topic was like at a time: where its consumer groups stood, and its configuration."""
+"""A topic at a past time: the positions of its consumer groups, and its configuration."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ from index_format.keys import (
 )
 
 WINDOW_MS = 2 * 24 * 3600 * 1000
-"""A following archiver writes a table every hour: one request finds it where it was at work in these two days."""
+"""A following archiver writes a table every hour: if it ran in these two days, one request finds the newest."""
 
 
 class GroupTable(NamedTuple):
@@ -36,7 +36,7 @@ class GroupTable(NamedTuple):
     slot: int
     """The time, in ms, that names the table: none of its answers is younger."""
     age_ms: int
-    """How long before the time that was asked for that was, in ms."""
+    """Milliseconds between the table and the requested time."""
     key: str
     content: ConsumerGroups
 
@@ -44,10 +44,10 @@ class GroupTable(NamedTuple):
 async def groups_at(
     reader: ObjectReader, layout: str, folder: TopicFolder, at_ms: int | None = None
 ) -> GroupTable | None:
-    """The newest table with groups whose slot is not after a time, in ms; None of that: the newest, its age as of now.
+    """Return the newest table with groups whose slot is not after a time, in ms, or the newest of all without a time.
 
-    None where there is none. Raises a FormatError that names the table where it is damaged or of an unknown version,
-    and the errors of the store.
+    None if there is none; the age of the newest is as of now. Raises a FormatError that names a damaged table or one of
+    an unknown version, and the errors of the store.
     """
     asked = round(time.time() * 1000) if at_ms is None else at_ms
     home = groups_home(layout, folder)
@@ -88,10 +88,10 @@ async def vanished_groups(reader: ObjectReader, layout: str, folder: TopicFolder
 async def config_at(
     reader: ObjectReader, layout: str, folder: TopicFolder, at_ms: int | None = None
 ) -> TopicConfig | None:
-    """What the topic was like at a time, in ms, or when it was last seen; None where that was not kept.
+    """Return the topic's configuration at a time, in ms, or when it was last seen; None if that was not kept.
 
-    `seen_at` is set where it is a dated version. Where none is from that time or before, it is the topic as last seen.
-    Raises a FormatError that names the object, and the errors of the store.
+    `seen_at` is set for a dated version. If none is from that time or before, it is the topic as last seen. Raises a
+    FormatError that names the object, and the errors of the store.
     """
     home = configs_home(layout, folder)
     seen_at = None if at_ms is None else await _newest(reader, home, None, at_ms)
@@ -106,7 +106,10 @@ async def config_at(
 
 
 async def _newest(reader: ObjectReader, home: str, likely_after: int | None, until: int | None) -> int | None:
-    """The greatest time, up to `until`, that names an object of `home`; looks first for one after `likely_after`."""
+    """Return the greatest time, up to `until`, that names an object of `home`.
+
+    Looks first for one after `likely_after`.
+    """
     if likely_after is not None and likely_after > 0:
         found = await _last_listed(reader, home, dated_key(home, likely_after), until)
         if found is not None:
@@ -132,7 +135,7 @@ TABLES_A_SIDE = 32
 
 
 class EndsAround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the log of a partition ended shortly before and shortly after a time, as tables say it."""
+    """The ends of a partition's log shortly before and after a time, as tables have them."""
 
     lower: int | None = None
     """Its records had come by the time; None if no table says so."""

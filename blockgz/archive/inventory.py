@@ -1,4 +1,4 @@
-"""What the archive should hold by its inventory, compared with what it holds."""
+"""Topics and partitions as JSON values, and what is missing of those in the inventory."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -46,23 +46,23 @@ class MissingPartition(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """What the inventory says that the archive lacks, and what is known of the inventory itself."""
+    """The difference between the inventory and the archive, and the state of the inventory itself."""
 
     inventory: Inventory | None
-    """None where there is none to compare with."""
+    """None if there is none to compare with."""
     is_expected: bool = False
-    """Whether the archive is of a kind that has an inventory, or may have one."""
+    """True if the archive is of a kind that has an inventory, or may have one."""
     damage: Damage | None = None
     """The inventory is damaged, or missing though the archive declares it."""
     missing: tuple[MissingPartition, ...] = ()
     held: Mapping[TopicFolder, Collection[int]] = field(default_factory=dict)
-    """The partitions that the archive holds, by folder, of those that were listed for this."""
+    """The partitions that the archive holds, by listed folder."""
 
 
 def missing_partitions(
     inventory: Inventory, held: Mapping[TopicFolder, Collection[int]], wanted: Sequence[Wanted] = ()
 ) -> tuple[MissingPartition, ...]:
-    """The claimed partitions that the archive does not hold, in order; everything is wanted where nothing is named.
+    """Return the claimed partitions that the archive does not hold, in order; of everything if nothing is named.
 
     `held` are the partitions that the archive holds, by incarnation. A plain topic means its newest incarnation and
     those right before it that hold the same topic.
@@ -94,7 +94,7 @@ def _meant(inventory: Inventory, held: Iterable[TopicFolder], topic: str) -> lis
 
 
 async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
-    """Reads the inventory, and lists the folders that it names; raises NoArchiveThere and the store's errors."""
+    """Read the inventory, and list the folders that it names; raises NoArchiveThere and the store's errors."""
     await archive.find()
     if archive.other is not None:
         return Compared(None)
@@ -114,7 +114,7 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
 
 
 async def archive_info(archive: Archive) -> ArchiveInfo | None:
-    """What the archive says of itself; None where that is missing or damaged, which `replayer verify` reports."""
+    """Return the archive's identity, or None if it is missing or damaged, which `replayer verify` reports."""
     key = archive_key(archive.layout)
     try:
         return objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), ArchiveInfo, key)
@@ -128,7 +128,7 @@ async def _is_declared(archive: Archive) -> bool:
 
 
 def topic_document(name: str, survey: SurveyedTopic) -> dict[str, Any]:
-    """What there is of one topic, and the sums and bounds over its partitions; no request."""
+    """Return one topic's partitions, and the sums and bounds over them; no request."""
     partitions = [summarize(each) for each in survey.partitions]
     return {
         "topic": name,
@@ -143,7 +143,7 @@ def topic_document(name: str, survey: SurveyedTopic) -> dict[str, Any]:
 
 
 def known(bound: Any, numbers: Sequence[int | None]) -> int | None:
-    """The `min` or `max` of the numbers that are not None; None where there are none."""
+    """Return the `min` or `max` of the numbers that are not None, or None without any."""
     found: int | None = bound((each for each in numbers if each is not None), default=None)
     return found
 
@@ -154,7 +154,7 @@ def damaged_document(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]
 
 
 async def partition_document(partition: ArchivedPartition) -> dict[str, Any]:
-    """What there is of a partition; reads all catalogs, which hold its older gaps. Raises as `gaps` does."""
+    """Return the facts about a partition; reads all catalogs, which hold its older gaps. Raises as `gaps` does."""
     marker = partition.marker
     return asdict(summarize(partition)) | {
         "gaps": msgspec.to_builtins(await partition.gaps()),

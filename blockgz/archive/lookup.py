@@ -63,7 +63,7 @@ class Found:
 
 @dataclass(frozen=True)
 class BeforeFirst:
-    """The offset lies below all that was archived."""
+    """The offset is below all that was archived."""
 
     first_offset: int
 
@@ -74,7 +74,7 @@ class BeforeFirst:
 
 @dataclass(frozen=True)
 class Pruned:
-    """The offset lies below the floor."""
+    """The offset is below the floor."""
 
     floor: int
 
@@ -108,7 +108,7 @@ class NotYet:
 
 @dataclass(frozen=True)
 class InGap:
-    """The offset lies in a run that the archive lost or never saw."""
+    """The offset is in a run that the archive lost or never saw."""
 
     gap: Gap
 
@@ -122,9 +122,9 @@ class Hole:
     """The log holds no readable record here: compacted away, a transaction marker, or an aborted record."""
 
     before: int | None
-    """The nearest record below; None where there is none."""
+    """The nearest record below; None if there is none."""
     after: int | None
-    """The nearest record above; None where there is none yet."""
+    """The nearest record above; None if there is none yet."""
 
     @property
     def why(self) -> str:
@@ -135,7 +135,7 @@ class Hole:
 
 @dataclass(frozen=True)
 class AfterLast:
-    """No archived record is at or after the time, or the position, that was asked for."""
+    """No archived record is at or after the requested time or position."""
 
     next_offset: int
 
@@ -152,10 +152,10 @@ class Lost:
 
 
 Absent = BeforeFirst | Pruned | NotYet | InGap | Erased | Hole | AfterLast
-"""Why there is no record; `why` is the reason for people."""
+"""Reasons why there is not a record; `why` is the reason for people."""
 Outcome = Found | Absent | Lost
 Outcomes = dict[int, Outcome]
-"""By offset."""
+"""Outcomes by offset."""
 
 
 class _SoughtRange(NamedTuple):
@@ -173,10 +173,10 @@ class _SoughtBlock(NamedTuple):
 
 
 async def look_up(partition: ArchivedPartition, offset: int) -> Found | Absent:
-    """What the archive knows of an offset: at most one index and one block, and one catalog per level.
+    """Return the record at an offset, or why there is none: at most one index, one block, and one catalog per level.
 
-    A hole at the edge of a chunk may take a look at the chunk beside it. Raises a FormatError or ObjectMissing where
-    what should tell is damaged.
+    A hole at the edge of a chunk may take a look at the chunk next to it. Raises a FormatError or ObjectMissing if the
+    catalog, index or block is damaged.
     """
     outcome = (await look_up_all(partition, [offset]))[offset]
     if isinstance(outcome, Lost):
@@ -185,9 +185,9 @@ async def look_up(partition: ArchivedPartition, offset: int) -> Found | Absent:
 
 
 async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> Outcomes:
-    """The same for many offsets: each index is read once, each block once, adjacent blocks together, all concurrently.
+    """Return the outcomes of many offsets, read concurrently: each index and block once, adjacent blocks together.
 
-    All outcomes are held in memory. What is damaged costs only the offsets that it holds.
+    All outcomes are held in memory. Damage costs only the offsets that it holds.
     """
     outcomes = await _all_outcomes(partition, offsets)
     for _ in range(MOST_REWRITES):
@@ -201,7 +201,6 @@ async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> O
 
 
 async def _all_outcomes(partition: ArchivedPartition, offsets: Iterable[int]) -> Outcomes:
-    """The same by one version of the marker."""
     wanted = sorted(set(offsets))
     outcomes: Outcomes = {}
     by_chunk: dict[str, tuple[ChunkEntry, list[int]]] = {}
@@ -229,22 +228,22 @@ async def _all_outcomes(partition: ArchivedPartition, offsets: Iterable[int]) ->
 
 
 class TimedOffset(NamedTuple):
-    """Where a partition is at a time: at the first record, in offset order, with this or a later timestamp."""
+    """The position of a partition at a time: the first record, in offset order, with this or a later timestamp."""
 
     topic: str
     partition: int
     time: int
-    """The time that was asked for, ms since the epoch."""
+    """The requested time, ms since the epoch."""
     offset: int
-    """Of the record; where none is as late, that at which the partition ends."""
+    """The record's offset; the end of the partition if no record is as late."""
     timestamp: int | None
-    """The record's own, ms since the epoch; None where no record is as late or it has none."""
+    """The record's own, ms since the epoch; None if no record is as late or it has none."""
     found: bool
-    """Whether a record is as late."""
+    """True if a record is as late."""
 
 
 async def offset_at(partition: ArchivedPartition, at: AtTime) -> TimedOffset:
-    """Where a partition is at a time; raises a FormatError or ObjectMissing where what should tell is damaged."""
+    """Return the position of a partition at a time; raises a FormatError or ObjectMissing at damage."""
     outcome = await look_up_position(partition, at)
     if isinstance(outcome, Lost):
         raise outcome.error
@@ -256,7 +255,7 @@ async def offset_at(partition: ArchivedPartition, at: AtTime) -> TimedOffset:
 
 
 async def look_up_position(partition: ArchivedPartition, position: Position) -> Outcome:
-    """The first record at or after a position; for `latest` and `-N` the newest where none is as late.
+    """Return the first record at or after a position; for `latest` and `-N` the newest if none is as late.
 
     The last offsets of a transactional topic hold no record, and `-1` would never find one.
     """
@@ -301,7 +300,6 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | 
 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
-    """The chunk that must tell, or what marker and catalogs say without one."""
     if partition.began_at <= offset < partition.floor:
         return Pruned(partition.floor)
     try:
@@ -325,7 +323,6 @@ def _in_gap(gap: Gap) -> InGap | Erased:
 async def _located(
     partition: ArchivedPartition, wanted: tuple[ChunkEntry, Sequence[int]]
 ) -> list[Outcomes | _SoughtRange]:
-    """What the index of a chunk tells about offsets, and the ranges of its blocks that must tell about the others."""
     entry, offsets = wanted
     try:
         chunk = await partition.chunk(entry)
@@ -344,7 +341,6 @@ async def _located(
 
 
 async def _block(partition: ArchivedPartition, chunk: Chunk, offset: int) -> int | Outcome:
-    """The number of the block that must tell about an offset, or what the index says without it."""
     blocks = chunk.index.blocks
     gap = gap_at(chunk.index.gaps, offset)
     if gap is not None and gap.reason != EMPTY:
@@ -398,7 +394,6 @@ def _decoding_cost(sought: Outcomes | _SoughtBlock) -> int:
 
 
 def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -> Outcomes:
-    """What a block says about offsets between its first and last record, both included."""
     present = batch.column("offset").to_numpy()
     outcomes: Outcomes = {}
     for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
@@ -410,7 +405,7 @@ def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -
 
 
 def _alone(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
-    """One record, which keeps nothing of the others in memory."""
+    """Return one record, which keeps nothing of the others in memory."""
     if batch.num_rows == 1:
         return batch
     if is_large(batch.slice(row, 1)):
@@ -433,7 +428,7 @@ async def _one_by_one(lists: AsyncIterator[Sequence[T]]) -> AsyncIterator[T]:
 
 
 class RecordQuery(NamedTuple):
-    """Where a record is sought; `text` is how it was written."""
+    """A record to look up; `text` is how it was written."""
 
     topic: str
     partition: int
@@ -442,7 +437,7 @@ class RecordQuery(NamedTuple):
 
 
 def parse_query(text: str, now: int, zone: tzinfo | None = None) -> RecordQuery:
-    """The record that `orders:3:17` names, `now` in ms since the epoch; raises UsageError or BadName."""
+    """Return the record that `orders:3:17` names, `now` in ms since the epoch; raises UsageError or BadName."""
     match = re.fullmatch(r"([^:]+):([0-9]{1,10}):(.+)", text, re.ASCII)
     if match is None:
         raise UsageError(
@@ -453,7 +448,7 @@ def parse_query(text: str, now: int, zone: tzinfo | None = None) -> RecordQuery:
 
 
 def failure(query: RecordQuery, outcome: Absent | Lost | NotInArchive) -> BlockgzError:
-    """Why there is no record, as an error."""
+    """Return the error that says why there is not a record."""
     if isinstance(outcome, NotInArchive):
         return outcome
     if isinstance(outcome, Lost):
@@ -464,7 +459,7 @@ def failure(query: RecordQuery, outcome: Absent | Lost | NotInArchive) -> Blockg
 async def look_up_together(
     archive: Archive, queries: Sequence[RecordQuery]
 ) -> dict[RecordQuery, Outcome | NotInArchive]:
-    """The outcome of each query: one look at each marker, and what lies together is read together."""
+    """Return the outcome of each query: one look at each marker, and neighbours are read together."""
     limit = asyncio.Semaphore(CONCURRENT_PARTITIONS)
 
     async def in_partition(topic: str, number: int, positions: Sequence[Position]) -> list[Outcome | NotInArchive]:

@@ -44,11 +44,11 @@ BLOCK_BYTES = 1024 * 1024
 UNKNOWN = "unknown"
 NO_SHA256 = "0" * 64
 DAMAGED = b"damaged"
-"""Stands where a block cannot be read: no gzip member, so that its readers name the offsets that are lost."""
+"""Takes the place of an unreadable block: it is not a gzip member, so that readers report the lost offsets."""
 
 
 class OldArchive:
-    """What one listing of an old archive shows."""
+    """An old archive, as one listing shows it."""
 
     def __init__(
         self, reader: ObjectReader, found: dict[Place, FoundPartition], old_format: OldFormat, max_block_bytes: int
@@ -61,7 +61,7 @@ class OldArchive:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the partitions opened so far should know."""
+        """Return notes for readers of the partitions opened so far."""
         odd = [note for partition in self._opened.values() for note in partition.notes]
         return ("this is an old archive: its writer counted the offsets, and it has no timestamps", *odd)
 
@@ -120,12 +120,12 @@ class OldArchivePartition(ArchivedPartition):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is odd about its files, and about the format for what was read so far."""
+        """Return notes on oddities of its files, and on the format of what was read so far."""
         doubt = self._format.doubt(self._lines, self._delimited)
         return self._notes if doubt is None else (*self._notes, f"{self.topic}:{self.partition}: {doubt}")
 
     async def chunk(self, entry: ChunkEntry) -> Chunk:
-        """See ArchivedPartition; raises CorruptBlock where not one block can be read."""
+        """See ArchivedPartition; raises CorruptBlock if not one block can be read."""
         index, _ = await self._encoded(entry.name)
         counted = replace(
             entry, first_offset=index.first_offset, last_offset=index.last_offset, num_records=index.num_records
@@ -133,7 +133,6 @@ class OldArchivePartition(ArchivedPartition):
         return Chunk(counted, index, entry.name)
 
     async def _encoded(self, name: str) -> tuple[ChunkIndex, bytes]:
-        """The index and data that stand for a piece."""
         async with self._one_at_a_time:
             if name not in self._remembered:
                 piece = self._pieces[name]
@@ -226,7 +225,6 @@ class _Encoded(PassingReader):
 
 
 def _entry(piece: Piece) -> ChunkEntry:
-    """The entry of a piece, named by its data object, and by its start where that is not the file's."""
     is_first = piece.start == piece.file.first_offset
     return ChunkEntry(
         name=piece.file.key if is_first else f"{piece.file.key}@{piece.start}",
@@ -244,7 +242,6 @@ def _entry(piece: Piece) -> ChunkEntry:
 
 
 def _marker(place: Place, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) -> Marker:
-    """All entries in the tail, however many: it is never stored."""
     return Marker(
         archive_id=UNKNOWN,
         topic=place.topic,

@@ -1,6 +1,6 @@
-"""Pages of records around a position, both ways; where no record is, they say what stands there.
+"""Pages of records around a position, both ways, with the reason for every offset without a record.
 
-That is a gap, a hole, damage, or what was pruned or erased.
+A reason is a gap, a hole, damage, or that offsets were pruned or erased.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from index_format.records import Record, iter_records, payload_bytes
 from index_format.seek import blocks_between
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""A page with so many bytes of keys, values and headers ends, however few records they are."""
+"""A page ends after this many bytes of keys, values and headers."""
 MOST_DAMAGED = 20
-"""A page with so many damaged places ends."""
+"""A page ends after this many damaged places."""
 HOLE = "no record: compacted away, aborted, or a transaction marker"
 ERASED_HERE = "no longer in the archive"
 
@@ -31,7 +31,7 @@ Piece: TypeAlias = pa.RecordBatch | Unreadable
 
 
 class Missing(NamedTuple):
-    """Offsets [start, end) at which there is no record, and why."""
+    """Offsets [start, end) without a record, and the reason."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class Page(NamedTuple):
     start: int
     end: int
     opened_bytes: int
-    """Of the chunks that were read from, all of their data."""
+    """Bytes of all data of the chunks that were read from."""
     has_before: bool
     has_after: bool
 
@@ -57,7 +57,7 @@ class Page(NamedTuple):
 
 
 async def page_at(partition: ArchivedPartition, position: Position, count: int) -> Page:
-    """The page that begins at a position; for `latest`, and `-N` where nothing follows, the one before the end."""
+    """Return the page that begins at a position; for `latest`, and `-N` if nothing follows, the one before the end."""
     if isinstance(position, Latest):
         return await page_before(partition, partition.next_offset, count)
     offset = await resolve_position(position, partition)
@@ -68,7 +68,7 @@ async def page_at(partition: ArchivedPartition, position: Position, count: int) 
 
 
 async def page_from(partition: ArchivedPartition, offset: int, count: int) -> Page:
-    """At most `count` records at and above an offset. Raises as opening a chunk does, unless that is damage."""
+    """Return at most `count` records at and above an offset. Raises as opening a chunk does, unless that is damage."""
     return await _sound(partition, lambda newest: _page_from(newest, offset, count))
 
 
@@ -85,12 +85,11 @@ async def _page_from(partition: ArchivedPartition, offset: int, count: int) -> P
 
 
 async def page_before(partition: ArchivedPartition, offset: int, count: int) -> Page:
-    """At most `count` records below an offset. Raises as opening a chunk does, unless that is damage."""
+    """Return at most `count` records below an offset. Raises as opening a chunk does, unless that is damage."""
     return await _sound(partition, lambda newest: _page_before(newest, offset, count))
 
 
 async def _sound(partition: ArchivedPartition, make: Callable[[ArchivedPartition], Awaitable[Page]]) -> Page:
-    """A page; where there is damage on it, the page that the marker of now leads to, if that is another."""
     page = await make(partition)
     for _ in range(MOST_REWRITES):
         damaged = [each for each in page.items if isinstance(each, Missing) and each.kind == "damage"]
@@ -122,7 +121,7 @@ class _Taken:
         self._left, self._bytes_left = count, PAGE_BYTES
         self._pieces: list[Piece] = []
         self.chunks: dict[str, Chunk] = {}
-        """Those that were opened, by name."""
+        """The opened chunks, by name."""
 
     @property
     def is_full(self) -> bool:
@@ -131,24 +130,24 @@ class _Taken:
 
     @property
     def starts(self) -> list[int]:
-        """Where each piece begins."""
+        """The start of each piece."""
         return [
             each.start if isinstance(each, Unreadable) else each.column("offset")[0].as_py() for each in self._pieces
         ]
 
     @property
     def ends(self) -> list[int]:
-        """Where each piece ends, excluded."""
+        """The end of each piece, excluded."""
         return [
             each.end if isinstance(each, Unreadable) else each.column("offset")[-1].as_py() + 1 for each in self._pieces
         ]
 
     def add(self, piece: Piece) -> None:
-        """Takes a piece, the first records of it where there are too many."""
+        """Take a piece, or its first records if there are too many."""
         self._count(piece if isinstance(piece, Unreadable) else piece.slice(0, self._left))
 
     def add_below(self, piece: Piece) -> None:
-        """The same with the last ones."""
+        """Take a piece, or its last records if there are too many."""
         self._count(piece if isinstance(piece, Unreadable) else piece.slice(max(0, piece.num_rows - self._left)))
 
     def _count(self, piece: Piece) -> None:
@@ -158,7 +157,7 @@ class _Taken:
             self._bytes_left -= payload_bytes(piece)
 
     def page(self, offsets: OffsetRange) -> Page:
-        """The page of what was taken, which covers these offsets."""
+        """Return the page of what was taken, which covers these offsets."""
         partition, chunks = self._partition, self.chunks.values()
         gaps: Iterable[Gap] = {*partition.read_gaps, *(gap for chunk in chunks for gap in chunk.gaps)}
         known = [_told_gap(gap) for gap in gaps if gap.reason != EMPTY]
@@ -191,7 +190,7 @@ def _told_gap(gap: Gap) -> Missing:
 
 
 def _filled(offsets: OffsetRange, records: Sequence[Record], known: Sequence[Missing]) -> Iterable[Record | Missing]:
-    """The records, and between them everything that is missing."""
+    """Yield the records, and between them everything that is missing."""
     at = offsets.start
     for record in records:
         yield from missing_between(at, record.offset, known)
@@ -201,7 +200,7 @@ def _filled(offsets: OffsetRange, records: Sequence[Record], known: Sequence[Mis
 
 
 def missing_between(start: int, end: int, known: Sequence[Missing]) -> Iterable[Missing]:
-    """Why there are no records at offsets [start, end): what is `known`, in order of its start, and holes around it."""
+    """Yield the reasons for offsets [start, end) without a record: those `known`, in order, and holes around them."""
     at = start
     for each in known:
         first, last = max(each.start, at), min(each.end, end)
@@ -215,7 +214,6 @@ def missing_between(start: int, end: int, known: Sequence[Missing]) -> Iterable[
 
 
 async def _upwards(partition: ArchivedPartition, at: int, opened: dict[str, Chunk]) -> AsyncGenerator[Piece]:
-    """What is there from an offset on, block by block, nothing fetched before it is asked for."""
     while (entry := await _entry_from(partition, at)) is not None:
         if isinstance(entry, ChunkEntry):
             async for piece in _blocks(partition, entry, OffsetRange(at, END), opened, step=1):
@@ -227,7 +225,6 @@ async def _upwards(partition: ArchivedPartition, at: int, opened: dict[str, Chun
 
 
 async def _downwards(partition: ArchivedPartition, end: int, opened: dict[str, Chunk]) -> AsyncGenerator[Piece]:
-    """What is there below an offset, from above."""
     if end > partition.start_offset:
         # A gap right below is recorded by the chunk behind it.
         above = await _entry_from(partition, end - 1)
@@ -246,7 +243,7 @@ async def _downwards(partition: ArchivedPartition, end: int, opened: dict[str, C
 
 
 async def _entry_from(partition: ArchivedPartition, offset: int) -> ChunkEntry | Unreadable | None:
-    """The first chunk that ends above an offset, or the damaged catalog that would tell."""
+    """Return the first chunk that ends above an offset, or the damaged catalog that would tell."""
     try:
         return await partition.chunk_at_or_after(offset)
     except Damaged:
@@ -254,7 +251,7 @@ async def _entry_from(partition: ArchivedPartition, offset: int) -> ChunkEntry |
 
 
 async def _entry_below(partition: ArchivedPartition, offset: int) -> ChunkEntry | Unreadable | None:
-    """The last chunk that starts below an offset, or the damaged catalog that would tell."""
+    """Return the last chunk that starts below an offset, or the damaged catalog that would tell."""
     try:
         return await partition.chunk_before(offset)
     except Damaged:
@@ -273,7 +270,7 @@ async def _told(opened: AsyncIterator[object]) -> AsyncIterator[ChunkEntry | Unr
 async def _blocks(
     partition: ArchivedPartition, entry: ChunkEntry, offsets: OffsetRange, opened: dict[str, Chunk], *, step: int
 ) -> AsyncGenerator[Piece]:
-    """The records of a chunk at these offsets, block by block, upwards or (step -1) downwards."""
+    """Yield the records of a chunk at these offsets, block by block, upwards or (step -1) downwards."""
     try:
         chunk = await partition.chunk(entry)
     except Damaged as error:

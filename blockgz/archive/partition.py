@@ -28,7 +28,7 @@ from blockgz.store.reader import ObjectReader
 from index_format import objects
 from index_format.chunk_index import EMPTY, ChunkIndex, Erased, Gap
 from index_format.errors import MalformedObject
-from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys, catalog_level, data_suffix, is_catalog_name
 from index_format.marker import (
     Catalog,
     CatalogReference,
@@ -49,7 +49,7 @@ R = TypeVar("R")
 async def prefetched(
     items: AsyncIterator[T], work: Callable[[T], Coroutine[Any, Any, R]], *, cost: Callable[[T], int], budget: int
 ) -> AsyncGenerator[R]:
-    """The result of `work` for each item, in order; as many run at once as their costs fit into `budget`, at least one.
+    """Yield the result of `work` for each item, in order; as many run at once as fit into `budget`, at least one.
 
     An error of `items` or `work` is raised in its place: all results before it come first.
     """
@@ -85,7 +85,7 @@ async def prefetched(
 
 
 async def streamed(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items of what is at hand, for `prefetched`."""
+    """Yield the items as an async iterator, for `prefetched`."""
     for item in items:
         yield item
 
@@ -105,50 +105,43 @@ class Chunk:
     index: ChunkIndex
     data_key: str
     keyring: Keyring | None = None
-    """What opens its blocks where it is encrypted."""
+    """The keys that open its blocks if it is encrypted."""
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Those inside the chunk. Markers and catalogs tell what lies before it: that may have been filled since."""
+        """The gaps inside the chunk. Markers and catalogs list those before it, which may have been filled since."""
         return tuple(gap for gap in self.index.gaps if self.entry.start_offset <= gap.start < self.entry.next_offset)
 
     @property
     def erased(self) -> tuple[Erased, ...]:
-        """Of records that were erased out of it, up to where the next folder continues."""
+        """The ranges of records erased from it, up to where the next folder continues."""
         end = self.entry.next_offset
         return tuple(Erased(each.start, min(each.end, end)) for each in self.index.erased or () if each.start < end)
 
 
 class ObjectCache(Protocol):
-    """Keeps write-once objects at hand."""
+    """A cache of write-once objects."""
 
     async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The object's bytes: those kept, which have that sha256, or what `fetch` gives."""
-
-
-class LeveledSpan(NamedTuple):
-    """A chunk entry (level 0) or a reference to a catalog of that level."""
-
-    span: Span
-    level: int
+        """Return the object's bytes: cached ones with that sha256, or those that `fetch` returns."""
 
 
 class OlderFolder(NamedTuple):
-    """What a partition whose log was truncated holds in an older folder."""
+    """The part of a partition with a truncated log that an older folder holds."""
 
     keys: PartitionKeys
     offset: int
-    """From here on, the next folder holds the records."""
+    """The first offset that the next folder holds."""
     start_offset: int
     pruned_before: int
     """At most `offset`."""
     is_maintained: bool
-    spans: tuple[LeveledSpan, ...]
+    spans: tuple[Span, ...]
     """All below `offset`."""
     gaps: tuple[Gap, ...]
-    """Those that are not in the catalogs of `spans`."""
+    """The gaps that are not in the catalogs of `spans`."""
     originals: Mapping[str, ChunkEntry]
-    """By name, entries that `spans` has cut: holes of the old log reached beyond `offset`."""
+    """Entries that `spans` has cut, by name: holes of the old log reached beyond `offset`."""
 
 
 class ArchivedPartition:
@@ -175,19 +168,16 @@ class ArchivedPartition:
         self.marker = marker
         self.max_block_bytes = max_block_bytes
         self.damage: Sequence[Damage] = ()
-        """What was found damaged on opening it, and is in no chunk."""
+        """Damage that was found on opening it, and is in no chunk."""
         self._cache = cache
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._older = older
         self._reopen = reopen
         self.floor = max(marker.pruned_before, *(folder.pruned_before for folder in older), 0)
-        """Below it nothing is archived any more; 0 where nothing was pruned."""
-        own = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
-        newest = tuple(LeveledSpan(span, own.get(span.name, 0)) for span in marker.spans)
-        self.spans = (*(span for folder in older for span in folder.spans), *newest)
-        """What the markers themselves list, in offset order."""
-        self._levels = {each.span.name: each.level for each in self.spans}
-        self._bare = [each.span for each in self.spans]
+        """The offset below which nothing is archived any longer; 0 if nothing was pruned."""
+        self.spans: tuple[Span, ...] = (*(span for folder in older for span in folder.spans), *marker.spans)
+        """The spans that the markers list, in offset order."""
+        self._levels = {each.name: level for level, found in enumerate(marker.catalogs, 1) for each in found}
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._chunks: OrderedDict[str, Chunk] = OrderedDict()
 
@@ -204,7 +194,7 @@ class ArchivedPartition:
 
     @property
     def start_offset(self) -> int:
-        """The first position that is archived, the floor where it was pruned; 0 where nothing is archived yet."""
+        """The first position that is archived, the floor if it was pruned; 0 if nothing is archived yet."""
         return max(self.began_at, self.floor)
 
     @property
@@ -215,17 +205,17 @@ class ArchivedPartition:
 
     @property
     def own_start(self) -> int:
-        """The same of its newest folder alone."""
+        """The first position in its newest folder."""
         return self.marker.start_offset or 0
 
     @property
     def next_offset(self) -> int:
-        """The position after the last archived one; 0 where nothing is archived yet."""
+        """The position after the last archived one; 0 if nothing is archived yet."""
         return self.marker.next_offset or 0
 
     @property
     def is_maintained(self) -> bool:
-        """Whether its chunks may have been rewritten."""
+        """Return whether its chunks may have been rewritten."""
         return bool(self.marker.maintenance) or any(folder.is_maintained for folder in self._older)
 
     @property
@@ -237,13 +227,13 @@ class ArchivedPartition:
         )
 
     async def check_keys(self) -> None:
-        """Raises KeyMissing where its newest chunk is encrypted and the keys are not at hand: before a long work."""
+        """Raise KeyMissing before a long work if its newest chunk is encrypted and its key is missing."""
         if self.marker.tail_key:
             keyring = required(self.keyring, str(self))
             await asyncio.to_thread(keyring.unwrap, self.marker.tail_key, str(self))
 
     def tail_secret(self) -> bytes | None:
-        """The key of the marker's `tail_hash`; None where it has none, or no keys are at hand.
+        """Return the key of the marker's `tail_hash`; None if it has none, or without keys.
 
         It may ask a key service. Raises KeyMissing.
         """
@@ -266,39 +256,38 @@ class ArchivedPartition:
         return self.telling((*self.marked_gaps, *(gap for each in self._catalogs.values() for gap in each.gaps)))
 
     def telling(self, gaps: Iterable[Gap]) -> tuple[Gap, ...]:
-        """Of gaps those that are no mere holes, and lie above the floor or reach beyond it."""
+        """Return the gaps that are not mere holes, and end above the floor."""
         return tuple(gap for gap in gaps if gap.reason != EMPTY and gap.end > self.floor)
 
     @property
     def num_records(self) -> int:
-        return sum(each.span.num_records for each in self.spans)
+        return sum(span.num_records for span in self.spans)
 
     @property
     def num_chunks(self) -> int:
-        spans = [each.span for each in self.spans]
-        return sum(span.num_chunks if isinstance(span, CatalogReference) else 1 for span in spans)
+        return sum(span.num_chunks if isinstance(span, CatalogReference) else 1 for span in self.spans)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the data of all committed chunks, as stored."""
-        return sum(each.span.bytes for each in self.spans)
+        return sum(span.bytes for span in self.spans)
 
     def keys_of(self, span: Span) -> PartitionKeys:
-        """The folder that holds a chunk or a catalog."""
+        """Return the folder that holds a chunk or a catalog."""
         return next((folder.keys for folder in self._older if span.start_offset < folder.offset), self.keys)
 
     def index_key(self, entry: ChunkEntry) -> str:
-        """The key of a chunk's index."""
+        """Return the key of a chunk's index."""
         return self.keys_of(entry).chunks + entry.name
 
     def as_stored(self, entry: ChunkEntry) -> ChunkEntry:
-        """The entry as it stands in its own folder's chain."""
+        """Return the entry as its own folder's chain has it."""
         return next((folder.originals[entry.name] for folder in self._older if entry.name in folder.originals), entry)
 
     async def continued_by(self, newer: "ArchivedPartition", offset: int) -> "ArchivedPartition":
         """Both as one partition: this one below `offset`, the newer one from there on; reads catalogs around it.
 
-        Raises MalformedObject where a chunk lies on both sides.
+        Raises MalformedObject if a chunk lies on both sides.
         """
         older = [await self._cut(folder.keys, folder, offset) for folder in self._older]
         older.append(await self._cut(self.keys, None, offset))
@@ -306,10 +295,10 @@ class ArchivedPartition:
         return ArchivedPartition(self.reader, newer.keys, newer.marker, limit, cache, older, reopen, self.keyring)
 
     async def newer(self, offset: int | None = None) -> "ArchivedPartition | None":
-        """The partition as its marker is now, where that leads to something else: at an offset, or in its catalogs.
+        """Return the partition by its current marker, if that leads elsewhere: at an offset, or in its catalogs.
 
-        For who finds damage: an object may have been rewritten, and deleted, since this marker was read. None where
-        the marker leads to the same, or cannot be read.
+        For callers that find damage: an object may have been rewritten, and deleted, since this marker was read. None
+        if the marker leads to the same, or cannot be read.
         """
         if self._reopen is None:
             return None
@@ -321,25 +310,24 @@ class ArchivedPartition:
 
     def _led_to(self, offset: int | None) -> tuple[int, Sequence[tuple[str, str]]]:
         if offset is None:
-            return self.floor, [(span.name, span.sha256) for span, level in self.spans if level]
-        span = span_at_or_after(self._bare, offset)
+            return self.floor, [(span.name, span.sha256) for span in self.spans if isinstance(span, CatalogReference)]
+        span = span_at_or_after(self.spans, offset)
         return max(0, self.floor - offset), [] if span is None else [(span.name, span.sha256)]
 
     async def _cut(self, keys: PartitionKeys, folder: OlderFolder | None, offset: int) -> OlderFolder:
-        """One of its folders, cut at an offset."""
-        spans = [each for each in self.spans if self.keys_of(each.span) is keys]
+        spans = [span for span in self.spans if self.keys_of(span) is keys]
         gaps = list(folder.gaps if folder else self.marker.gaps)
         originals = dict(folder.originals) if folder else {}
         offset = min(offset, folder.offset) if folder else offset
-        kept: list[LeveledSpan] = []
+        kept: list[Span] = []
         while spans:
-            span, level = spans.pop(0)
+            span = spans.pop(0)
             if span.next_offset <= offset:
-                kept.append(LeveledSpan(span, level))
+                kept.append(span)
             elif isinstance(span, CatalogReference) and span.start_offset < offset:
-                catalog = await self.catalog(span, level)
+                catalog = await self.catalog(span)
                 gaps += catalog.gaps
-                spans[:0] = below(catalog)
+                spans[:0] = catalog.entries
             elif isinstance(span, ChunkEntry) and span.first_offset < offset:
                 if span.last_offset >= offset:
                     raise MalformedObject(
@@ -347,7 +335,7 @@ class ArchivedPartition:
                         why="the marker that continues it starts inside a chunk",
                     )
                 originals[span.name] = self.as_stored(span)
-                kept.append(LeveledSpan(replace(span, next_offset=offset), 0))
+                kept.append(replace(span, next_offset=offset))
         inside = [replace(gap, end=min(gap.end, offset)) for gap in gaps if gap.start < offset]
         start = folder.start_offset if folder else self.own_start
         floor = min(folder.pruned_before if folder else self.marker.pruned_before, offset)
@@ -357,10 +345,10 @@ class ArchivedPartition:
     async def entries(
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
     ) -> AsyncIterator[ChunkEntry]:
-        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
+        """Yield the chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
 
-        A chunk or catalog that `wanted` refuses is left out, with all below it.
-        Raises a FormatError or ObjectMissing at the first catalog that cannot be read.
+        A chunk or catalog that `wanted` refuses is left out, with everything below it. Raises a FormatError or
+        ObjectMissing at the first catalog that cannot be read.
         """
         async for opened in self.walk(start, end, wanted):
             if isinstance(opened, ChunkEntry):
@@ -371,11 +359,14 @@ class ArchivedPartition:
     def walk(
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
     ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
-        """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
+        """Yield the chunks as `entries` does, each catalog before its entries, unreadable ones in their place."""
         return self._walk(self.spans, max(start, self.floor), end, wanted)
 
     async def gaps(self) -> tuple[Gap, ...]:
-        """All recorded gaps in offset order but mere holes; reads all catalogs, because old gaps fold into them."""
+        """Return all recorded gaps in offset order, without mere holes.
+
+        Reads all catalogs, into which old gaps fold.
+        """
         return await across_rewrites(self, ArchivedPartition._gaps)
 
     async def _gaps(self) -> tuple[Gap, ...]:
@@ -388,19 +379,20 @@ class ArchivedPartition:
         return tuple(sorted(self.telling(found), key=lambda gap: gap.start))
 
     async def gap_at(self, offset: int) -> Gap | None:
-        """The gap that markers or catalogs list at an offset, if it is no mere hole; reads one catalog per level."""
+        """Return the gap that markers or catalogs list at an offset, unless it is a mere hole.
+
+        Reads one catalog per level.
+        """
         gap = gap_at(self.listed_gaps, offset)
-        span: Span | None = None if gap is not None else span_at_or_after(self._bare, offset)
-        level = 0 if span is None else self._levels.get(span.name, 0)
+        span: Span | None = None if gap is not None else span_at_or_after(self.spans, offset)
         while isinstance(span, CatalogReference) and span.start_offset <= offset:
-            catalog = await self.catalog(span, level)
+            catalog = await self.catalog(span)
             gap = gap_at(self.telling(catalog.gaps), offset)
             span = None if gap is not None else span_at_or_after(catalog.entries, offset)
-            level -= 1
         return gap
 
     async def chunk(self, entry: ChunkEntry) -> Chunk:
-        """The chunk of an entry with its index, checked against it; the newest few are remembered."""
+        """Return the chunk of an entry with its index, checked against it; the newest few are cached."""
         remembered = self._chunks.get(entry.name)
         if remembered is not None:
             self._chunks.move_to_end(entry.name)
@@ -417,57 +409,62 @@ class ArchivedPartition:
         return chunk
 
     def forget(self) -> None:
-        """Drops the catalogs and indexes that are remembered: for whoever keeps many partitions."""
+        """Drop the cached catalogs and indexes: for callers that keep many partitions."""
         self._catalogs.clear()
         self._chunks.clear()
 
     async def chunk_at_or_after(self, offset: int) -> ChunkEntry | None:
-        """The first chunk that ends above `offset`."""
+        """Return the first chunk that ends above `offset`."""
         offset = max(offset, self.floor)
 
         def candidates(spans: Sequence[Span]) -> Iterator[Span]:
             first = bisect_right(spans, offset, key=lambda span: span.next_offset)
             return (spans[number] for number in range(first, len(spans)))
 
-        return await self._descend(self._bare, candidates)
+        return await self._descend(self.spans, candidates)
 
     async def chunk_before(self, offset: int) -> ChunkEntry | None:
-        """The last chunk that starts below `offset`."""
+        """Return the last chunk that starts below `offset`."""
         floor = self.floor
         return await self._descend(
-            self._bare, lambda spans: (s for s in reversed(spans) if s.start_offset < offset and s.next_offset > floor)
+            self.spans, lambda spans: (s for s in reversed(spans) if s.start_offset < offset and s.next_offset > floor)
         )
 
     async def chunk_for_time(self, timestamp: int) -> ChunkEntry | None:
-        """The first chunk with a record at or after `timestamp` (ms)."""
+        """Return the first chunk with a record at or after `timestamp` (ms)."""
         floor = self.floor
         return await self._descend(
-            self._bare, lambda spans: (s for s in spans if s.max_timestamp >= timestamp and s.next_offset > floor)
+            self.spans, lambda spans: (s for s in spans if s.max_timestamp >= timestamp and s.next_offset > floor)
         )
 
-    async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
-        """The catalog of a reference, checked against it; asked for at once, it is read once. Many are remembered."""
+    async def catalog(self, reference: CatalogReference) -> Catalog:
+        """Return the catalog of a reference, checked against it; concurrent callers share one read. Many are cached."""
         lock = self._locks.setdefault(reference.name, asyncio.Lock())
         async with lock:
             if reference.name not in self._catalogs:
-                self._catalogs[reference.name] = await self._read_catalog(reference, level)
+                self._catalogs[reference.name] = await self._read_catalog(reference)
             catalog = self._catalogs[reference.name]
             self._catalogs.move_to_end(reference.name)
             if len(self._catalogs) > REMEMBERED_CATALOGS:
                 self._catalogs.popitem(last=False)
             return catalog
 
-    async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
-        home = self.keys_of(reference).home
-        if not is_catalog_name(reference.name, level, reference.start_offset):
+    async def _read_catalog(self, reference: CatalogReference) -> Catalog:
+        home, level = self.keys_of(reference).home, catalog_level(reference.name)
+        self._check_name(home, reference, level)
+        catalog = decode_catalog(await self._get(home + reference.name, reference.sha256), reference, level)
+        for entry in catalog.entries if isinstance(catalog, ReferenceCatalog) else ():
+            self._check_name(home, entry, level - 1)
+        return catalog
+
+    def _check_name(self, home: str, reference: CatalogReference, level: int) -> None:
+        if not is_catalog_name(reference.name, self._levels.get(reference.name, level), reference.start_offset):
             raise MalformedObject(
                 f"the name {reference.name[:120]!r} does not belong in {home}",
                 why="names in an archive are always derived",
             )
-        return decode_catalog(await self._get(home + reference.name, reference.sha256), reference, level)
 
     async def _get(self, key: str, sha256: str) -> bytes:
-        """A write-once object; its sha256 is for the caller to check."""
 
         async def fetch() -> bytes:
             return await self.reader.get(key, objects.MAX_OBJECT_BYTES)
@@ -480,44 +477,38 @@ class ArchivedPartition:
         self,
         spans: Sequence[Span],
         candidates: Callable[[Sequence[Span]], Iterator[Span]],
-        level: int | None = None,
     ) -> ChunkEntry | None:
-        """The first chunk among candidates, in their order; a catalog may have none, where only gaps are left in it.
-
-        `level` is that of the spans, None for those of the marker.
-        """
+        """Return the first chunk among candidates, in their order; a catalog in which only gaps are left has none."""
         for span in candidates(spans):
             if isinstance(span, ChunkEntry):
                 return span
             assert isinstance(span, CatalogReference)
-            here = self._levels[span.name] if level is None else level
-            found = await self._descend((await self.catalog(span, here)).entries, candidates, here - 1)
+            found = await self._descend((await self.catalog(span)).entries, candidates)
             if found is not None:
                 return found
         return None
 
     async def _walk(
-        self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
+        self, spans: Iterable[Span], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
     ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
-        inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
-        chosen = [each for each in inside if wanted is None or wanted(each.span)]
-        if not any(each.level for each in chosen):
-            for entry, _ in chosen:
-                assert isinstance(entry, ChunkEntry)
-                yield entry
+        inside = (span for span in spans if span.next_offset > start and span.start_offset < end)
+        chosen = [span for span in inside if wanted is None or wanted(span)]
+        if all(isinstance(span, ChunkEntry) for span in chosen):
+            for span in chosen:
+                assert isinstance(span, ChunkEntry)
+                yield span
             return
         opened = prefetched(streamed(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
         async for each in opened:
             yield each
             if isinstance(each, ChunkCatalog | ReferenceCatalog):
-                async for lower in self._walk(below(each), start, end, wanted):
+                async for lower in self._walk(each.entries, start, end, wanted):
                     yield lower
 
-    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog | Unreadable:
-        span, level = leveled
+    async def _opened(self, span: Span) -> ChunkEntry | Catalog | Unreadable:
         if isinstance(span, CatalogReference):
             try:
-                return await self.catalog(span, level)
+                return await self.catalog(span)
             except Damaged as error:
                 key = self.keys_of(span).home + span.name
                 return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
@@ -525,16 +516,11 @@ class ArchivedPartition:
         return span
 
 
-def below(catalog: Catalog) -> list[LeveledSpan]:
-    """Return the entries of a catalog with their level."""
-    return [LeveledSpan(entry, catalog.level - 1) for entry in catalog.entries]
-
-
 @dataclass(frozen=True)
 class PartitionSummary:
     """Sums over the committed chunks; bytes as stored.
 
-    Timestamps are in ms and those of the records that have one; None where nothing is archived yet, or without any.
+    Timestamps are in ms, of the records that have one; None if nothing is archived yet, or no record has one.
     """
 
     partition: int
@@ -546,12 +532,12 @@ class PartitionSummary:
     min_timestamp_ms: int | None
     max_timestamp_ms: int | None
     pruned_before: int | None = None
-    """The floor, below which nothing is kept; None where nothing was pruned."""
+    """The floor, below which nothing is kept; None if nothing was pruned."""
 
 
 def summarize(partition: ArchivedPartition) -> PartitionSummary:
-    """The summary of a partition; no request."""
-    timed = [each.span for each in partition.spans if each.span.max_timestamp >= 0]
+    """Return the summary of a partition; no request."""
+    timed = [span for span in partition.spans if span.max_timestamp >= 0]
     is_begun = partition.marker.next_offset is not None
     return PartitionSummary(
         partition=partition.partition,

@@ -1,4 +1,4 @@
-"""Where an archive is, and how programs, tasks of Spark and callers of the library open it."""
+"""The address of an archive, and how programs, Spark tasks and callers of the library open it."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,12 +24,12 @@ class ArchivePlace:
     s3: S3Settings = AT_AWS
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
     old_format: OldFormat | None = None
-    """How to read an archive of kafka-connect-s3, where that is wanted."""
+    """The format of an archive of kafka-connect-s3, if one is to be read."""
     keys: str | None = None
-    """Where the keys of encrypted chunks are, which each machine looks up."""
+    """The setting that says where the keys of encrypted chunks are, which each machine looks up."""
 
     def absolute(self) -> "ArchivePlace":
-        """The same, for processes that work in folders of their own."""
+        """Return the place with an absolute address, for processes that work in folders of their own."""
         address = self.address
         return replace(self, address=LocalAddress(str(address.root()))) if isinstance(address, LocalAddress) else self
 
@@ -40,7 +40,7 @@ async def opened(
     cache: ObjectCache | None = None,
     around: Callable[[ObjectReader], ObjectReader] = lambda reader: reader,
 ) -> AsyncIterator[Archive]:
-    """The archive of a place, which reads through `around`; its store is closed at the end."""
+    """Open the archive of a place, which reads through `around`; close its store at the end."""
     old, limit = place.old_format, place.max_block_bytes
     finder = None if old is None else old_archive_finder(old, limit)
     keyring = keyring_of(place.keys)
@@ -54,7 +54,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 def old_archive_finder(
     old_format: OldFormat, max_block_bytes: int
 ) -> Callable[[ObjectReader], Awaitable[OtherArchive | None]]:
-    """How `Archive` looks for an old archive where it finds no current one."""
+    """Return a function that looks for an old archive, for use if no current one is found."""
 
     async def find(reader: ObjectReader) -> OtherArchive | None:
         if not any(_DATE.match(name) for name in await reader.folders("")):

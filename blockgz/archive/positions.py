@@ -125,7 +125,10 @@ def parse_position(text: str, now: int, zone: tzinfo | None = None) -> Position:
 
 
 def parse_time(text: str, now: int, zone: tzinfo | None = None) -> AtTime:
-    """Return the time that `text` names, as parse_position does; raises UsageError for a position that is no time."""
+    """Return the time that `text` names, as parse_position does.
+
+    Raises UsageError for a position that is not a time.
+    """
     time = _parse_time(text, now, zone)
     if time is None:
         raise _unknown(text, "a time", TIME_FORMS, now, zone)
@@ -156,17 +159,20 @@ def asked_text(text: str, position: Position | None, zone: tzinfo | None) -> str
 
 
 def position_of(place: int | str | datetime, now: int) -> Position:
-    """As parse_position, of an offset or a time that is a value already; -N and "-N" mean the same."""
+    """Return a position, as parse_position does, from an offset or time that may be a value.
+
+    -N and "-N" mean the same.
+    """
     return _at(place) if isinstance(place, datetime) else parse_position(str(place), now)
 
 
 def time_of(time: str | datetime, now: int) -> AtTime:
-    """As parse_time, of a time that may be a value already."""
+    """Return a time, as parse_time does, that may be a value already."""
     return _at(time) if isinstance(time, datetime) else parse_time(time, now)
 
 
 def parse_kcat_offset(text: str) -> tuple[Position | None, Position | None]:
-    """What kcat's `-o` means as the start or the end of a range; raises UsageError."""
+    """Return the start or the end of a range that kcat's `-o` means; raises UsageError."""
     words: dict[str, Position] = {"beginning": Earliest(), "end": Latest()}
     if match := re.fullmatch(r"([se])@([0-9]{1,15})", text, re.ASCII):
         time = AtTime(int(match[2]))
@@ -248,7 +254,7 @@ def _at(time: datetime) -> AtTime:
 
 
 async def resolve_position(position: Position, partition: ArchivedPartition, range_start: int | None = None) -> int:
-    """The offset that a position means in a partition, at least its start_offset, at most its next_offset.
+    """Return the offset that a position means in a partition, at least its start_offset, at most its next_offset.
 
     `range_start` is what `+N` counts from; without it the partition's start.
     """
@@ -270,16 +276,19 @@ async def resolve_position(position: Position, partition: ArchivedPartition, ran
 
 
 async def resolve_range(partition: ArchivedPartition, start: Position | None, end: Position | None) -> OffsetRange:
-    """The offsets from `start` (None: the beginning) to `end` (None: the end), excluded. `--at T` is end=AtTime(T)."""
+    """Return the offsets from `start` (None: the beginning) to `end` (None: the end), excluded.
+
+    `--at T` is end=AtTime(T).
+    """
     first = await resolve_position(start or Earliest(), partition)
     last = await resolve_position(end or Latest(), partition, first)
     return OffsetRange(first, max(first, last))
 
 
 async def seek_time(partition: ArchivedPartition, timestamp: int) -> int:
-    """The offset of the first record, in offset order, at or after `timestamp` (ms); next_offset where there is none.
+    """Return the offset of the first record, in offset order, at or after `timestamp` (ms); next_offset if none is.
 
-    One catalog per level, one index and one block are read. Where the record format holds no timestamps (`text`), the
+    One catalog per level, one index and one block are read. If the record format holds no timestamps (`text`), the
     answer is exact to the block only: its first offset.
     """
     return await across_rewrites(partition, lambda newest: _seek_time(newest, timestamp))
@@ -298,12 +307,12 @@ async def _seek_time(partition: ArchivedPartition, timestamp: int) -> int:
 
 
 def first_row_since(batch: pa.RecordBatch, timestamp: int) -> int:
-    """The first row at or after `timestamp` (ms); 0 where none is, as in a block that holds no timestamps."""
+    """Return the first row at or after `timestamp` (ms); 0 if none is, as in a block that holds no timestamps."""
     return int(np.argmax(batch.column("timestamp").to_numpy() >= timestamp))
 
 
 async def block_at_time(partition: ArchivedPartition, timestamp: int) -> tuple[Chunk, int] | None:
-    """The first block with a record at or after `timestamp` (ms), by its number; None where there is none."""
+    """Return the first block with a record at or after `timestamp` (ms), by its number; None if there is none."""
     entry = await partition.chunk_for_time(timestamp)
     if entry is None:
         return None

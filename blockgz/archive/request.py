@@ -1,4 +1,4 @@
-"""What is asked of an archive: which records of a topic, and what happens at damage."""
+"""A request for records of an archive: which ones of a topic, and what happens at damage."""
 
 import csv
 import hashlib
@@ -33,7 +33,7 @@ REMEDY = (
 )
 
 Ends = tuple[Position | None, Position | None]
-"""Where a partition's range begins and ends; None where the file does not say."""
+"""The start and end of a partition's range; None if the file does not say."""
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,10 +62,10 @@ class _Line:
 
 
 def parse_offset_file(body: bytes, topic: str, now: int, zone: tzinfo | None = None) -> Mapping[int, Ends]:
-    """The ends of each partition of `topic` that the file names; lines of other topics do not matter.
+    """Return the ends of each partition of `topic` that the file names; lines of other topics do not matter.
 
-    `now` is ms since the epoch, `zone` that of times without one, UTC if None. Raises UsageError with the line where
-    the file cannot be understood, names a partition twice, or names none of the topic.
+    `now` is ms since the epoch, `zone` that of times without one, UTC if None. Raises UsageError with the line if the
+    file cannot be understood, names a partition twice, or names none of the topic.
     """
     if len(body) > MAX_FILE_BYTES:
         raise UsageError(f"the positions file has {len(body)} bytes", why=f"at most {MAX_FILE_BYTES} are allowed")
@@ -152,10 +152,10 @@ STOPS, SKIPS = "stop", "skip"
 
 @dataclass(frozen=True)
 class SelectionRequest:
-    """Which records are meant: positions, a file with some for single partitions, partitions, and a filter.
+    """The selected records: positions, a file with some for single partitions, partitions, and a filter.
 
-    `now` is what durations before now count from, ms since the epoch; `zone` is that of times in the file that
-    name none, UTC if None.
+    `now` is what durations before now count from, ms since the epoch; `zone` is that of times in the file that name
+    none, UTC if None.
     """
 
     positions: Positions = field(default_factory=Positions)
@@ -166,18 +166,18 @@ class SelectionRequest:
     zone: tzinfo | None = None
 
     async def select(self, archive: Archive, topic: TopicPartitions) -> list[Selection]:
-        """The offsets that are meant of a topic; raises UsageError, NotInArchive, or what opening raises."""
+        """Return the selected offsets of a topic; raises UsageError, NotInArchive, or what opening raises."""
         return await self.resolve(archive, topic, await self.open(archive, topic))
 
     async def open(self, archive: Archive, topic: TopicPartitions) -> tuple[ArchivedPartition, ...]:
-        """Open the partitions that are meant of a topic; raises as `select`."""
+        """Open the selected partitions of a topic; raises as `select`."""
         wanted = topic.narrowed(self.partitions)
         return await archive.open_topic(wanted.topic, wanted.partitions)
 
     async def resolve(
         self, archive: Archive, topic: TopicPartitions, opened: Sequence[ArchivedPartition]
     ) -> list[Selection]:
-        """Return the offsets that are meant in the partitions that `open` gave; raises as `select`."""
+        """Return the selected offsets in the partitions that `open` returned; raises as `select`."""
         positions = self.positions
         if self.offset_file is not None:
             plain = parse_topic_folder(topic.topic).topic
@@ -187,7 +187,7 @@ class SelectionRequest:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Everything that decides which offsets and records are meant, as it was written, partitions aside."""
+        """Everything that decides which offsets and records are selected, as it was written, except partitions."""
         zone = "" if self.zone is None else f" in {self.zone}"
         file = () if self.offset_file is None else (f"positions {hashlib.sha256(self.offset_file).hexdigest()}{zone}",)
         only = () if self.filter.passes_all else (f"records {self.filter}",)
@@ -195,12 +195,12 @@ class SelectionRequest:
 
     @property
     def narrows(self) -> bool:
-        """Whether anything but partitions is chosen."""
+        """Return whether anything but partitions is chosen."""
         return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
 
     @property
     def ends(self) -> bool:
-        """Whether the selection has an end before the archive's."""
+        """Return whether the selection has an end before the archive's."""
         return self.positions.end is not None or self.filter.until is not None
 
     def ruled(self, rule: Rule | None) -> "SelectionRequest":
@@ -208,7 +208,7 @@ class SelectionRequest:
         return replace(self, positions=self.positions.ruled(rule))
 
     def narrowed(self, *conditions: Condition) -> "SelectionRequest":
-        """The same with more conditions."""
+        """Return the request with more conditions."""
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
 
 
@@ -226,7 +226,7 @@ async def selected_batches(
     damage: "DamagePolicies",
     ahead: ReadAhead = READ_AHEAD,
 ) -> AsyncGenerator[SelectedBatch]:
-    """At most `limit` records that are meant, partition after partition.
+    """Yield at most `limit` selected records, partition after partition.
 
     Close it (`aclosing`) when you stop early. Raises as `selected` does.
     """
@@ -245,14 +245,14 @@ async def selected_batches(
 
 
 class DamagePolicies:
-    """What each partition's scan does at damage (`stop` or `skip`), and what all of them skipped."""
+    """The behaviour of each partition's scan at damage (`stop` or `skip`), and what all of them skipped."""
 
     def __init__(self, on_damage: str = STOPS) -> None:
         self._skips = on_damage == SKIPS
         self._partitions: list[tuple[ArchivedPartition, SkipDamage]] = []
 
     def of(self, partition: ArchivedPartition) -> DamagePolicy:
-        """For one scan of the partition."""
+        """Return the policy for one scan of the partition."""
         if not self._skips:
             return STOP
         policy = SkipDamage()
@@ -261,7 +261,7 @@ class DamagePolicies:
 
     @property
     def skipped(self) -> list[tuple[ArchivedPartition, LostRange]]:
-        """What was passed over so far, once where several scans came to it."""
+        """The offsets skipped so far, once if several scans came to them."""
         return list(
             dict.fromkeys((partition, each) for partition, policy in self._partitions for each in policy.skipped)
         )

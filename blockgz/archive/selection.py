@@ -1,4 +1,4 @@
-"""A part of one partition, pinned to one version of its marker, and the records in it that are meant."""
+"""A part of one partition, pinned to one version of its marker, and the selected records in it."""
 
 import asyncio
 from collections import deque
@@ -57,7 +57,7 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True)
 class Positions:
-    """Where the range of each partition begins and ends, None meaning the archive's own; partitions may have theirs."""
+    """The start and end of each partition's range; None means the archive's own, and partitions may have theirs."""
 
     start: Position | None = None
     end: Position | None = None
@@ -66,7 +66,7 @@ class Positions:
     """How start and end were written."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a start behind the end."""
+        """Raise UsageError for a start behind the end."""
         match self.start, self.end:
             case AtOffset(start), AtOffset(end) if start > end:
                 self._refuse(start, end)
@@ -83,7 +83,7 @@ class Positions:
 
     @property
     def notes(self) -> Iterator[str]:
-        """The times that were asked for, as sentences for people."""
+        """The requested times, as sentences for people."""
         if isinstance(self.start, AtTime):
             yield f"begins at {timestamp_text(self.start.timestamp)}"
         if isinstance(self.end, AtTime | BeforeTime):
@@ -119,9 +119,9 @@ def positions_before(start: Position | None, end: BeforeTime, asked: tuple[str, 
 async def select(
     archive: Archive, topic: str, partitions: Sequence[int] | None, positions: Positions
 ) -> list[Selection]:
-    """The offsets that are meant in the named partitions, or in all, each as of one version of its marker.
+    """Return the selected offsets in the named partitions, or in all, each as of one version of its marker.
 
-    Raises NotInArchive where positions are given for a partition that is not among them.
+    Raises NotInArchive if positions are given for a partition that is not among them.
     """
     return await resolved(archive, await archive.open_topic(topic, partitions), positions)
 
@@ -199,7 +199,7 @@ def notes_of(chosen: Iterable[Selection]) -> list[str]:
 
 
 class Reading(NamedTuple):
-    """Which records of selections are meant, and what each scan of a partition does at damage."""
+    """The records to read of selections, and the behaviour of each partition's scan at damage."""
 
     filter: RecordFilter = RecordFilter()
     on_damage: Callable[[ArchivedPartition], DamagePolicy] = lambda _: STOP
@@ -208,10 +208,10 @@ class Reading(NamedTuple):
 async def selected(
     selection: Selection, record_filter: RecordFilter, on_damage: DamagePolicy = STOP, ahead: ReadAhead = READ_AHEAD
 ) -> AsyncGenerator[pa.RecordBatch]:
-    """The records that are meant as non-empty batches, in offset order; close it (`aclosing`) when you stop early.
+    """Yield the selected records as non-empty batches, in offset order; close it (`aclosing`) when you stop early.
 
-    Blocks without such a record, as far as their timestamps and key filters tell, are not read. Raises as `scan` does,
-    and UsageError where records are asked for by timestamps that the archive does not have.
+    Blocks without such a record, by their timestamps and key filters, are not read. Raises as `scan` does, and
+    UsageError if records are selected by timestamps that the archive does not have.
     """
     partition, offsets = selection[:2]
     wanted = None if record_filter.passes_all else record_filter.may_match
@@ -235,15 +235,17 @@ async def scan(
     on_damage: DamagePolicy = STOP,
     ahead: ReadAhead = READ_AHEAD,
 ) -> AsyncGenerator[pa.RecordBatch]:
-    """The archived records of offsets [start_offset, end_offset) as batches of `index_format.records.SCHEMA`, in order.
+    """Yield the archived records of offsets [start_offset, end_offset) in order, as batches of `records.SCHEMA`.
 
-    Batches are never empty; each is (a part of) one block, small or of a single record. Close the iterator
-    (`aclosing`) when you stop early.
-    `wanted` is asked of catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
+    Batches are never empty; each is (a part of) one block, small or of a single record. Close the iterator (`aclosing`)
+    when you stop early.
+
+    `wanted` decides about catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
     `on_damage` meets each damaged block, chunk or catalog in its place, with the offsets that it costs within the
     wanted ones; by default the scan ends there with a FormatError or ObjectMissing. What came before is right.
-    What was rewritten since the marker was read is read through the marker of now, from the same offset on. It meets
-    offsets that were pruned as well: NotInArchive by default.
+
+    Objects rewritten since the marker was read are read through the current marker, from the same offset on. Pruned
+    offsets are damage as well: NotInArchive by default.
     """
     at, rewrites = start_offset, 0
     while True:
@@ -284,7 +286,6 @@ async def _scan(
     wanted: Callable[[TimeBounded], bool] | None,
     ahead: ReadAhead,
 ) -> AsyncGenerator[pa.RecordBatch | Unreadable]:
-    """What one version of a marker leads to, and what cannot be read in its place."""
 
     def decode(block: StoredBlock) -> deque[pa.RecordBatch]:
         return deque(decoded_parts(block, partition.max_block_bytes))
@@ -305,7 +306,7 @@ async def _scan(
 
 
 def trimmed(batch: pa.RecordBatch, start_offset: int, end_offset: int) -> pa.RecordBatch:
-    """The rows of a batch whose offsets lie in [start_offset, end_offset)."""
+    """Return the rows of a batch whose offsets lie in [start_offset, end_offset)."""
     offsets = batch.column("offset").to_numpy()
     first, last = np.searchsorted(offsets, [start_offset, end_offset])
     return batch.slice(int(first), int(last - first))
@@ -314,16 +315,16 @@ def trimmed(batch: pa.RecordBatch, start_offset: int, end_offset: int) -> pa.Rec
 async def chosen_entries(
     partition: ArchivedPartition, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
 ) -> AsyncGenerator[ChunkEntry | Unreadable]:
-    """The chunks that may hold records of offsets [start, end), in order, and catalogs that cannot be read."""
+    """Yield the chunks that may hold records of offsets [start, end), in order, and catalogs that cannot be read."""
     async for opened in partition.walk(start, end, wanted):
         if isinstance(opened, ChunkEntry | Unreadable):
             yield opened
 
 
 async def erased_ranges(partition: ArchivedPartition, start: int, end: int) -> list[OffsetRange]:
-    """The offsets of [start, end) whose records were erased, in order and apart; reads catalogs and indexes.
+    """Return the offsets of [start, end) whose records were erased, in order and apart; reads catalogs and indexes.
 
-    What is damaged tells of none.
+    Damaged ones are passed over.
     """
     if not partition.is_maintained:
         return []
@@ -338,7 +339,7 @@ async def erased_ranges(partition: ArchivedPartition, start: int, end: int) -> l
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> list[OffsetRange]:
-    """The offsets of ranges, in order and apart."""
+    """Return the offsets of ranges, in order and apart."""
     found: list[OffsetRange] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1].end:
@@ -359,8 +360,7 @@ async def _check_timestamps(partition: ArchivedPartition) -> None:
 
 
 async def _newest_readable(partition: ArchivedPartition) -> Chunk | None:
-    """The newest chunk that the marker lists whose index can be read: what is damaged is for the scan to meet."""
-    for entry, _ in reversed(partition.spans):
+    for entry in reversed(partition.spans):
         if not isinstance(entry, ChunkEntry):
             return None
         try:

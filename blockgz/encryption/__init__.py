@@ -1,1 +1,1 @@
-"""The keys of encrypted archives: where they are, and what they wrap."""
+"""The keys of encrypted archives: sources, and wrapped keys."""

@@ -18,7 +18,7 @@ from index_format.chunk_index import WrappedKey
 from index_format.encryption import StoredKey, unwrapped_key, wrapped_key
 
 CONTEXT = {"format": "block-gzip"}
-"""What KMS binds the key of a session to, and notes in its log."""
+"""The context that KMS binds the key of a session to, and notes in its log."""
 PERMISSIONS = "kms:GenerateDataKey to write, kms:Decrypt to read"
 _PASSING = ("ThrottlingException", "KMSInternalException", "DependencyTimeoutException", "InternalFailure")
 
@@ -35,13 +35,13 @@ class ServiceKey:
         self._lock = Lock()
 
     def wrap(self, secret: bytes) -> WrappedKey:
-        """See MasterKey. Raises AccessDenied, or StoreUnavailable where KMS does not answer."""
+        """See MasterKey. Raises AccessDenied, or StoreUnavailable if KMS does not answer."""
         with self._lock:
             self._own = session = self._own or self._new_session()
         return WrappedKey(self.id, wrapped_key(secret, session.secret), session.wrapped.wrapped)
 
     def unwrap(self, wrapped: WrappedKey) -> bytes:
-        """See MasterKey. Raises AccessDenied, or StoreUnavailable where KMS does not answer."""
+        """See MasterKey. Raises AccessDenied, or StoreUnavailable if KMS does not answer."""
         if not isinstance(wrapped.session, bytes):
             raise ValueError("it has no key of a session")
         with self._lock:

@@ -1,6 +1,6 @@
 """The master keys of encrypted archives: in a file, in the environment, or at AWS KMS (docs/encryption.md).
 
-Settings say where they are. Each machine looks them up where it needs them, and nothing shows them.
+Settings say if they are. Each machine looks them up if it needs them, and nothing shows them.
 """
 
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeySource(NamedTuple):
-    """Where master keys are: `kind` is file, env or kms."""
+    """A source of master keys: `kind` is file, env or kms."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class KeySource(NamedTuple):
 
 
 def parse_keys(text: str) -> tuple[KeySource, ...]:
-    """The sources that a setting names; looks nothing up. Raises ValueError."""
+    """Return the sources that a setting names, without reading them. Raises ValueError."""
     sources = tuple(_source(part.strip()) for part in text.split(","))
     if len(set(sources)) != len(sources):
         raise ValueError("it names a source twice")
@@ -57,13 +57,13 @@ class MasterKey(Protocol):
 
     @property
     def id(self) -> str:
-        """What stored keys call it."""
+        """The id of the key in stored keys."""
 
     def wrap(self, secret: bytes) -> WrappedKey:
-        """A key as it is stored."""
+        """Return a key as it is stored."""
 
     def unwrap(self, wrapped: WrappedKey) -> bytes:
-        """The key again; raises ValueError where it was changed."""
+        """Return the key of a stored one; raises ValueError if it was changed."""
 
 
 @dataclass(frozen=True)
@@ -89,34 +89,34 @@ class Keyring:
     """Master keys, at least one: the last one wraps new keys, all of them unwrap. For many threads."""
 
     def __init__(self, masters: Sequence[MasterKey], name: str = "the keys") -> None:
-        """`name` is where they are."""
+        """Create a keyring; `name` is the source of the keys in errors."""
         self._masters = {each.id: each for each in masters}
         self._newest = masters[-1]
         self._name = name
 
     @property
     def newest_id(self) -> str:
-        """Of the key that wraps new ones."""
+        """The id of the key that wraps new ones."""
         return self._newest.id
 
     def has(self, wrapped: WrappedKey) -> bool:
-        """Whether the master key of a stored key is one of these, as far as its id tells."""
+        """Return whether the master key of a stored key is one of these, by its id."""
         return wrapped.id in self._masters
 
     def new_key(self) -> StoredKey:
-        """A new random key."""
+        """Return a new random key."""
         secret = os.urandom(KEY_BYTES)
         return StoredKey(secret, self._newest.wrap(secret))
 
     @cached_property
     def tail(self) -> StoredKey:
-        """The key of `tail_hash` of whatever this process writes."""
+        """The key of `tail_hash` of all that this process writes."""
         return self.new_key()
 
     def unwrap(self, wrapped: WrappedKey, what: str) -> bytes:
-        """A stored key again; `what` is what it opens.
+        """Return the key of a stored one; `what` is what it opens.
 
-        Raises KeyMissing where its master key is none of these, MalformedObject where it was changed.
+        Raises KeyMissing if its master key is none of these, MalformedObject if it was changed.
         """
         master = self._masters.get(wrapped.id)
         if master is None:
@@ -131,13 +131,13 @@ class Keyring:
             raise MalformedObject(f"the key of {what} cannot be unwrapped", why=str(error)) from error
 
     def rewrapped(self, wrapped: WrappedKey, what: str) -> WrappedKey:
-        """The same key, wrapped with the newest of these; raises as `unwrap` does."""
+        """Return a stored key wrapped with the newest of these; raises as `unwrap` does."""
         return self._newest.wrap(self.unwrap(wrapped, what))
 
 
 @cache
 def load_keyring(keys: str) -> Keyring:
-    """The keys that a setting names, looked up on this machine; one keyring for each setting and process.
+    """Return the keys that a setting names, read on this machine; one keyring for each setting and process.
 
     Raises UsageError.
     """
@@ -154,12 +154,12 @@ def load_keyring(keys: str) -> Keyring:
 
 
 def keyring_of(keys: str | None) -> Keyring | None:
-    """The same; None where none are named."""
+    """Return the keyring that a setting names, or None without a setting."""
     return None if keys is None else load_keyring(keys)
 
 
 def joined_keys(keys: str | None, newer: str | None) -> str | None:
-    """The sources of two settings as one setting, those of `newer` last; None where both are missing."""
+    """Return the sources of two settings as one setting, those of `newer` last; None if both are missing."""
     if keys is None or newer is None:
         return keys or newer
     last = _parsed(newer)
@@ -174,7 +174,7 @@ def _parsed(keys: str) -> tuple[KeySource, ...]:
 
 
 def _local_keys(source: KeySource, environ: Mapping[str, str]) -> list[LocalKey]:
-    """One key a line or word; what follows # in a line is a comment."""
+    """Return the keys of a source: one a line or word; what follows # in a line is a comment."""
     text = environ.get(source.name) if source.kind == "env" else _file_text(source.name)
     if text is None:
         raise UsageError(
@@ -214,7 +214,7 @@ def _file_text(name: str) -> str:
 
 
 def required(keyring: Keyring | None, what: str) -> Keyring:
-    """The keyring; raises KeyMissing where there is none. `what` is encrypted."""
+    """Return the keyring; raises KeyMissing without one. `what` is encrypted."""
     if keyring is None:
         raise KeyMissing(f"{what} is encrypted", why="no keys were given", remedy=REMEDY)
     return keyring

@@ -33,40 +33,40 @@ class RecordFormat(Protocol):
 
     name: str
     needs_contiguous_blocks: bool
-    """True where a reader counts offsets, so that a block may not span a hole."""
+    """True if a reader counts offsets, so that a block may not span a hole."""
 
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Rows that the format cannot hold without loss, each with the reason; empty when it holds them all."""
 
     framing_bytes: int
-    """What a block takes beside its records, at most."""
+    """Bytes that a block takes for framing, at most."""
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> Encoded:
-        """The records of a batch without objections; `timestamp_type` is the one in the chunk index."""
+        """Return the records of a batch without objections; `timestamp_type` is the one in the chunk index."""
 
     def merge(self, pieces: Sequence[Piece]) -> Piece:
-        """The same records as one piece."""
+        """Return several pieces as one."""
 
     def join(self, pieces: Sequence[Piece]) -> bytes:
-        """The bytes of a block of these records, before compression."""
+        """Return the bytes of a block of these records, before compression."""
 
     def parts(self, raw: Iterable[bytes]) -> Iterator[bytes | bytearray]:
-        """Consecutive pieces of a block's bytes cut where records end, each part like the bytes of a smaller block."""
+        """Yield consecutive pieces of a block's bytes, cut between records, each like the bytes of a smaller block."""
 
     def count(self, raw: bytes | bytearray) -> int:
-        """How many records the bytes of a block hold, told without decoding them; raises CorruptBlock."""
+        """Return the number of records in a block's bytes without decoding them; raises CorruptBlock."""
 
     def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:
-        """The records of one block whose first offset and timestamp type the chunk index gives.
+        """Return the records of one block whose first offset and timestamp type the chunk index gives.
 
-        The batch may lie on `raw`, and a bytearray be overwritten. Raises CorruptBlock where the bytes are not of this
+        The batch may lie on `raw`, and a bytearray be overwritten. Raises CorruptBlock if the bytes are not of this
         format.
         """
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch | None:
-        """Only the first record of a block, the last, and for each offset the last below it and the first not below.
+        """Return the first and last record of a block, and for each offset the nearest below and at or above it.
 
-        None where all are decoded as quickly; raises as `decode` does, for what it meets.
+        None if all are decoded as quickly; raises as `decode` does, for what it meets.
         """
 
 
@@ -74,7 +74,7 @@ RECORD_FORMATS: dict[str, RecordFormat] = {fmt.name: fmt for fmt in (JsonLines()
 
 
 def record_format(name: str) -> RecordFormat:
-    """The record format of that name; raises UnsupportedVersion for one this release does not know."""
+    """Return the record format of that name; raises UnsupportedVersion for one this release does not know."""
     try:
         return RECORD_FORMATS[name]
     except KeyError:

@@ -13,13 +13,13 @@ from index_format.errors import CorruptBlock
 from index_format.records import SCHEMA, TIMESTAMP_TYPES
 
 FIXED_BYTES = 8 + 8 + 1 + 3 * 4 + 1
-"""Of each record: offset, timestamp, its type, the ends of key, value and headers, and the bits that tell nulls."""
+"""Bytes of each record: offset, timestamp, its type, the ends of key, value and headers, and the null bits."""
 HEADER_BYTES = 2 * 4 + 1
-"""Of each header: the ends of its key and value, and the bit that tells a null."""
+"""Bytes of each header: the ends of its key and value, and the null bit."""
 END_MARKER = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADER_SLOT = 8
 _COMPRESSION_SLOT = 10
-"""Where the vtables of a Message and of a RecordBatch tell of the batch, and of compressed buffers (Message.fbs)."""
+"""Slots of the batch and of compressed buffers in the vtables of a Message and a RecordBatch (Message.fbs)."""
 _NOT_THIS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
 
 
@@ -99,7 +99,6 @@ class ArrowStream:
 
 
 def _batches(raw: bytes | bytearray) -> list[pa.RecordBatch]:
-    """The batches of exactly one stream of uncompressed batches of `SCHEMA`."""
     source = pa.BufferReader(raw)
     try:
         messages = list(pa.ipc.MessageReader.open_stream(source))
@@ -121,7 +120,7 @@ def _batches(raw: bytes | bytearray) -> list[pa.RecordBatch]:
 
 
 def _is_compressed(message: pa.Message) -> bool:
-    """Whether a message's buffers could inflate to any size: the codec of the block is outside."""
+    """Return whether a message's buffers could inflate to any size: the codec of the block is outside."""
     metadata = message.metadata.to_pybytes()
     header = _table_field(metadata, _indirect(metadata, 0), _HEADER_SLOT)
     batch = None if header is None else _indirect(metadata, header)
@@ -133,7 +132,7 @@ def _indirect(flatbuffer: bytes, position: int) -> int:
 
 
 def _table_field(flatbuffer: bytes, table: int, slot: int) -> int | None:
-    """Where a table's field stands; None where it has none (FlatBuffers' vtables)."""
+    """Return where a table's field stands; None if it has none (FlatBuffers' vtables)."""
     vtable = table - struct.unpack_from("<i", flatbuffer, table)[0]
     if vtable < 0 or slot >= struct.unpack_from("<H", flatbuffer, vtable)[0]:
         return None

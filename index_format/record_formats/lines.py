@@ -41,7 +41,7 @@ class EncodedLines(NamedTuple):
     ends: npt.NDArray[np.int64]
 
     def piece(self, start: int, stop: int) -> memoryview:
-        """The lines of rows [start, stop); a copy where a view would keep more than as much again in memory."""
+        """Return the lines of rows [start, stop); a copy where a view would keep more than as much again in memory."""
         lines = memoryview(self.data)[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
         return lines if 2 * len(lines) >= len(self.data) else memoryview(bytes(lines))
 
@@ -50,7 +50,7 @@ class LineFormat:
     """The half of a RecordFormat that is the same for all formats of lines."""
 
     def parts(self, raw: Iterable[bytes]) -> Iterator[bytearray]:
-        """See RecordFormat; a line that does not end in the piece where it begins is a part of its own."""
+        """See RecordFormat; a line that does not end in the piece in which it begins is a part of its own."""
         begun = bytearray()
         for piece in raw:
             first, last = piece.find(b"\n") + 1, piece.rfind(b"\n") + 1
@@ -72,7 +72,7 @@ class LineFormat:
     join = merge
 
     def count(self, raw: bytes | bytearray) -> int:
-        """How many lines a block holds; raises CorruptBlock where the last one does not end."""
+        """Return the number of lines in a block; raises CorruptBlock if the last one does not end."""
         if raw and not raw.endswith(b"\n"):
             raise CorruptBlock(
                 "a block does not hold the records that its index says", why="its last line does not end"
@@ -88,7 +88,7 @@ class LineFormat:
 Text = str | None | UnsetType
 Base64 = bytes | UnsetType
 LARGE_LINE_BYTES = 1024 * 1024
-"""A longer line is decoded where it lies, if it is one alone."""
+"""A longer line is decoded in place if it is the only one."""
 
 
 class HeaderLine(msgspec.Struct, gc=False):
@@ -146,7 +146,7 @@ class JsonLines(LineFormat):
         return self.encode_in_python(batch, timestamp_type)
 
     def encode_in_python(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
-        """The same, as it is done without the C extension and for what that one leaves."""
+        """Encode as `encode` does without the C extension, and what the extension refuses."""
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
         return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
 
@@ -175,7 +175,7 @@ class JsonLines(LineFormat):
 
 
 def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
-    """A line a record; a field that no record of the batch has costs nothing for each of them."""
+    """Return a line a record; a field that no record of the batch has costs nothing for each of them."""
     return list(
         map(
             RecordLine,
@@ -197,7 +197,6 @@ def _type_names(column: pa.Array, timestamp_type: int) -> Iterable[str | UnsetTy
 
 
 def _texts(column: pa.Array) -> tuple[Iterable[Text], Iterable[Base64]]:
-    """Each value as text, None for null, and as base64 where its bytes are not UTF-8: in one of the two it is UNSET."""
     try:
         return column.cast(pa.string()).to_pylist(), repeat(UNSET)
     except pa.ArrowInvalid:
@@ -231,10 +230,7 @@ def _header_line(key: str, value: bytes | None) -> HeaderLine:
 
 
 def json_object(record: Any, **where: Any) -> dict[str, Any]:
-    """A record as a plain object: `where` first, then the fields of the line.
-
-    The timestamp type is always named here.
-    """
+    """Return a record as a plain object: `where` first, then the fields of the line and always the timestamp type."""
     line = RecordLine(record.offset, record.timestamp, TIMESTAMP_TYPES[record.timestamp_type])
     for field in ("key", "value"):
         content = getattr(record, field)
@@ -247,7 +243,7 @@ def json_object(record: Any, **where: Any) -> dict[str, Any]:
 
 
 def _decode(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
-    """The records of lines as a batch of `records.SCHEMA`; raises CorruptBlock."""
+    """Return the records of lines as a batch of `records.SCHEMA`; raises CorruptBlock."""
     if KERNEL and (columns := KERNEL.module.decode_json_lines(raw, timestamp_type)):
         return batch_from_capsules(columns)
     held = [raw]
@@ -256,7 +252,7 @@ def _decode(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
 
 
 def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
-    """The same, as it is done without the C extension and for what that one leaves: lines of another form, wrong ones.
+    """Decode without the C extension, and what the extension refuses: lines of another form, wrong ones.
 
     Raises CorruptBlock.
     """
@@ -285,7 +281,7 @@ def _text_column(texts: list[str | None]) -> pa.Array:
 
 
 def _first_from(raw: bytes, offset: int) -> int:
-    """Where the first line of an offset not below `offset` begins: the end of `raw` where there is none."""
+    """Return where the first line of an offset not below `offset` begins: the end of `raw` if there is none."""
     low, high = 0, len(raw)
     while low < high:
         start = _start_of_line(raw, (low + high) // 2)
@@ -298,7 +294,7 @@ def _first_from(raw: bytes, offset: int) -> int:
 
 
 def _start_of_line(raw: bytes, position: int) -> int:
-    """Where the line begins that holds a byte, its own newline included."""
+    """Return where the line begins that holds a byte, its own newline included."""
     return raw.rfind(b"\n", 0, position) + 1
 
 
@@ -404,7 +400,6 @@ class TextLines(LineFormat):
 
 
 def _objection(record: Record) -> str:
-    """Why a record cannot be a line of text; empty when it can."""
     if record.value is None:
         return "cannot hold a null value"
     if b"\n" in record.value:
@@ -415,7 +410,7 @@ def _objection(record: Record) -> str:
 
 
 STEP_BYTES = 1024 * 1024
-"""Of a content, unescaped or decoded from base64 at once; a multiple of 4."""
+"""Bytes of a content that are unescaped or decoded from base64 at once; a multiple of 4."""
 LONGEST_ESCAPE_BYTES = 12
 _NULL = b"null"
 
@@ -441,9 +436,9 @@ _large_line = msgspec.json.Decoder(_LargeLine).decode
 
 
 def decode_large_line(line: bytearray, timestamp_type: int) -> pa.RecordBatch:
-    """The record of one line, which is overwritten by its contents, as a batch that lies on it.
+    """Return the record of one line as a batch that is on it: its contents overwrite the line.
 
-    Raises ValueError or ArrowInvalid where the line is no record.
+    Raises ValueError or ArrowInvalid if the line is not a record.
     """
     record = _large_line(line)
     if isinstance(record.timestamp_type, str):
@@ -480,7 +475,7 @@ class _Place:
         self._address = _address(self._view)
 
     def content(self, text: Raw, base64: Raw) -> memoryview | None:
-        """A key or value, which must stand exactly once, as text or as base64."""
+        """Return a key or value, which must stand exactly once, as text or as base64."""
         raw, decoded = memoryview(text), memoryview(base64)
         if bool(raw) == bool(decoded):
             raise ValueError("a key or value must appear exactly once, as text or as base64")
@@ -496,7 +491,7 @@ class _Place:
         return _in_steps(content, lambda part: (binascii.a2b_base64(part, strict_mode=True), len(part)))
 
     def _written(self, raw: memoryview) -> memoryview:
-        """The inside of a JSON string where it can be written to."""
+        """Return the inside of a JSON string if it can be written to."""
         if raw[0] != ord('"'):
             raise ValueError("a key or value that is not a string")
         start = _address(raw) - self._address
@@ -504,7 +499,6 @@ class _Place:
 
 
 def _in_steps(place: memoryview, decoded: Callable[[memoryview], tuple[bytes, int]]) -> memoryview:
-    """Overwrites bytes by what they stand for, which is never longer; `decoded` says how many it took."""
     read = written = 0
     while read < len(place):
         content, taken = decoded(place[read : read + STEP_BYTES])
@@ -514,7 +508,6 @@ def _in_steps(place: memoryview, decoded: Callable[[memoryview], tuple[bytes, in
 
 
 def _unescaped(part: memoryview) -> tuple[bytes, int]:
-    """The content of JSON text, without a character at its end that is cut."""
     for end in range(len(part), max(len(part) - LONGEST_ESCAPE_BYTES, 0), -1):
         try:
             return msgspec.json.decode(b'"%b"' % bytes(part[:end]), type=str).encode(), end
@@ -529,7 +522,7 @@ def _has(content: memoryview, byte: bytes) -> bool:
 
 
 def _binary(contents: Sequence[memoryview | None]) -> pa.BinaryArray:
-    """Contents as one column: a single one lies where it lay."""
+    """Contents as one column: a single one lies if it lay."""
     if len(contents) == 1 and contents[0] is not None:
         return content_in_place(contents[0])
     return pa.array([None if each is None else bytes(each) for each in contents], pa.binary())

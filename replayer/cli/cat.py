@@ -27,7 +27,7 @@ GREP_TEMPLATE = "%t:%p:%o:%s\\n"
 
 
 class PrintRequest(NamedTuple):
-    """Which records are printed, how many at most, and how."""
+    """The records to print, at most how many, and how."""
 
     selection: SelectionRequest
     limit: int | None
@@ -137,7 +137,7 @@ async def print_records(
     printer: Printer,
     damage: DamagePolicies,
 ) -> int:
-    """Prints at most `limit` records of a selection; returns how many."""
+    """Print at most `limit` records of a selection; return how many."""
     out = sys.stdout.buffer
     printed = 0
     async with AsyncExitStack() as stack:
@@ -158,7 +158,7 @@ async def print_records(
 
 
 def say_why_nothing(chosen: Sequence[Selection], record_filter: RecordFilter) -> None:
-    """Says on stderr why no record was found: no offsets were chosen, or they are a gap, pruned, erased or markers."""
+    """Say on stderr why no record was found: no offsets were chosen, or they are a gap, pruned, erased or markers."""
     if all(each.offsets.start == each.offsets.end for each in chosen):
         click.echo(f"no records: {_extent(chosen)}", err=True)
     elif record_filter.passes_all:
@@ -172,7 +172,6 @@ def say_why_nothing(chosen: Sequence[Selection], record_filter: RecordFilter) ->
 
 
 def _extent(chosen: Sequence[Selection]) -> str:
-    """What the archive holds of the partitions of which nothing is chosen, the first few of them."""
     held = [
         f"{each.partition} holds offsets [{each.partition.start_offset}..{each.partition.next_offset})"
         for each in chosen

@@ -127,7 +127,7 @@ def _print_table(rows: Sequence[CoverageRow], axis: Axis | None, time: Callable[
 
 
 def text_row(partition: PartitionCoverage, axis: Axis) -> str:
-    """One partition as one character for each slice of time."""
+    """Return one partition as one character for each slice of time."""
     slices = sliced(partition, axis)
     most = slices.records.max()
     shades = (max(1, int(each / most * (len(SHADES) - 1))) if each else 0 for each in slices.records)

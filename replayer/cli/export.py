@@ -28,7 +28,7 @@ from replayer.export import BINARY, FORMATS, STDOUT, TEXT, Exported, ExportForm,
 
 
 class ExportRequest(NamedTuple):
-    """Which records are exported, and how."""
+    """The records to export, and how."""
 
     selection: SelectionRequest
     limit: int | None

@@ -151,7 +151,7 @@ def _find_records(
     asked_form: Form,
     policies: DamagePolicies,
 ) -> int:
-    """Prints the place of each record as it is found."""
+    """Print the place of each record as it is found."""
     out, (form, time_text) = sys.stdout.buffer, asked_form
     if form == "csv":
         out.write(b"topic,partition,offset,timestamp_ms\n")
@@ -163,7 +163,6 @@ def _find_records(
 
 
 def _found(topic: str, partition: int, batch: pa.RecordBatch) -> list[Row]:
-    """Where the records are; the timestamp (ms) is None where a record has none."""
     offsets, timestamps = (batch.column(name).to_pylist() for name in ("offset", "timestamp"))
     return [
         {"topic": topic, "partition": partition, "offset": offset, "timestamp_ms": time if time >= 0 else None}
@@ -186,7 +185,6 @@ def _as_table(time_text: Callable[[int], str], topic: str, partition: int, batch
 
 
 def _exact(timestamp: int | None, time_text: Callable[[int], str]) -> str:
-    """With milliseconds, because a time is what is looked up here."""
     return "-" if timestamp is None else time_text(timestamp)
 
 

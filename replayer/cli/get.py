@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 import click
@@ -38,22 +39,22 @@ TOGETHER = 500
 
 
 class Stats(NamedTuple):
-    """What a look-up cost, or all that were made together; the time in seconds, without connecting."""
+    """The cost of a look-up, or of all that were made together; the time in seconds, without connecting."""
 
     requests: int
     bytes_fetched: int
     index_bytes_fetched: int
-    """Of markers, catalogs and indexes."""
+    """Bytes of markers, catalogs and indexes."""
     data_bytes_fetched: int
-    """Of blocks."""
+    """Bytes of blocks."""
     cached_bytes: int
-    """Of catalogs and indexes, not fetched because this machine's cache had them."""
+    """Bytes of catalogs and indexes that came from this machine's cache."""
     chunk_bytes: int
     """The whole chunk that the record is in."""
     seconds: float
 
     def since(self, before: "Stats") -> "Stats":
-        """What was added to running totals."""
+        """Return the difference to earlier totals."""
         return Stats(*(now - then for now, then in zip(self, before, strict=True)))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
@@ -96,10 +97,10 @@ def command(
 ) -> int:
     """Fetch single records, each with one range read; several are fetched together.
 
-    A position other than an offset, such as a time, means the first record at or after it; a time without an offset
-    is in UTC, or --timezone. `latest`, or -N if the last
-    N offsets hold no record, means the newest one. A dash reads places from stdin, one per line. Prints the value and a
-    newline; on a terminal, the record's other fields come first. If there is no such record, says why and exits with 4.
+    A position other than an offset, such as a time, means the first record at or after it; a time without an offset is
+    in UTC, or --timezone. `latest`, or -N if the last N offsets hold no record, means the newest one. A dash reads
+    places from stdin, one per line. Prints the value and a newline; on a terminal, the record's other fields come
+    first. If there is not a such record, says why and exits with 4.
     """
     now = time.time_ns() // 1_000_000
     wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]
@@ -113,7 +114,6 @@ def command(
 
 
 def _texts(places: Sequence[str]) -> Iterator[str]:
-    """The places, and where one is a dash the lines of stdin."""
     for place in places:
         if place == "-":
             yield from filter(None, map(str.strip, sys.stdin))
@@ -122,7 +122,7 @@ def _texts(places: Sequence[str]) -> Iterator[str]:
 
 
 class _Fetching(NamedTuple):
-    """One run of the command; `interval` in seconds where it waits for what is not archived yet."""
+    """One run of the command; `interval` is the seconds between looks for records that are not archived yet."""
 
     queries: Sequence[RecordQuery]
     with_stats: bool
@@ -132,13 +132,11 @@ class _Fetching(NamedTuple):
     time: Callable[[int], str]
 
     async def run(self, options: ArchivePlace) -> int:
-        """Prints what is found and says why something is not; returns the exit code."""
-        with ended_soon_after_signals(ENDED_BY):
-            return await self._run(options)
-
-    async def _run(self, options: ArchivePlace) -> int:
+        """Print the found records, and the reasons for those not found; return the exit code."""
         codes: list[int] = []
-        async with open_counted_archive(options, self.cache) as (archive, counting):
+        async with AsyncExitStack() as stack:
+            stack.enter_context(ended_soon_after_signals(ENDED_BY))
+            archive, counting = await stack.enter_async_context(open_counted_archive(options, self.cache))
             for first in range(0, len(self.queries), TOGETHER):
                 queries = self.queries[first : first + TOGETHER]
                 before = self._costs(counting)
@@ -201,7 +199,7 @@ class _Fetching(NamedTuple):
 
 
 def card(place: str, record: Record, time: Callable[[int], str]) -> bytes:
-    """What a record has beside its value, for people."""
+    """Return the record's fields except its value, for people."""
     lines = [f"{place}  {time(record.timestamp)}  {TIMESTAMP_TYPES[record.timestamp_type]}".encode()]
     lines.append(b"key:     " + (b"(null)" if record.key is None else record.key))
     if record.headers:

@@ -77,14 +77,14 @@ def _figures(counted: dict[str, Any], as_times: str) -> tuple[str | int, ...]:
 
 
 def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
-    """Says on stderr what cannot be read; the exit code that this means where there are `others` or none."""
+    """Print on stderr what cannot be read; return the exit code, which differs if there are `others`."""
     for each in damaged:
         print_failure(each.error)
     return 0 if not damaged else PARTLY_FAILED if others else exit_code(damaged[0].error)
 
 
 def print_missing(missing: Sequence[MissingPartition]) -> int:
-    """Says on stderr what the archive held once and lacks; the exit code that this means."""
+    """Print on stderr what the archive held once and lacks; return the exit code."""
     for each in missing:
         print_failure(each.error)
     return PARTLY_FAILED if missing else 0

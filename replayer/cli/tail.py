@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import NamedTuple
 
 import click
@@ -82,12 +82,10 @@ class _Tail(NamedTuple):
     printer: Printer
 
     async def run(self, options: ArchivePlace, cache: DiskCache | None, lines: int, interval: float | None) -> None:
-        """Prints the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
-        with ended_soon_after_signals(ENDED_BY):
-            await self._run(options, cache, lines, interval)
-
-    async def _run(self, options: ArchivePlace, cache: DiskCache | None, lines: int, interval: float | None) -> None:
-        async with open_archive(options, cache) as archive:
+        """Print the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
+        async with AsyncExitStack() as stack:
+            stack.enter_context(ended_soon_after_signals(ENDED_BY))
+            archive = await stack.enter_async_context(open_archive(options, cache))
             selections = await self.selection.select(archive, self.topic)
             for each in selections:
                 for batch in await last_records(each, self.selection.filter, lines):
@@ -110,7 +108,6 @@ class _Tail(NamedTuple):
             await asyncio.sleep(interval)
 
     async def _print_news(self, news: Selection, interval: float) -> None:
-        """Prints what is new; while the store does not answer, retries what was not printed."""
         partition, (start, end), *_ = news
         is_silent = False
         while True:

@@ -1,8 +1,8 @@
-"""Indexes of a current archive, made again from the data beside them.
+"""Lost indexes of a current archive, rebuilt from the data next to them.
 
-Where a marker leads to a chunk, it says the sha256 of the chunk's index: what is made again is stored only if it is
-that index byte for byte, so that it may be done at any time, beside running archivers. Where no marker is left, the
-index is as good as the data tells, for `markers` to use.
+A marker has the sha256 of each chunk's index: a rebuilt index is stored only if it is that index byte for byte, so that
+it may be done at any time, next to running archivers. Without a marker, the index is as good as the data, for `markers`
+to use.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ MOST_NEXT_OFFSETS = 64
 BEING_WRITTEN_SECONDS = 60.0
 """A writer that stored an object longer ago has committed it by now, or is dead."""
 MOST_FILLED = 4
-"""So many chunks may have taken the place of one gap."""
+"""Chunks that may have taken the place of one gap."""
 USUAL_KEY_FILTERS = (10, 8, 12)
 """Bits a key."""
 GAP_REASONS = ("retention", "skipped", UNVERIFIED)
@@ -102,9 +102,10 @@ def list_partition(store: ToolStore, target: RepairTarget, max_block_bytes: int)
 
 
 def _first_epoch(store: ToolStore, keys: PartitionKeys) -> int:
-    """In layout seed, folders of one topic share their names: where a log was truncated, only epochs tell them apart.
+    """Return the marker's epoch with which this folder of a truncated log began; 0 for other folders and layouts.
 
-    The older folder's last swap raised its epoch to the one in which the next folder began.
+    In layout seed, folders of one topic share their names: only epochs tell a truncated log's folders apart. The older
+    folder's last swap raised its epoch to the one in which the next folder began.
     """
     if keys.layout != "seed" or keys.folder.incarnation == 1:
         return 0
@@ -120,7 +121,7 @@ def _first_epoch(store: ToolStore, keys: PartitionKeys) -> int:
 
 
 def plan_indexes(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
-    """The lost and damaged indexes of a partition, or of one chunk of it, that can be made again."""
+    """Plan to rebuild the lost and damaged indexes of a partition, or of one chunk of it."""
     keys = target.keys
     chain = None
     state = marker_state(store.get(keys.marker), keys)
@@ -164,7 +165,10 @@ class MarkerState(Enum):
 
 
 def marker_state(stored: StoredObject | None, keys: PartitionKeys) -> MarkerState:
-    """The state of a partition's marker; raises UnsupportedVersion for one that is not this release's to touch."""
+    """Return the state of a partition's marker.
+
+    Raises UnsupportedVersion for one that is not this release's to touch.
+    """
     if stored is None:
         return MarkerState.MISSING
     try:
@@ -175,7 +179,7 @@ def marker_state(stored: StoredObject | None, keys: PartitionKeys) -> MarkerStat
 
 
 def stored_indexes(place: ListedPartition) -> dict[str, tuple[StoredObject, ChunkIndex | None]]:
-    """Every index object by its name relative to the partition's chunks; None for one that is damaged."""
+    """Return every index object by its name relative to the partition's chunks; None for one that is damaged."""
     found = {}
     listed = [key.key for key, _ in place.of_kind(ObjectKind.INDEX)]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="index") as pool:
@@ -225,7 +229,7 @@ def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
 def _committed(
     place: ListedPartition, chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry], beside: Sequence[ChunkIndex]
 ) -> bytes:
-    """The index that an entry names, `before` being those below it; raises CorruptBlock or MalformedObject."""
+    """Return the index that an entry names, `before` being those below it; raises CorruptBlock or MalformedObject."""
     keys, marker = place.target.keys, chain.marker
     number = entry.first_offset if keys.layout == "seed" else entry.start_offset
     failure: BlockgzError = MalformedObject(
@@ -266,7 +270,6 @@ def _committed(
 
 
 def _key_filter_bits(beside: Sequence[ChunkIndex]) -> Sequence[int | None]:
-    """How many bits a key the filters of a chunk may have, by those of its neighbours, or as documented."""
     if not beside:
         return [None, *USUAL_KEY_FILTERS]
     filters = {index.blocks[0].key_filter for index in beside}
@@ -277,22 +280,21 @@ def _key_filter_bits(beside: Sequence[ChunkIndex]) -> Sequence[int | None]:
 
 
 def _pasts(chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry]) -> tuple[list[Past], list[Past]]:
-    """What a chunk's writer may have found below it: what lies there now, or a gap that was filled since."""
     newest = before[-1] if before else None
     after = newest.next_offset if newest else 0
     between = {gap for gap in chain.gaps if after <= gap.start < entry.next_offset}
     gaps = tuple(sorted(between, key=lambda gap: gap.start))
     inside = tuple(gap for gap in gaps if gap.start >= entry.start_offset)
-    others = [
-        Past(older.name, (Gap(older.next_offset, entry.start_offset, reason), *inside))
+    others: list[Past] = [
+        (older.name, (Gap(older.next_offset, entry.start_offset, reason), *inside))
         for older in reversed(before[-1 - MOST_FILLED : -1])
         for reason in GAP_REASONS
     ]
-    return [Past(newest.name, gaps), Past(None, gaps)] if newest else [Past(None, gaps)], others
+    return [(newest.name, gaps), (None, gaps)] if newest else [(None, gaps)], others
 
 
 def _without_chain(place: ListedPartition) -> RepairPlan:
-    """Indexes for all data that no index names, where no marker is left to say what they were."""
+    """Plan indexes for all data that no index names; without a marker, nothing says what they were."""
     keys, plan = place.target.keys, RepairPlan()
     stored = stored_indexes(place)
     indexes = [index for _, index in stored.values() if index is not None]
@@ -322,7 +324,6 @@ def _without_chain(place: ListedPartition) -> RepairPlan:
 
 
 def _sidecars(place: ListedPartition) -> RepairPlan:
-    """Layout `seed`: what readers of the ancestor find beside the data."""
     plan = RepairPlan()
     if place.target.keys.layout != "seed":
         return plan
@@ -345,7 +346,7 @@ def _blocks(
     timestamps: tuple[int, int] | None,
     key_filter_bits: int | None = None,
 ) -> tuple[tuple[BlockEntry, ...], str]:
-    """The blocks of a data object and their record format; raises a FormatError, or KeyMissing."""
+    """Return the blocks of a data object and their record format; raises a FormatError, or KeyMissing."""
     if key.key.endswith(ENCRYPTED_SUFFIX):
         raise KeyMissing(
             f"{key.key} cannot be indexed again",
@@ -379,7 +380,10 @@ def _index(
     *,
     like: Sequence[ChunkIndex] = (),
 ) -> ChunkIndex:
-    """An index of those blocks, with what their data does not tell as in the indexes `like` it; MalformedObject."""
+    """Return an index of those blocks, with what their data does not tell as in the indexes `like` it.
+
+    MalformedObject.
+    """
     keys, digest = place.target.keys, hashlib.sha256()
     for piece in pieces(place.store, key.key, size):
         digest.update(piece)

@@ -1,4 +1,4 @@
-"""A partition whose log was truncated and written again goes on in the next folder, from where the log still agrees."""
+"""A partition whose log was truncated and rewritten continues in the next folder, from where the log still agrees."""
 
 import tempfile
 import uuid
@@ -15,7 +15,7 @@ from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held
 from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import archived_level, why_diverged
-from archiver.commit.repairs import Turn, continue_in
+from archiver.commit.repairs import continue_in
 from archiver.errors import Diverged, UnreadableRecord
 from archiver.ingest.kafka_cluster import KafkaCluster, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import CLIENT_ID
@@ -39,12 +39,12 @@ from index_format.records import Record, record_at
 
 @dataclass(frozen=True)
 class Source:
-    """What a repair asks the cluster."""
+    """The cluster, as a repair reads it."""
 
     log_of: Callable[[str, int, str], LogReader]
     """The log of a topic's partition under an isolation level."""
     topic_id: Callable[[str], str | None]
-    """None where the cluster does not tell it."""
+    """None if the cluster does not tell it."""
 
 
 class Agreement(NamedTuple):
@@ -64,7 +64,7 @@ class Place(NamedTuple):
     held: Held
     max_block_bytes: int
     encrypt: str | None
-    """Where the keys of encrypted chunks are."""
+    """The setting that says where the keys of encrypted chunks are."""
 
 
 def plan_diverged(
@@ -75,7 +75,7 @@ def plan_diverged(
     wait: Wait,
     encrypt: str | None = None,
 ) -> RepairPlan:
-    """How a partition that the archiver refuses as diverged goes on; reads its log."""
+    """Plan how a partition continues that the archiver refuses as diverged; reads its log."""
     try:
         place = _last(store, target.keys, max_block_bytes, encrypt)
         if place is None:
@@ -98,7 +98,7 @@ def plan_diverged(
 
 
 def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int, encrypt: str | None) -> Place | None:
-    """The folder that the partition's own successors lead to; None where nothing is archived."""
+    """Return the folder that the partition's own successors lead to; None if nothing is archived."""
     while True:
         found = store.get(keys.marker)
         held = Held(decode_marker(found.body, keys.marker), found.etag) if found else None
@@ -109,7 +109,7 @@ def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int, encrypt: 
 
 
 def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdentity:
-    """The partition in the next folder. Raises BrokerUnreachable or Diverged where the topic may be another one."""
+    """Return the partition in the next folder. Raises BrokerUnreachable or Diverged if the topic may be another one."""
     store, keys, marker = place.store, place.keys, place.held.marker
     known = marker.topic_id if marker.topic_id is not None else archived_topic_id(store, keys.layout, keys.folder)
     if known is not None and topic_id is None:
@@ -142,7 +142,10 @@ def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdenti
 
 
 def _agreement(place: Place, chain: Chain, log: LogReader) -> Agreement:
-    """The end of the newest chunk whose last record the log holds unchanged; the log's start where there is none."""
+    """Return the end of the newest chunk whose last record the log holds unchanged.
+
+    The log's start if there is none.
+    """
     low, high = log.bounds(0)
     for entry in sorted(chain.entries, key=lambda entry: -entry.start_offset):
         if entry.last_offset < low:
@@ -155,7 +158,6 @@ def _agreement(place: Place, chain: Chain, log: LogReader) -> Agreement:
 
 
 def _in_log(log: LogReader, offset: int) -> Record | None:
-    """The record there; None also for one that the client cannot hand over, which is no archived one."""
     try:
         return log.record_at(offset)
     except UnreadableRecord:
@@ -163,7 +165,7 @@ def _in_log(log: LogReader, offset: int) -> Record | None:
 
 
 def _is_archived(place: Place, entry: ChunkEntry, found: Record) -> bool:
-    """Whether that is the last record of a chunk; record format `text` holds no more of it than its value."""
+    """Return whether that is the last record of a chunk; record format `text` holds no more of it than its value."""
     index = _index(place, entry)
     block = index.blocks[-1]
     key = place.keys.chunks + index.data.name
@@ -204,17 +206,17 @@ def _step(
         settle_same_topic(store, keys.layout, new.folder, identity.topic_id)
         writer = str(uuid.uuid4())
         if cut is None:
-            driver.run(continue_in(identity, keys, held, Turn(offset, offset, None), writer))
+            driver.run(continue_in(identity, keys, held, offset, offset, writer))
             return
         if cut.first_offset >= offset:
-            driver.run(continue_in(identity, keys, held, Turn(cut.start_offset, offset, None), writer))
+            driver.run(continue_in(identity, keys, held, cut.start_offset, offset, writer))
             return
         piece = Piece(cut, cut.start_offset, offset)
         alike = replace(identity, record_format=cut.record_format, codec=cut.codec)
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
             members = members_of(store, keys, piece, max_block_bytes, encrypt)
             chunk = cut_chunk(piece, members, Path(folder) / "chunk", encrypt)
-            driver.run(continue_in(alike, keys, held, Turn(cut.start_offset, offset, chunk), writer))
+            driver.run(continue_in(alike, keys, held, cut.start_offset, offset, writer, chunk))
 
     return RepairStep(str(target), "marker", new.marker, detail, carry_out)
 
@@ -230,7 +232,7 @@ READS_FOR_REPAIR = {
 
 @contextmanager
 def log_source(kafka: Mapping[str, str]) -> Iterator[Source]:
-    """The cluster that librdkafka's settings name; raises UsageError where they name none."""
+    """Open the cluster that librdkafka's settings name; raises UsageError if they name none."""
     if "bootstrap.servers" not in kafka:
         raise UsageError("no cluster is given", why="the partition's log must be read", remedy="give -b HOST:PORT")
     settings = client_settings(kafka, CLIENT_ID)

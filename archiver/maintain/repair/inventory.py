@@ -1,14 +1,12 @@
-"""The inventory: made again from a listing, and freed of partitions that are gone for good."""
+"""The inventory: rebuilt from a listing, and freed of partitions that are lost."""
 
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from archiver.commit.archive import listed_inventory
-from archiver.commit.claims import Change, change_inventory
-from archiver.commit.driver import Driver, NoLog, Wait
-from archiver.commit.operations import ListClaimed, Operation
+from archiver.commit.claims import Change, InventoryDriver, change_inventory
+from archiver.commit.driver import Wait
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place
 from blockgz.errors import NotInArchive, StoreError, UsageError
 from blockgz.store.writer import StoredObject, ToolStore
@@ -19,7 +17,7 @@ from index_format.keys import TopicFolder, inventory_key, parse_topic_folder
 
 
 def plan_inventory(store: ToolStore, layout: str, wait: Wait) -> RepairPlan:
-    """Make the inventory where it is missing or damaged, and add what a listing shows and it does not have."""
+    """Plan to make the inventory if it is missing or damaged, and to add the partitions that only a listing shows."""
     key, listed = inventory_key(layout), _listed(store, layout)
     found = store.get(key)
     before, is_damaged = _read(found, key)
@@ -31,7 +29,8 @@ def plan_inventory(store: ToolStore, layout: str, wait: Wait) -> RepairPlan:
         if found is not None and is_damaged and not store.compare_and_swap(key, objects.encode(after), found.etag):
             raise StoreError(f"{key} has changed", why="another process wrote to it", remedy="run it again")
         for _ in range(2):  # a writer that claimed a partition meanwhile may have found no inventory to add it to
-            _change(store, layout, partial(_with, _listed(store, layout)), wait)
+            claims = _listed(store, layout).incarnations
+            _change(store, layout, partial(united, claims=claims), wait)
 
     state = "damaged" if is_damaged else "missing" if before is None else "incomplete"
     count = sum(len(each.partitions) for each in after.incarnations)
@@ -41,10 +40,10 @@ def plan_inventory(store: ToolStore, layout: str, wait: Wait) -> RepairPlan:
 
 
 def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: Wait) -> RepairPlan:
-    """Take partitions out of the inventory of which the archive holds nothing any more.
+    """Plan to take partitions out of the inventory of which the archive no longer holds anything.
 
-    `orders` means every incarnation, `orders~2` one, `orders:3` one partition. Raises NotInArchive for a place of which
-    nothing is missing, UsageError where there is no inventory.
+    `orders` means every incarnation, `orders~2` one, `orders:3` one partition. Raises NotInArchive if nothing of a
+    place is missing, UsageError if there is not an inventory.
     """
     key, listed = inventory_key(layout), _listed(store, layout)
     found = store.get(key)
@@ -71,21 +70,14 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
                 remedy="replayer verify shows what is missing; partitions that exist cannot be forgotten",
             )
         for folder, numbers in missing.items():
-            forget = partial(_forget, store, layout, wait, folder, numbers)
+            change = partial(without, folder=folder, partitions=numbers)
+            forget = partial(_change, store, layout, change, wait)
             plan += RepairPlan((RepairStep(str(folder), "forget", key, f"partitions {_text(numbers)}", forget),))
     return plan
 
 
-def _forget(store: ToolStore, layout: str, wait: Wait, folder: TopicFolder, numbers: Sequence[int]) -> None:
-    _change(store, layout, lambda before: without(before, folder, numbers), wait)
-
-
-def _with(listed: Inventory, inventory: Inventory) -> Inventory:
-    return united(inventory, listed.incarnations)
-
-
 def _named(inventory: Inventory, place: str) -> dict[TopicFolder, list[int]]:
-    """What a place means of the inventory."""
+    """Return what a place means of the inventory."""
     topic, partition = parse_place(place)
     folder, found = parse_topic_folder(topic), {}
     for each in inventory.incarnations:
@@ -98,13 +90,13 @@ def _named(inventory: Inventory, place: str) -> dict[TopicFolder, list[int]]:
 
 
 def _gone(listed: Inventory, folder: TopicFolder, numbers: Sequence[int]) -> list[int]:
-    """Those that a listing does not show."""
+    """Return those that a listing does not show."""
     there = listed.of(folder)
     return [number for number in numbers if there is None or number not in there.partitions]
 
 
 def _read(found: StoredObject | None, key: str) -> tuple[Inventory | None, bool]:
-    """The inventory as it is, and whether there is one that is damaged."""
+    """Return the inventory as it is, and whether there is one that is damaged."""
     try:
         return (None, False) if found is None else (parse_inventory(found.body, key), False)
     except FormatError:
@@ -112,7 +104,8 @@ def _read(found: StoredObject | None, key: str) -> tuple[Inventory | None, bool]
 
 
 def _change(store: ToolStore, layout: str, change: Change, wait: Wait) -> None:
-    _Driver(store, layout, wait).run(change_inventory(inventory_key(layout), change, is_declared=True))
+    driver = InventoryDriver(store, wait, partial(_listed, store, layout))
+    driver.run(change_inventory(inventory_key(layout), change, is_declared=True))
 
 
 def _listed(store: ToolStore, layout: str) -> Inventory:
@@ -121,15 +114,3 @@ def _listed(store: ToolStore, layout: str) -> Inventory:
 
 def _text(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers[:20])) + (f",… ({len(numbers)})" if len(numbers) > 20 else "")
-
-
-class _Driver(Driver):
-    def __init__(self, store: ToolStore, layout: str, wait: Wait) -> None:
-        super().__init__(store, NoLog(), wait, lambda: True)
-        self._tool_store = store
-        self._layout = layout
-
-    def _carry_out(self, operation: Operation) -> Any:
-        if isinstance(operation, ListClaimed):
-            return _listed(self._tool_store, self._layout)
-        return super()._carry_out(operation)

@@ -1,4 +1,4 @@
-"""The marker of a current archive, made again from the indexes that are there."""
+"""The marker of a current archive, rebuilt from its indexes."""
 
 import uuid
 from collections.abc import Sequence
@@ -46,31 +46,31 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import ChunkCatalog, Continues, Maintenance, Marker
-from index_format.rebuild import Link, RebuiltChain, Rewritten, StoredIndex, rebuilt_chain, rebuilt_rewritten
+from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain, rebuilt_rewritten
 from index_format.records import record_at, record_hash
 
 
 class MarkerFacts(NamedTuple):
-    """What a marker says beside its chain."""
+    """The fields of a rebuilt marker that its chain does not give."""
 
     group_id: str
     epoch: int
-    """Above that of every object of the partition, so that whoever wrote them is fenced."""
+    """Above the epoch of every object of the partition, so that their writers are fenced."""
     tail_hash: str | None
     successor: str | None
     continues: Continues | UnsetType = UNSET
     floor: int | None = None
-    """Below it nothing is archived; None in an archive that nobody maintained."""
+    """The offset below which nothing is archived; None in an archive without maintenance."""
     tail_key: WrappedKey | UnsetType = UNSET
-    """Of the HMAC that `tail_hash` is, where the newest chunk is encrypted."""
+    """The key of the HMAC `tail_hash`, if the newest chunk is encrypted."""
 
 
 def store_marker(
     keys: PartitionKeys, chain: RebuiltChain, facts: MarkerFacts, writer: str, expected: ContentTag | None
 ) -> Protocol[Held]:
-    """Store the marker of that chain in the place of version `expected`, and the catalogs that it needs before it.
+    """Replace version `expected` of the marker by that of the chain, after storing the catalogs that it needs.
 
-    Nothing but the marker is replaced. Raises Fenced where another writer's marker stands there by now.
+    Nothing but the marker is replaced. Raises Fenced if another writer's marker is there by now.
     """
     links = chain.links
     first = links[0].chunk.index
@@ -121,9 +121,9 @@ def plan_marker(
     wait: Wait,
     encrypt: str | None = None,
 ) -> RepairPlan:
-    """The marker of a partition that lost it, or whose marker is damaged or holds nothing yet.
+    """Plan the marker of a partition that lost it, or whose marker is damaged or empty.
 
-    `encrypt`: where the keys of encrypted chunks are.
+    `encrypt` is the setting that says where the keys of encrypted chunks are.
     """
     keys = target.keys
     stored = store.get(keys.marker)
@@ -139,8 +139,8 @@ def plan_marker(
     if claimed and not indexes and not list(place.of_kind(ObjectKind.DATA)):
         return begun + RepairPlan(notes=(f"{target}: nothing was committed yet; nothing to repair",))
     rewritten = _rewritten(store, keys, found)
-    chain = rebuilt_chain(found) if rewritten is None else rebuilt_rewritten(found, rewritten)
-    floor = None if rewritten is None else rewritten.floor
+    chain = rebuilt_chain(found) if rewritten is None else rebuilt_rewritten(found, *rewritten)
+    floor = None if rewritten is None else rewritten[0]
     damaged = tuple(f"{keys.chunks}{name} is damaged" for name, (_, index) in indexes.items() if index is None)
     try:
         _check(place, chain, found, floor or 0)
@@ -210,8 +210,8 @@ def _step(
     return RepairStep(str(target), "marker", keys.marker, detail, carry_out)
 
 
-def _rewritten(store: ToolStore, keys: PartitionKeys, found: Sequence[StoredIndex]) -> Rewritten | None:
-    """What maintainers left beside indexes: the highest floor, and the catalogs' gaps; None where there were none."""
+def _rewritten(store: ToolStore, keys: PartitionKeys, found: Sequence[StoredIndex]) -> tuple[int, list[Gap]] | None:
+    """Return the highest floor and the gaps of all catalogs that maintainers stored; None without maintenance."""
     listed = [each.key for each in store.list(keys.home + FLOORS_FOLDER)]
     floors = [place[2] for key in listed if (place := parse_floor_key(keys.layout, key)) is not None]
     names = [each.key for each in store.list(keys.home + CATALOGS_FOLDER)]
@@ -225,11 +225,11 @@ def _rewritten(store: ToolStore, keys: PartitionKeys, found: Sequence[StoredInde
             gaps += objects.decode(stored.body, ChunkCatalog, key).gaps if stored else ()
         except FormatError:
             continue
-    return Rewritten(max(floors, default=0), tuple(gaps))
+    return max(floors, default=0), gaps
 
 
 def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex], floor: int) -> None:
-    """Raises MalformedObject where there is no chain, or where it would leave out data that can be indexed again."""
+    """Raise MalformedObject if there is not a chain, or if it would omit data that can be indexed again."""
     target = place.target
     if not chain.links:
         raise MalformedObject(
@@ -293,9 +293,9 @@ def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
 def _tail_hash(
     place: ListedPartition, link: Link, keyring: Keyring | None
 ) -> tuple[str | None, WrappedKey | UnsetType]:
-    """The hash of the last record; None where its format does not hold all of it, or its block is damaged.
+    """Return the hash of the last record, and its key if the chunk is encrypted.
 
-    And its key where the chunk is encrypted. Raises KeyMissing.
+    No hash if the format does not hold the whole record, or its block is damaged. Raises KeyMissing.
     """
     index = link.chunk.index
     key, block = place.target.keys.chunks + index.data.name, index.blocks[-1]
@@ -315,7 +315,7 @@ def _tail_hash(
 
 
 def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list[str]]:
-    """The next incarnation that has this partition: the lost marker named it then. And notes on what is passed over."""
+    """Return the next incarnation with this partition, which the lost marker named, and notes on those before it."""
     layout, following = target.keys.layout, _following(target)
     notes: list[str] = []
     while store.head(topic_home(layout, following) + TOPIC_OBJECT) is not None:
@@ -333,7 +333,6 @@ def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list
 
 
 def _is_only_begun(stored: StoredObject, keys: PartitionKeys, target: RepairTarget) -> bool:
-    """Whether nothing was archived there since the repair of a truncated log, which may have died before its end."""
     if marker_state(stored, keys) is MarkerState.DAMAGED:
         return False
     marker = markers.decode_marker(stored.body, keys.marker)
@@ -343,7 +342,7 @@ def _is_only_begun(stored: StoredObject, keys: PartitionKeys, target: RepairTarg
 
 
 def _continues(store: ToolStore, target: RepairTarget, first: Link) -> Continues | UnsetType:
-    """The folder whose marker leads here and that holds the same topic: its log was truncated."""
+    """Return the folder whose marker leads here and that holds the same topic: its log was truncated."""
     layout, here = target.keys.layout, target.keys.folder
     topic_id = archived_topic_id(store, layout, here)
     for incarnation in range(here.incarnation - 1, 0, -1):

@@ -61,7 +61,7 @@ class RepairPlan:
 
 @dataclass(frozen=True)
 class RepairTarget:
-    """One partition of a current archive; `key` where a single chunk of it is meant."""
+    """One partition of a current archive, or a single chunk of it if `key` is set."""
 
     keys: PartitionKeys
     key: ObjectKey | None = None
@@ -71,7 +71,7 @@ class RepairTarget:
 
 
 def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairTarget]:
-    """What `orders`, `orders:3`, `orders~2:0` or the key of a chunk's data means, each once.
+    """Return the partitions or chunks that `orders`, `orders:3`, `orders~2:0` or a key of data refers to, each once.
 
     Raises UsageError or NotInArchive.
     """
@@ -101,7 +101,7 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairT
 
 
 def later_folders(store: ToolStore, named: Sequence[RepairTarget]) -> RepairPlan:
-    """Notes on folders that named partitions go on in, their logs having been truncated, and that are not named."""
+    """Return notes on folders in which named partitions continue after a truncation, if these are not named."""
     names = {str(each) for each in named}
     notes = []
     for target in named:
@@ -137,7 +137,7 @@ def parse_place(text: str) -> tuple[str, int | None]:
 
 
 def objects_of(store: ToolStore, keys: PartitionKeys) -> list[tuple[ObjectKey, ListedObject]]:
-    """Every chunk's object of a partition; catalogs are left out."""
+    """Return the objects of all chunks of a partition, without catalogs."""
     seed = keys.layout == "seed"
     found = [(parse_key(keys.layout, listed.key), listed) for listed in store.list("" if seed else keys.home)]
     return [
@@ -164,7 +164,7 @@ def carry_out(plan: RepairPlan) -> dict[int, Problem]:
 def storing(
     store: ToolStore, where: object, what: str, key: str, body: bytes, expected: ContentTag | None, detail: str
 ) -> RepairPlan:
-    """One step: store an object where there is none, or in the place of version `expected` of a damaged one."""
+    """Plan one step: store an object if there is none, or in place of version `expected` of a damaged one."""
 
     def store_it() -> None:
         if expected is None:
@@ -186,7 +186,7 @@ PlanOne = Callable[[ToolStore, RepairTarget, int], RepairPlan]
 def plan_repair(
     reader: OldReader, places: Sequence[str], plan_old: PlanOld, plan_one: PlanOne, *, follows: bool = False
 ) -> RepairPlan:
-    """Plans by `plan_old` where there is an old archive, else by `plan_one` each partition that the places name.
+    """Plan an old archive by `plan_old`, or each partition of a current one that the places name by `plan_one`.
 
     `follows`: the plan of a partition is for the folder that it is in now. Raises NoArchiveThere, or UsageError.
     """
@@ -200,7 +200,7 @@ def plan_repair(
 
 
 def not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa: ARG001
-    """Refuses an old archive."""
+    """Raise UsageError for an old archive."""
     raise UsageError(
         "this is an archive of kafka-connect-s3",
         why="it records no gaps and has no writer",
@@ -209,7 +209,6 @@ def not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa
 
 
 def _layout(store: ToolStore) -> str | None:
-    """That of a current archive; None where there is an old one at most. Raises NoArchiveThere."""
     try:
         return layout_of(store)
     except NoArchiveThere as error:
@@ -223,7 +222,7 @@ def _layout(store: ToolStore) -> str | None:
 
 
 def plan_old_indexes(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
-    """Indexes for the files, of the partitions or with the keys that are named, that have none that can be used."""
+    """Plan indexes for the named files or partitions that have none that can be used."""
     sizes = {listed.key: listed.size for listed in reader.store.list("")}
     found, plan = found_partitions(sizes), RepairPlan()
     wanted = _wanted(texts)
@@ -236,7 +235,7 @@ def plan_old_indexes(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
 
 
 def plan_old_markers(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
-    """Markers of the partitions that are named, where there is none or it names no file."""
+    """Plan markers of the named partitions if they have none or it names no file."""
     found, plan = found_partitions(listed.key for listed in reader.store.list("")), RepairPlan()
     wanted = _wanted(texts)
     for place, partition in found.items():

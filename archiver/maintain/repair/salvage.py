@@ -50,7 +50,7 @@ class Piece:
 
     @property
     def own_gaps(self) -> tuple[Gap, ...]:
-        """Those that the orphan's writer recorded inside the piece."""
+        """The gaps that the orphan's writer recorded inside the piece."""
         cut = ((max(gap.start, self.start), min(gap.end, self.end), gap.reason) for gap in self.index.gaps)
         return tuple(Gap(*gap) for gap in cut if gap[0] < gap[1])
 
@@ -69,9 +69,9 @@ class StoredMember(NamedTuple):
 def plan_salvage(
     store: ToolStore, target: RepairTarget, max_block_bytes: int, wait: Wait, encrypt: str | None = None
 ) -> RepairPlan:
-    """The chunks to make of what orphans of a partition hold of its gaps; every record of them is read.
+    """Plan chunks of the records that orphans of a partition hold in its gaps; every one of these records is read.
 
-    `encrypt`: where the keys of encrypted chunks are.
+    `encrypt` is the setting that says where the keys of encrypted chunks are.
     """
     keys = target.keys
     place = list_partition(store, target, max_block_bytes)
@@ -119,7 +119,7 @@ def _without_index(place: ListedPartition, chain: Chain, indexes: Iterable[Chunk
 
 
 def check_piece(target: RepairTarget, marker: Marker, piece: Piece, gap: Gap, key: str) -> None:
-    """Raises SalvageRefused where the piece may be of another topic, or its gap cannot be changed."""
+    """Raise SalvageRefused if the piece may be of another topic, or its gap cannot be changed."""
     index = piece.index
     if index.topic_id is None or marker.topic_id is None:
         raise _refused(key, "its topic id, or the marker's, is unknown: the topic may have been created again since")
@@ -175,7 +175,7 @@ def _step(
 
 
 def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path, encrypt: str | None = None) -> FinishedChunk:
-    """The chunk of a piece, its data written to `path`; encrypted again where the piece was."""
+    """Write the data of a piece to `path`, encrypted if the piece was, and return the chunk."""
     blocks, size, digest, last = list[BlockEntry](), 0, hashlib.sha256(), None
     seal = _seal(piece, encrypt)
     with path.open("wb") as data:
@@ -212,9 +212,9 @@ def _seal(piece: Piece, encrypt: str | None) -> ChunkSeal | None:
 def members_of(
     store: ToolStore, keys: PartitionKeys, piece: Piece, max_block_bytes: int, encrypt: str | None = None
 ) -> Iterator[StoredMember]:
-    """The blocks of a piece, those at its edges cut, decrypted where they are encrypted.
+    """Yield the blocks of a piece, cut at its edges and decrypted.
 
-    Raises a FormatError or StoreError for one that is not whole, KeyMissing for an encrypted one without its key.
+    Raises a FormatError or StoreError for one that is damaged, KeyMissing for an encrypted one without its key.
     """
     keyring = keyring_of(encrypt)
     index, start, end = piece.index, piece.start, piece.end
@@ -234,7 +234,7 @@ def members_of(
 
 
 def _encoded(index: ChunkIndex, whole: BlockEntry, batch: pa.RecordBatch) -> Iterator[StoredMember]:
-    """A part of a block as blocks of its own."""
+    """Yield a part of a block as blocks of its own."""
     compressor = COMPRESSORS["zstd" if index.codec == "zstd" else "isal"](LEVEL_OF_CUT_BLOCKS)
     encoding = record_format(index.record_format)
     builder = BlockBuilder(encoding, TIMESTAMP_TYPE_IDS[index.timestamp_type], whole.byte_length_uncompressed + 1)
@@ -249,7 +249,6 @@ def _encoded(index: ChunkIndex, whole: BlockEntry, batch: pa.RecordBatch) -> Ite
 
 
 def _without(gaps: Iterable[Gap], piece: Piece) -> Iterator[Gap]:
-    """What the piece leaves of the gaps."""
     for gap in gaps:
         for start, end in ((gap.start, min(gap.end, piece.start)), (max(gap.start, piece.end), gap.end)):
             if start < end:
