@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from archiver.cli import main
 from blockgz.archive.archive import Archive
-from blockgz.archive.lookup import Found, look_up
+from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import CountingReader
@@ -68,7 +68,7 @@ def figures_of(root: Path, writer: PartitionWriter) -> Figures:
         reader = CountingReader(LocalReader(LocalAddress(str(root))))
         partition = await Archive(reader).open_partition("orders", 0)
         for offset in offsets[:: max(1, len(offsets) // 100)][:100]:
-            assert isinstance(await look_up(partition, offset), Found)
+            assert isinstance(await look_up(partition, offset), FoundRecord)
         return reader.requests
 
     marker = LocalStore(root).get(writer.keys.marker)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from archiver.commit.commit import PartitionIdentity, commit_chunk
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits
@@ -119,7 +119,7 @@ def archived(parts: Sequence[pa.RecordBatch], codec: str, compressor: Compressor
             builder.add(part, None, 0.0)
         chunk = builder.finish(len(parts) * BATCH_RECORDS)
         store = LocalStore(root / "archive")
-        driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+        driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
         held = driver.run(take_over(identity, "benchmark", POLICY)).held
         driver.run(commit_chunk(identity, held, chunk))
     finally:

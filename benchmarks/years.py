@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import click
 
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact import Compaction, Compactor, PlannedCompaction
 from archiver.maintain.gc import plan_sweep
@@ -24,7 +24,7 @@ from archiver.maintain.prune import Keep, PlannedPruning
 from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.throttle import Pace
 from blockgz.archive.archive import Archive
-from blockgz.archive.lookup import Found, look_up
+from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.reader import CountingReader
 from index_format.marker import decode_marker
 from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records
@@ -101,14 +101,14 @@ class Year:
 
     def maintain(self, buffers: BufferFolder) -> None:
         """Compact, prune and collect."""
-        driver = Driver(self.store, NoLog(), _never, lambda: True, clock=self.store.clock)
+        driver = Driver(self.store, UnreadLog(), _never, lambda: True, clock=self.store.clock)
         compactor = Compactor(Pace(self.store, driver), MERGE, buffers, CHUNK_BYTES, 1 << 26)
         plan = PlannedCompaction(
             self.store, None, MERGE, driver, CHUNK_BYTES, lambda plans: map(compactor.compact, plans)
         )
         plan.carry_out()
         keep = Keep(since_ms=round((self.store.now - self._keep_days * DAY) * 1000))
-        old = PlannedPruning(self.store, None, keep, Driver(self.store, NoLog(), _never, lambda: True))
+        old = PlannedPruning(self.store, None, keep, Driver(self.store, UnreadLog(), _never, lambda: True))
         old.carry_out()
         garbage = plan_sweep(self.store, (), GRACE, wait=_never)
         garbage.carry_out()
@@ -139,7 +139,7 @@ async def _requests(bodies: dict[str, bytes], offsets: Sequence[int]) -> int:
     requests = 0
     for offset in offsets:
         reader = CountingReader(MemoryReader(bodies))
-        assert isinstance(await look_up(await Archive(reader).open_partition("orders", 0), offset), Found)
+        assert isinstance(await look_up(await Archive(reader).open_partition("orders", 0), offset), FoundRecord)
         requests += reader.requests
     return requests
 

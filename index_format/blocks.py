@@ -240,7 +240,7 @@ def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
     )
 
 
-class Encoding(Protocol):
+class IndexEncoding(Protocol):
     """How the blocks of a chunk are encoded, such as its index says."""
 
     @property
@@ -253,7 +253,7 @@ class Encoding(Protocol):
     def encryption(self) -> Encryption | msgspec.UnsetType: ...
 
 
-def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> pa.RecordBatch:
+def decode_block(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> pa.RecordBatch:
     """Return the records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
 
     An encrypted block is opened first: see `encryption.opened_block`. Raises TooLarge, CorruptBlock or
@@ -263,7 +263,7 @@ def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
-def decode_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> list[pa.RecordBatch]:
+def decode_parts(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> list[pa.RecordBatch]:
     """Yield the records of one stored block as batches in order, each small or of one record.
 
     Takes little more memory than the uncompressed block and what is stored. Raises as `decode_block`.
@@ -273,7 +273,7 @@ def decode_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
     return [_all_records(_opened(member, entry, index, max_bytes), entry)]
 
 
-def _large_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> Iterator[pa.RecordBatch]:
+def _large_parts(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> Iterator[pa.RecordBatch]:
     encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
     found, last = 0, entry.first_record_offset - 1
     for raw in encoding.parts(_inflated_steps(member, entry, index, max_bytes)):
@@ -294,7 +294,7 @@ def _large_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
 
 
 def decode_block_near(
-    member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int, offsets: Sequence[int]
+    member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int, offsets: Sequence[int]
 ) -> pa.RecordBatch:
     """Return the records at some offsets between the block's first and last, or the nearest below and above each.
 
@@ -330,7 +330,7 @@ def _near(parts: Iterable[pa.RecordBatch], offsets: Sequence[int]) -> pa.RecordB
     return kept[0] if len(kept) == 1 else pa.concat_batches(kept)
 
 
-class _Opened(NamedTuple):
+class _PlainBlock(NamedTuple):
     """A block's uncompressed bytes, and what tells its records."""
 
     raw: list[bytes]
@@ -339,7 +339,7 @@ class _Opened(NamedTuple):
     timestamp_type: int
 
 
-def _all_records(opened: _Opened, entry: BlockEntry) -> pa.RecordBatch:
+def _all_records(opened: _PlainBlock, entry: BlockEntry) -> pa.RecordBatch:
     # Counted before decoding: a few bytes of gzip make hundreds of millions of empty lines.
     if (count := opened.encoding.count(opened.raw[0])) != entry.num_records:
         raise _other_records(entry, str(count))
@@ -350,12 +350,12 @@ def _all_records(opened: _Opened, entry: BlockEntry) -> pa.RecordBatch:
     return batch
 
 
-def _opened(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> _Opened:
+def _opened(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> _PlainBlock:
     encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
-    return _Opened([inflate_block(member, entry, index, max_bytes)], encoding, timestamp_type)
+    return _PlainBlock([inflate_block(member, entry, index, max_bytes)], encoding, timestamp_type)
 
 
-def _how_encoded(entry: BlockEntry, index: Encoding, max_bytes: int) -> tuple[RecordFormat, int]:
+def _how_encoded(entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> tuple[RecordFormat, int]:
     """Return the record format and the timestamp type's number."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
@@ -385,12 +385,12 @@ def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
     )
 
 
-def inflate_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> bytes:
+def inflate_block(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> bytes:
     """Return the uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
     return _codec(member, entry, index, max_bytes).whole(member, entry)
 
 
-def _inflated_steps(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> Iterator[bytes]:
+def _inflated_steps(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> Iterator[bytes]:
     found = crc32 = 0
     for piece in _codec(member, entry, index, max_bytes).steps(member, entry):
         found += len(piece)
@@ -403,7 +403,7 @@ def _inflated_steps(member: Stored, entry: BlockEntry, index: Encoding, max_byte
     _check_crc32(crc32, entry)
 
 
-def count_records(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> int:
+def count_records(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> int:
     """Return the number of records in a stored block, without decoding them; raises as `decode_block` does."""
     encoding = record_format(index.record_format)
     if entry.byte_length_uncompressed <= LARGE_BLOCK_BYTES:
@@ -419,7 +419,7 @@ class _Codec(NamedTuple):
     """At most STEP_BYTES each; their length and checksum are not compared with the entry."""
 
 
-def _codec(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> _Codec:
+def _codec(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> _Codec:
     codec = CODECS.get(index.codec)
     if codec is None:
         raise UnsupportedVersion(f"codec {index.codec!r} is unknown", remedy="use a newer release of blockgz")

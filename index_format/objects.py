@@ -25,7 +25,7 @@ Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Head(msgspec.Struct):
+class FormatHead(msgspec.Struct):
     """The two fields that every object of the format opens with, and the one that may close it."""
 
     format: str
@@ -38,7 +38,7 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder()
-_decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {Head: msgspec.json.Decoder(Head)}
+_decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {FormatHead: msgspec.json.Decoder(FormatHead)}
 
 
 def stored(kind: type[T]) -> type[T]:
@@ -82,7 +82,7 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
         raise TooLarge(f"{name} has {len(body)} bytes", why=f"such objects have at most {MAX_OBJECT_BYTES} bytes")
     expected = kind.__struct_defaults__[0]
     try:
-        head: Head = _decoders[Head].decode(body)
+        head: FormatHead = _decoders[FormatHead].decode(body)
         if head.format != expected:
             raise MalformedObject(f"{name} is not a {expected} object", why=f"its format says {head.format[:80]!r}")
         versions: Sequence[int] = getattr(kind, "VERSIONS", (VERSION,))

@@ -22,7 +22,7 @@ from index_format.old_objects import (
     FoundPartition,
     OldBlock,
     OldFormat,
-    Place,
+    OldPlace,
     decode_old_index,
     marker_offset,
 )
@@ -117,7 +117,7 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
     return short
 
 
-def marker_notes(place: Place, key: str | None, body: bytes | None, files: Sequence[OldFile]) -> Iterator[str]:
+def marker_notes(place: OldPlace, key: str | None, body: bytes | None, files: Sequence[OldFile]) -> Iterator[str]:
     """Yield oddities of a partition's marker; all files are used in any case."""
     newest = marker_offset(body) if body is not None else None
     if key is None or body is None:
@@ -229,7 +229,7 @@ class Piece(NamedTuple):
         return sum(end - start for start, end in spans if start < end)
 
 
-class Choice(NamedTuple):
+class FileChoice(NamedTuple):
     """The parts of a partition's files that count: pieces in offset order, the gaps between them, and the notes."""
 
     pieces: tuple[Piece, ...]
@@ -237,7 +237,7 @@ class Choice(NamedTuple):
     notes: tuple[str, ...]
 
 
-def choose(files: Sequence[OldFile]) -> Choice:
+def choose(files: Sequence[OldFile]) -> FileChoice:
     """Choose every offset once: files whose index fits come first, then those that reach furthest.
 
     A file that begins later and whose index fits ends one early whose index does not.
@@ -266,7 +266,7 @@ def choose(files: Sequence[OldFile]) -> Choice:
         pieces.append(Piece(best, position, end))
         position = end
     notes = [f"no file holds offsets {gap.start} to {gap.end - 1}" for gap in gaps]
-    return Choice(tuple(pieces), tuple(gaps), (*notes, *_overlaps(pieces, files)))
+    return FileChoice(tuple(pieces), tuple(gaps), (*notes, *_overlaps(pieces, files)))
 
 
 def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str]:
@@ -285,14 +285,16 @@ def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str
 class OldPartition:
     """One partition of an old archive."""
 
-    place: Place
+    place: OldPlace
     files: Sequence[OldFile]
-    choice: Choice
+    choice: FileChoice
     notes: tuple[str, ...]
     """Oddities of its objects, for people."""
 
     @classmethod
-    def of(cls, place: Place, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None) -> "OldPartition":
+    def of(
+        cls, place: OldPlace, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None
+    ) -> "OldPartition":
         """Return the partition that all of its files and the body of its marker describe."""
         choice = choose(files)
         notes = [note for file in files for note in file.notes]

@@ -31,7 +31,7 @@ _MARKER_BODY = re.compile(rb"(?:.*-)?([0-9]{1,20})(?:\.index\.json|\.gz)?", re.D
 MAX_OFFSET = 2**63 - 1
 
 
-class Place(NamedTuple):
+class OldPlace(NamedTuple):
     """A topic-partition."""
 
     topic: str
@@ -74,23 +74,23 @@ def has_current_objects(keys: Iterable[str]) -> bool:
     return any(key in identities or key.startswith((SEED_HOME, "topic=")) for key in keys)
 
 
-def found_partitions(keys: Iterable[str]) -> dict[Place, FoundPartition]:
+def found_partitions(keys: Iterable[str]) -> dict[OldPlace, FoundPartition]:
     """Return the partitions that a listing of an old archive shows, in order; other names are ignored.
 
     Data and index belong together by topic, partition and offset, even if midnight put them into two folders.
     """
-    found: dict[Place, FoundPartition] = {}
-    data: dict[tuple[Place, int], list[str]] = {}
-    indexes: dict[tuple[Place, int], list[str]] = {}
+    found: dict[OldPlace, FoundPartition] = {}
+    data: dict[tuple[OldPlace, int], list[str]] = {}
+    indexes: dict[tuple[OldPlace, int], list[str]] = {}
     for key in keys:
         if match := _OBJECT.fullmatch(key):
-            place, offset = Place(match["topic"], int(match["partition"])), int(match["offset"])
+            place, offset = OldPlace(match["topic"], int(match["partition"])), int(match["offset"])
             if place.topic not in (".", "..") and offset <= MAX_OFFSET:
                 kind = data if match["suffix"] == DATA_SUFFIX else indexes
                 kind.setdefault((place, offset), []).append(key)
                 found.setdefault(place, FoundPartition())
         elif match := _MARKER.fullmatch(key):
-            place = Place(match["topic"], int(match["partition"]))
+            place = OldPlace(match["topic"], int(match["partition"]))
             if place.topic not in (".", ".."):
                 found.setdefault(place, FoundPartition()).marker_key = key
     for (place, offset), names in sorted(data.items()):

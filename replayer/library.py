@@ -13,7 +13,7 @@ import pyarrow as pa
 from blockgz.archive.archive import Archive as AsyncArchive
 from blockgz.archive.archive import parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
-from blockgz.archive.lookup import Found, RecordQuery, TimedOffset, failure, look_up_together, offset_at
+from blockgz.archive.lookup import FoundRecord, RecordQuery, TimedOffset, failure, look_up_together, offset_at
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import position_of, time_of
@@ -223,7 +223,7 @@ class Archive:
         parse_topic_folder(topic)
         query = RecordQuery(topic, partition, position_of(offset, now_ms()), f"{topic}:{partition}:{offset}")
         outcome = self._loop.run(look_up_together(self._archive, [query]))[query]
-        if not isinstance(outcome, Found):
+        if not isinstance(outcome, FoundRecord):
             raise failure(query, outcome)
         return next(_records(topic, partition, outcome.batch))
 

@@ -3,7 +3,7 @@
 import click
 
 from archiver.cli.planned import carry_out
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.maintain.prune import Keep, PlannedPruning
 from blockgz.config.model import parse_age, parse_bytes
 from blockgz.errors import UsageError
@@ -51,7 +51,7 @@ def prune(
     store = open_existing_store(archive, s3)
     # By the store's clock: one of this machine that is wrong would prune what is new.
     kept = Keep(newest_bytes=keep_bytes) if keep is None else Keep(since_ms=round((store.clock() - keep) * 1000))
-    driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+    driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
     command = PlannedPruning(store, TopicSelection(topics) if topics else None, kept, driver)
     return carry_out(command, archive, dry_run=dry_run, yes=yes, as_json=as_json)
 

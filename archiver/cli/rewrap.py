@@ -3,7 +3,7 @@
 import click
 
 from archiver.cli.planned import carry_out
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.maintain.rewrap import PlannedRewrapping
 from blockgz.encryption.keyring import FORMS, load_keyring
 from blockgz.errors import UsageError
@@ -51,6 +51,6 @@ def rewrap(
         )
     masters = load_keyring(keyring)
     store = open_existing_store(archive, s3)
-    driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+    driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
     command = PlannedRewrapping(store, TopicSelection(topics) if topics else None, masters, driver)
     return carry_out(command, archive, dry_run=dry_run, yes=yes, as_json=as_json)

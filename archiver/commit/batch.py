@@ -19,7 +19,7 @@ from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.marker import Marker
 
 
-class Reading(NamedTuple):
+class BatchReading(NamedTuple):
     """Offsets [start, end) of a partition that a batch read whole: what none of its records has, the log lacks."""
 
     start: int
@@ -60,7 +60,7 @@ def commit_batch(
     ends: Collection[ChainEnd],
     chunks: Sequence[StoredChunk],
     policy: TakeoverPolicy,
-    reading: Reading | None = None,
+    reading: BatchReading | None = None,
 ) -> Protocol[Committed]:
     """Claim the partition and commit the batch's chunks, at least one, in the order given, with rising offsets.
 
@@ -99,7 +99,7 @@ def commit_batch(
     return Committed(end, records, len(chunks), gap, 0)
 
 
-def commit_reading(identity: PartitionIdentity, reading: Reading, policy: TakeoverPolicy) -> Protocol[None]:
+def commit_reading(identity: PartitionIdentity, reading: BatchReading, policy: TakeoverPolicy) -> Protocol[None]:
     """Move the archive's end to that of what a batch read, which found no record the archive does not hold.
 
     Where the archive is not begun, or ends outside of what was read, nothing happens. Raises what `take_over` raises.
@@ -112,7 +112,7 @@ def commit_reading(identity: PartitionIdentity, reading: Reading, policy: Takeov
         yield from commit_progress(identity, held, reading.end)
 
 
-def _ends_within(marker: Marker, reading: Reading) -> bool:
+def _ends_within(marker: Marker, reading: BatchReading) -> bool:
     return marker.next_offset is not None and reading.start <= marker.next_offset < reading.end
 
 
@@ -143,7 +143,7 @@ def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: He
         )
 
 
-def gap_before(marker: Marker, first_offset: int, reading: Reading | None) -> Gap | None:
+def gap_before(marker: Marker, first_offset: int, reading: BatchReading | None) -> Gap | None:
     """Return the gap before a batch's first record, or None if the log has only a hole there.
 
     A hole is known if the batch read everything from the archive's end on. Behind a gap that ends the archive, no chunk

@@ -7,7 +7,7 @@ from typing import Any
 
 from archiver.commit import operations as op
 from archiver.commit.archive import listed_inventory
-from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.driver import Driver, UnreadLog, Wait
 from archiver.commit.operations import CompareAndSwap, Get, ListClaimed, Operation, Protocol
 from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
@@ -156,7 +156,7 @@ class InventoryDriver(Driver):
     """A driver of `change_inventory`, which may need an inventory made from a listing."""
 
     def __init__(self, store: ToolStore, wait: Wait, listed: Callable[[], Inventory]) -> None:
-        super().__init__(store, NoLog(), wait, lambda: True)
+        super().__init__(store, UnreadLog(), wait, lambda: True)
         self._listed = listed
 
     def _carry_out(self, operation: Operation) -> Any:

@@ -36,7 +36,7 @@ class LogReader(Protocol):
         """Return once the cluster names this id for the topic; raise if it names none now, or another one."""
 
 
-class NoLog:
+class UnreadLog:
     """In the place of a log that nobody reads: it may hold anything, so that nothing is compared with the archive."""
 
     def bounds(self, at_least: int) -> op.LogBounds:  # noqa: ARG002

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from archiver.commit.claims import ClaimList
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, LogReader, NoLog, Wait
+from archiver.commit.driver import Driver, LogReader, UnreadLog, Wait
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import CompareAndSwap, LogBounds, Operation
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
@@ -606,7 +606,7 @@ class Ownership:
         kind = _OneWriterDriver if context.config.single_writer else Driver
         driver = kind(
             context.store,
-            NoLog(),
+            UnreadLog(),
             self._back_off(partition),
             lambda: partition in self._assigned or partition in self._leaving,
             lambda: self.situation,

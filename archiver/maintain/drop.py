@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from archiver.commit.archive import layout_of
 from archiver.commit.claims import change_inventory
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.errors import DropRefused
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem
@@ -136,7 +136,7 @@ class PlannedDrop(PlannedCommand):
             if self.problems:
                 return  # an older incarnation stays as long as there is a newer one
         folders = [each.folder for each in self.folders]
-        driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+        driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
         key = inventory_key(self._layout)
         driver.run(change_inventory(key, lambda found: reduce(without, folders, found), is_declared=False))
         self.is_dropped = True

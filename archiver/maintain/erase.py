@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from archiver.commit.archive import archive_info, claimed_partitions, layout_of, lost_marker
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.operations import Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
@@ -305,7 +305,7 @@ def find_records(
 
 def read_chunks(store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Iterator[OldChunk]:
     """Yield the chunks of these entries, with their indexes. Raises ObjectMissing, a FormatError or a StoreError."""
-    driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+    driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
     for some in parts_of(entries):
         yield from driver.run(chunks_of(keys, some))
 
@@ -542,7 +542,7 @@ class PlannedErase(PlannedCommand):
 
     def carry_out(self) -> None:
         """See PlannedCommand."""
-        driver = Driver(self._store, NoLog(), bounded_backoff(self._store.url), lambda: True)
+        driver = Driver(self._store, UnreadLog(), bounded_backoff(self._store.url), lambda: True)
         with closing(BufferFolder(self._buffer_root)) as buffers:
             self.write_report()
             try:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from archiver.commit.archive import layout_of, refuse_lost_marker
-from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.driver import Driver, UnreadLog, Wait
 from archiver.maintain.garbage import (
     DELETION_ORDER,
     SHORTEST_GRACE_SECONDS,
@@ -525,7 +525,7 @@ class _Collector:
         if marker is not None and (booked := self._booked(marker)) != marker:
             marker = booked
             if self._keeps_books:
-                driver = Driver(self._store, NoLog(), self._wait, lambda: True, clock=self._store.clock)
+                driver = Driver(self._store, UnreadLog(), self._wait, lambda: True, clock=self._store.clock)
                 driver.run(keep_books(keys, self._grace))
                 marker = read_current(self._store, keys)
         if marker is None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.driver import Driver, UnreadLog, Wait
 from archiver.commit.operations import Compute, GetAll, Operation, PutIfAbsent
 from archiver.maintain.rewrite.chunks import RangeStore
 from blockgz.errors import ShuttingDown, UsageError
@@ -61,7 +61,7 @@ class ThrottledDriver(Driver):
     """
 
     def __init__(self, store: Store, wait: Wait, throttle: Throttle, clock: Callable[[], float]) -> None:
-        super().__init__(store, NoLog(), wait, lambda: True, clock=clock)
+        super().__init__(store, UnreadLog(), wait, lambda: True, clock=clock)
         self._throttle = throttle
 
     def _carry_out(self, operation: Operation) -> Any:
@@ -86,6 +86,6 @@ class Pace(NamedTuple):
             raise UsageError("--rate 0 moves nothing", remedy="give bytes a second, such as 20MiB, or no rate")
         wait = bounded_backoff(store.url)
         if bytes_per_second is None:
-            return cls(store, Driver(store, NoLog(), wait, lambda: True))
+            return cls(store, Driver(store, UnreadLog(), wait, lambda: True))
         throttle = Throttle(bytes_per_second, threading.Event())
         return cls(ThrottledRanges(store, throttle), ThrottledDriver(store, wait, throttle, time.time))

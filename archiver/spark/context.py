@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.recovery import TakeoverPolicy, last_folder
 from archiver.spark.rows import RowPartition
 from blockgz.config.files import DEFAULT, Origin, OriginKind, Setting
@@ -129,7 +129,7 @@ class WriteContext:
 
     def driver(self) -> Driver:
         """Runs protocols; raises StoreUnavailable after some failures in a row. Spark then runs a task again."""
-        return Driver(self.store, NoLog(), bounded_backoff(self.store.url), lambda: True)
+        return Driver(self.store, UnreadLog(), bounded_backoff(self.store.url), lambda: True)
 
 
 def open_context(options: ArchiveSinkOptions, *, is_batch: bool) -> WriteContext:

@@ -26,7 +26,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from archiver.commit.batch import Reading
+from archiver.commit.batch import BatchReading
 from archiver.spark.rows import BatchRefused, RowPartition
 
 ReadFile = Callable[[str], str | None]
@@ -65,7 +65,7 @@ def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
     return read
 
 
-def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, Reading]:
+def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, BatchReading]:
     """What the batch read of each partition; empty where the files do not say so for certain."""
     after = logged_offsets(read_file(f"offsets/{batch_id}"))
     if batch_id > 0:
@@ -74,7 +74,7 @@ def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, Readin
         before = initial_offsets(read_file("sources/0/0"))
     if before is None or after is None:
         return {}
-    ranges = {partition: Reading(before.get(partition, 0), end) for partition, end in after.items()}
+    ranges = {partition: BatchReading(before.get(partition, 0), end) for partition, end in after.items()}
     return {partition: reading for partition, reading in ranges.items() if reading.start < reading.end}
 
 
@@ -113,7 +113,7 @@ class _RangesServer(UnixStreamServer):
 
 
 @contextmanager
-def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, Reading]]) -> Iterator[str | None]:
+def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, BatchReading]]) -> Iterator[str | None]:
     """Answers what batches read, by their numbers; gives the address, or None where no socket can be made."""
 
     class Handler(StreamRequestHandler):
@@ -134,7 +134,7 @@ def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, Reading]]) -> 
         yield address
 
 
-def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, Reading]:
+def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, BatchReading]:
     """What the batch read of each partition, without those of which that is unknown.
 
     Raises BatchRefused where the job does not answer.
@@ -152,4 +152,4 @@ def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, Reading]:
             why=f"the job that reads it no longer answers: {error}",
             remedy="start the job again: it does the batch again",
         ) from error
-    return {RowPartition(topic, partition): Reading(start, end) for topic, partition, start, end in found}
+    return {RowPartition(topic, partition): BatchReading(start, end) for topic, partition, start, end in found}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from archiver.commit.batch import ChainEnd, Committed, Reading, check_data, commit_batch, commit_reading
+from archiver.commit.batch import BatchReading, ChainEnd, Committed, check_data, commit_batch, commit_reading
 from archiver.commit.claims import ClaimList
 from archiver.commit.commit import PartitionIdentity, StoredChunk
 from archiver.commit.objects import read_marker
@@ -104,7 +104,7 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
 
 
 def commit_all(
-    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[RowPartition, Reading]
+    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[RowPartition, BatchReading]
 ) -> list[BatchOutcome]:
     """Commit what the tasks stored; one partition that fails keeps no other from its commit.
 
@@ -154,7 +154,7 @@ def _listed(
     return failed
 
 
-def _commit(batch: PartitionBatch, context: WriteContext, reading: Reading | None) -> BatchOutcome:
+def _commit(batch: PartitionBatch, context: WriteContext, reading: BatchReading | None) -> BatchOutcome:
     driver = context.driver()
     try:
         if batch.chunks:
@@ -203,7 +203,9 @@ class _ArchiveWriter(Shipped):
         with as_write_failed():
             return TaskReport(write_task(map(to_rows, iterator), self._context))
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[RowPartition, Reading]) -> None:
+    def _commit(
+        self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[RowPartition, BatchReading]
+    ) -> None:
         """Commits everything; where it raises, what was committed is left out of the next try."""
         log_to(sys.stderr, level=logging.WARNING, log_format="text")
         reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]

@@ -22,7 +22,7 @@ from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, BareReader, archive_of
 from benchmarks.tables import Table
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Verdict
-from blockgz.archive.lookup import Found, look_up
+from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.address import LocalAddress
 from blockgz.store.reader import CountingReader
 from replayer.verify.report import Depth, PartitionReport
@@ -154,7 +154,7 @@ def planning(chunks: int) -> Json:
             found = await look_up(await Archive(reader).open_partition(TOPIC, 0), offset)
             times.append(time.perf_counter() - started)
             requests.append(reader.requests)
-            if not isinstance(found, Found) or found.record.offset != offset:
+            if not isinstance(found, FoundRecord) or found.record.offset != offset:
                 raise SystemExit(f"offset {offset} of {chunks} chunks gave {found}")
         return {"p50_ms": statistics.median(times) * 1000, "requests": max(requests), "objects": len(stored)}
 

@@ -28,7 +28,7 @@ from benchmarks.figures import Json, percentile
 from benchmarks.site import Site
 from benchmarks.tables import Table, percent
 from blockgz.archive.archive import Archive
-from blockgz.archive.lookup import Found, look_up
+from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.store.address import parse_address
 from blockgz.store.opening import open_reader
@@ -191,14 +191,16 @@ def _row(times: Times) -> Json:
     }
 
 
-async def _cold(reader: CountingReader, topic: str, partition: int, offset: int) -> tuple[ArchivedPartition, Found]:
+async def _cold(
+    reader: CountingReader, topic: str, partition: int, offset: int
+) -> tuple[ArchivedPartition, FoundRecord]:
     opened = await Archive(reader).open_partition(topic, partition)
     return opened, await _found(opened, offset)
 
 
-async def _found(partition: ArchivedPartition, offset: int) -> Found:
+async def _found(partition: ArchivedPartition, offset: int) -> FoundRecord:
     found = await look_up(partition, offset)
-    if not isinstance(found, Found) or found.record.offset != offset:
+    if not isinstance(found, FoundRecord) or found.record.offset != offset:
         raise SystemExit(f"{partition}:{offset} gave {found}")
     return found
 

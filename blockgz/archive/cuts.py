@@ -171,7 +171,7 @@ class _Behind(NamedTuple):
         return _Behind(first, min(self.earliest, int(stamps.min())))
 
 
-class Tally:
+class CutTally:
     """Counts the records of a partition on both sides of a time, in offset order, and finds the cut in a range."""
 
     def __init__(self, at: int, start: int, end: int) -> None:
@@ -315,7 +315,7 @@ class _Walk:
         if seen.lower is not None:  # without it, the topic may have been mirrored later: then timestamps alone count
             start = min(max(seen.lower, first), last)
             end = last if seen.upper is None else min(max(seen.upper, first), last)
-        self._tally = Tally(before.timestamp, min(start, end), max(start, end))
+        self._tally = CutTally(before.timestamp, min(start, end), max(start, end))
         self._left = PARTITION_BYTES
         self._left_in_front = FRONT_BYTES
         self._at_least = False

@@ -74,7 +74,7 @@ POLLS_PER_LISTING = 10
 """Polls between two looks for new partitions, which take a listing."""
 
 
-class Followed(NamedTuple):
+class FollowedPartition(NamedTuple):
     """A partition as last seen, and the offset from which on its records are new."""
 
     partition: ArchivedPartition
@@ -92,7 +92,7 @@ class Follower:
         self,
         archive: Archive,
         topic: str,
-        followed: Sequence[Followed],
+        followed: Sequence[FollowedPartition],
         announce: Callable[[str], None],
         *,
         watch_for_partitions: bool,
@@ -113,7 +113,7 @@ class Follower:
         """
         limit = asyncio.Semaphore(CONCURRENT_POLLS)
 
-        async def seen(followed: Followed) -> list[ArchivedPartition]:
+        async def seen(followed: FollowedPartition) -> list[ArchivedPartition]:
             async with limit:
                 return await self._reread(followed.partition)
 
@@ -141,7 +141,7 @@ class Follower:
             if number not in self._followed:
                 opened = await self._archive.open_partition(self._topic, number)
                 self._announce(f"partition {opened} is new")
-                self._followed[number] = Followed(opened, opened.start_offset)
+                self._followed[number] = FollowedPartition(opened, opened.start_offset)
 
     async def _reread(self, known: ArchivedPartition) -> list[ArchivedPartition]:
         here = known.keys.folder.incarnation
@@ -181,5 +181,5 @@ class Follower:
         for gap in newer.listed_gaps:
             if gap.end > max(position, before.next_offset) and gap not in before.listed_gaps:
                 self._announce(f"partition {newer} has a gap [{gap.start}..{gap.end}): {gap.reason}")
-        self._followed[number] = Followed(newer, max(position, newer.next_offset))
+        self._followed[number] = FollowedPartition(newer, max(position, newer.next_offset))
         return Selection(newer, OffsetRange(position, newer.next_offset)) if newer.next_offset > position else None

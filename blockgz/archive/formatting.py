@@ -134,7 +134,7 @@ def _by_record(line: Field, pieces: Callable[[str, int, Record], Iterable[bytes]
     return printed
 
 
-class _Content(NamedTuple):
+class _StandIn(NamedTuple):
     """A stand-in for a content, what the line makes of it, and the same of the content in pieces."""
 
     stand_in: bytes
@@ -143,10 +143,10 @@ class _Content(NamedTuple):
 
 
 def _around_contents(
-    line: Field, shown: Callable[[bytes, bytes], _Content], topic: str, partition: int, record: Record
+    line: Field, shown: Callable[[bytes, bytes], _StandIn], topic: str, partition: int, record: Record
 ) -> Iterator[bytes]:
     """Yield the line of a large record: made with stand-ins for its contents, which follow in their places."""
-    stand_ins: list[_Content] = []
+    stand_ins: list[_StandIn] = []
 
     def stand_in(content: bytes | None) -> bytes | None:
         if content is None or len(content) < STEP_BYTES:
@@ -164,20 +164,20 @@ def _around_contents(
     yield rest
 
 
-def _as_bytes(content: bytes, token: bytes) -> _Content:
+def _as_bytes(content: bytes, token: bytes) -> _StandIn:
     parts = (content[start : start + STEP_BYTES] for start in range(0, len(content), STEP_BYTES))
-    return _Content(token, token, (_json_escaped(bytes(part)) for part in parts))
+    return _StandIn(token, token, (_json_escaped(bytes(part)) for part in parts))
 
 
-def _as_text(content: bytes, token: bytes) -> _Content:
+def _as_text(content: bytes, token: bytes) -> _StandIn:
     steps = range(0, len(content), STEP_BYTES)
     try:
         for _ in _texts(content):
             pass
     except UnicodeDecodeError:
         token = b"\xff" + token
-        return _Content(token, b64encode(token), (b64encode(content[at : at + STEP_BYTES]) for at in steps))
-    return _Content(token, token, (msgspec.json.encode(text)[1:-1] for text in _texts(content)))
+        return _StandIn(token, b64encode(token), (b64encode(content[at : at + STEP_BYTES]) for at in steps))
+    return _StandIn(token, token, (msgspec.json.encode(text)[1:-1] for text in _texts(content)))
 
 
 def _texts(content: bytes) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRecord:
     """The record, and the bytes of the whole chunk that it was cut out of."""
 
     batch: pa.RecordBatch
@@ -62,86 +62,50 @@ class Found:
 
 
 @dataclass(frozen=True)
-class BeforeFirst:
-    """The offset is below all that was archived."""
+class Absent:
+    """A reason why there is no record."""
 
-    first_offset: int
-
-    @property
-    def why(self) -> str:
-        return f"the archive begins at offset {self.first_offset}"
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """The offset is below the floor."""
-
-    floor: int
-
-    @property
-    def why(self) -> str:
-        return f"it was pruned: the archive keeps nothing of this partition below offset {self.floor}"
+    kind: Literal["before first", "pruned", "erased", "gap", "hole", "not yet", "after last"]
+    why: str
+    """The reason, for people."""
+    resume: int | None = None
+    """The offset where a search for a later record continues; None if the archive cannot say."""
 
 
-@dataclass(frozen=True)
-class Erased:
-    """The record was erased, with all that were at offsets [start, end)."""
-
-    start: int
-    end: int
-
-    @property
-    def why(self) -> str:
-        return f"it was erased from the archive, as offsets [{self.start}..{self.end}) were"
+def pruned(floor: int) -> Absent:
+    """Return the answer for an offset below the floor."""
+    return Absent("pruned", f"it was pruned: the archive keeps nothing of this partition below offset {floor}", floor)
 
 
-@dataclass(frozen=True)
-class NotYet:
-    """The offset is not archived yet."""
-
-    next_offset: int
-
-    @property
-    def why(self) -> str:
-        return f"it is not archived yet: the archive ends before offset {self.next_offset}"
+def erased(start: int, end: int) -> Absent:
+    """Return the answer for a record that was erased with all others at offsets [start, end)."""
+    return Absent("erased", f"it was erased from the archive, as offsets [{start}..{end}) were", end)
 
 
-@dataclass(frozen=True)
-class InGap:
-    """The offset is in a run that the archive lost or never saw."""
-
-    gap: Gap
-
-    @property
-    def why(self) -> str:
-        return f"it lies in the recorded gap [{self.gap.start}..{self.gap.end}): {self.gap.reason}"
+def in_gap(gap: Gap) -> Absent:
+    """Return the answer for an offset that the archive lost, never saw, or erased."""
+    if gap.reason == ERASED:
+        return erased(gap.start, gap.end)
+    return Absent("gap", f"it lies in the recorded gap [{gap.start}..{gap.end}): {gap.reason}", gap.end)
 
 
-@dataclass(frozen=True)
-class Hole:
-    """The log holds no readable record here: compacted away, a transaction marker, or an aborted record."""
+def hole(before: int | None, after: int | None) -> Absent:
+    """Return the answer for an offset without a readable record, between the nearest two; None if there is none.
 
-    before: int | None
-    """The nearest record below; None if there is none."""
-    after: int | None
-    """The nearest record above; None if there is none yet."""
-
-    @property
-    def why(self) -> str:
-        before = "none lies before" if self.before is None else f"the one before is {self.before}"
-        after = "none follows yet" if self.after is None else f"the next is {self.after}"
-        return f"the log held no record there (compaction or a transaction): {before}, {after}"
+    Such a record was compacted away, is a transaction marker, or was aborted.
+    """
+    below = "none lies before" if before is None else f"the one before is {before}"
+    above = "none follows yet" if after is None else f"the next is {after}"
+    return Absent("hole", f"the log held no record there (compaction or a transaction): {below}, {above}", after)
 
 
-@dataclass(frozen=True)
-class AfterLast:
-    """No archived record is at or after the requested time or position."""
+def not_yet(next_offset: int) -> Absent:
+    """Return the answer for an offset at or above the archive's end."""
+    return Absent("not yet", f"it is not archived yet: the archive ends before offset {next_offset}")
 
-    next_offset: int
 
-    @property
-    def why(self) -> str:
-        return f"no archived record is that late: the archive ends before offset {self.next_offset}"
+def _after_last(next_offset: int) -> Absent:
+    return Absent("after last", f"no archived record is that late: the archive ends before offset {next_offset}")
 
 
 @dataclass(frozen=True)
@@ -151,9 +115,7 @@ class Lost:
     error: BlockgzError
 
 
-Absent = BeforeFirst | Pruned | NotYet | InGap | Erased | Hole | AfterLast
-"""Reasons why there is not a record; `why` is the reason for people."""
-Outcome = Found | Absent | Lost
+Outcome = FoundRecord | Absent | Lost
 Outcomes = dict[int, Outcome]
 """Outcomes by offset."""
 
@@ -172,7 +134,7 @@ class _SoughtBlock(NamedTuple):
     offsets: Sequence[int]
 
 
-async def look_up(partition: ArchivedPartition, offset: int) -> Found | Absent:
+async def look_up(partition: ArchivedPartition, offset: int) -> FoundRecord | Absent:
     """Return the record at an offset, or why there is none: at most one index, one block, and one catalog per level.
 
     A hole at the edge of a chunk may take a look at the chunk next to it. Raises a FormatError or ObjectMissing if the
@@ -247,8 +209,8 @@ async def offset_at(partition: ArchivedPartition, at: AtTime) -> TimedOffset:
     outcome = await look_up_position(partition, at)
     if isinstance(outcome, Lost):
         raise outcome.error
-    assert isinstance(outcome, Found | AfterLast)
-    record = outcome.record if isinstance(outcome, Found) else None
+    assert isinstance(outcome, FoundRecord | Absent)
+    record = outcome.record if isinstance(outcome, FoundRecord) else None
     offset = record.offset if record else partition.next_offset
     timestamp = record.timestamp if record and record.timestamp >= 0 else None
     return TimedOffset(partition.topic, partition.partition, at.timestamp, offset, timestamp, record is not None)
@@ -267,19 +229,12 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
     offset = await resolve_position(position, partition)
     while True:
         outcome = (await look_up_all(partition, [offset]))[offset]
-        match outcome:
-            case InGap(gap):
-                offset = gap.end
-            case Erased(end=end) | Pruned(floor=end):
-                offset = end
-            case Hole(after=int(after)):
-                offset = after
-            case Hole() | NotYet() if isinstance(position, Latest | BeforeEnd):
-                return await _newest(partition)
-            case Hole() | NotYet():
-                return AfterLast(partition.next_offset)
-            case _:
-                return outcome
+        if not isinstance(outcome, Absent) or outcome.kind == "before first":
+            return outcome
+        if outcome.resume is None:
+            is_newest = isinstance(position, Latest | BeforeEnd)
+            return await _newest(partition) if is_newest else _after_last(partition.next_offset)
+        offset = outcome.resume
 
 
 async def _newest(partition: ArchivedPartition) -> Outcome:
@@ -287,37 +242,34 @@ async def _newest(partition: ArchivedPartition) -> Outcome:
         offset = await across_rewrites(partition, lambda newest: _last_before(newest, partition.next_offset))
     except Damaged as error:
         return Lost(error)
-    return AfterLast(partition.next_offset) if offset is None else (await look_up_all(partition, [offset]))[offset]
+    return _after_last(partition.next_offset) if offset is None else (await look_up_all(partition, [offset]))[offset]
 
 
-async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | Absent:
+async def _first_since(partition: ArchivedPartition, timestamp: int) -> FoundRecord | Absent:
     place = await block_at_time(partition, timestamp)
     if place is None:
-        return AfterLast(partition.next_offset)
+        return _after_last(partition.next_offset)
     chunk, number = place
     batch = await read_block(partition, chunk, number)
-    return Found(_alone(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
+    return FoundRecord(_alone(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
     if partition.began_at <= offset < partition.floor:
-        return Pruned(partition.floor)
+        return pruned(partition.floor)
     try:
         gap = await partition.gap_at(offset)
         if gap is not None:
-            return _in_gap(gap)
+            return in_gap(gap)
         if partition.marker.next_offset is None or offset >= partition.marker.next_offset:
-            return NotYet(partition.next_offset)
+            return not_yet(partition.next_offset)
         if offset < partition.start_offset:
-            return BeforeFirst(partition.start_offset)
+            start = partition.start_offset
+            return Absent("before first", f"the archive begins at offset {start}")
         entry = await partition.chunk_at_or_after(offset)
-        return entry or Hole(await _last_before(partition, offset), None)
+        return entry or hole(await _last_before(partition, offset), None)
     except Damaged as error:
         return Lost(error)
-
-
-def _in_gap(gap: Gap) -> InGap | Erased:
-    return Erased(gap.start, gap.end) if gap.reason == ERASED else InGap(gap)
 
 
 async def _located(
@@ -344,18 +296,18 @@ async def _block(partition: ArchivedPartition, chunk: Chunk, offset: int) -> int
     blocks = chunk.index.blocks
     gap = gap_at(chunk.index.gaps, offset)
     if gap is not None and gap.reason != EMPTY:
-        return _in_gap(gap)
-    erased = next((each for each in chunk.index.erased or () if offset in each), None)
-    if erased is not None:
-        return Erased(erased.start, erased.end)
+        return in_gap(gap)
+    gone = next((each for each in chunk.index.erased or () if offset in each), None)
+    if gone is not None:
+        return erased(gone.start, gone.end)
     number = block_at_or_after(blocks, offset)
     try:
         if number is None:
             following = await partition.chunk_at_or_after(chunk.entry.next_offset)
-            return Hole(chunk.entry.last_offset, following.first_offset if following else None)
+            return hole(chunk.entry.last_offset, following.first_offset if following else None)
         if blocks[number].first_record_offset > offset:
             before = blocks[number - 1].last_record_offset if number else await _last_before(partition, offset)
-            return Hole(before, blocks[number].first_record_offset)
+            return hole(before, blocks[number].first_record_offset)
     except Damaged as error:
         return Lost(error)
     return number
@@ -398,9 +350,9 @@ def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -
     outcomes: Outcomes = {}
     for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
         if present[row] == offset:
-            outcomes[offset] = Found(_alone(batch, int(row)), chunk_bytes)
+            outcomes[offset] = FoundRecord(_alone(batch, int(row)), chunk_bytes)
         else:
-            outcomes[offset] = Hole(int(present[row - 1]), int(present[row]))
+            outcomes[offset] = hole(int(present[row - 1]), int(present[row]))
     return outcomes
 
 

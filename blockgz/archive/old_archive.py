@@ -33,7 +33,7 @@ from index_format.old_files import (
     read_file,
     records_of,
 )
-from index_format.old_objects import FoundData, FoundPartition, OldFormat, Place
+from index_format.old_objects import FoundData, FoundPartition, OldFormat, OldPlace
 from index_format.record_formats import record_format
 from index_format.records import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TIMESTAMP_TYPES
 
@@ -51,13 +51,13 @@ class OldArchive:
     """An old archive, as one listing shows it."""
 
     def __init__(
-        self, reader: ObjectReader, found: dict[Place, FoundPartition], old_format: OldFormat, max_block_bytes: int
+        self, reader: ObjectReader, found: dict[OldPlace, FoundPartition], old_format: OldFormat, max_block_bytes: int
     ) -> None:
         self._reader = reader
         self._found = found
         self._format = old_format
         self._max_block_bytes = max_block_bytes
-        self._opened: dict[Place, OldArchivePartition] = {}
+        self._opened: dict[OldPlace, OldArchivePartition] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class OldArchive:
 
     async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
         """See OtherArchive; reads all of its indexes, and the data that has none."""
-        place = Place(folder.topic, partition)
+        place = OldPlace(folder.topic, partition)
         found = self._found.get(place)
         if found is None or folder.incarnation != 1:
             return None
@@ -81,7 +81,7 @@ class OldArchive:
             self._opened[place] = await self._open(place, found)
         return self._opened[place]
 
-    async def _open(self, place: Place, found: FoundPartition) -> "OldArchivePartition":
+    async def _open(self, place: OldPlace, found: FoundPartition) -> "OldArchivePartition":
         limit = asyncio.Semaphore(FILES_AT_ONCE)
 
         async def opened(data: FoundData) -> OldFile:
@@ -107,7 +107,7 @@ class OldArchivePartition(ArchivedPartition):
         entries = [_entry(piece) for piece in pieces]
         keys = SeedLayoutKeys(TopicFolder(held.place.topic), held.place.partition)
         marker = _marker(held.place, entries, held.choice.gaps)
-        super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes)
+        super().__init__(_EncodedReader(reader, self._encoded), keys, marker, max_block_bytes)
         self._notes = held.notes
         self._lines = self._delimited = 0
         # No gap says what damage costs where its offsets cannot be told.
@@ -208,7 +208,7 @@ class OldArchivePartition(ArchivedPartition):
         )
 
 
-class _Encoded(PassingReader):
+class _EncodedReader(PassingReader):
     """Serves the data of a partition's chunks as they were encoded; all else is the stored archive's."""
 
     def __init__(self, reader: ObjectReader, encoded: Callable[[str], Awaitable[tuple[ChunkIndex, bytes]]]) -> None:
@@ -241,7 +241,7 @@ def _entry(piece: Piece) -> ChunkEntry:
     )
 
 
-def _marker(place: Place, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) -> Marker:
+def _marker(place: OldPlace, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) -> Marker:
     return Marker(
         archive_id=UNKNOWN,
         topic=place.topic,

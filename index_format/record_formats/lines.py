@@ -443,14 +443,14 @@ def decode_large_line(line: bytearray, timestamp_type: int) -> pa.RecordBatch:
     record = _large_line(line)
     if isinstance(record.timestamp_type, str):
         timestamp_type = TIMESTAMP_TYPE_IDS[record.timestamp_type]
-    place = _Place(line)
+    place = _ContentPlace(line)
     key, value = place.content(record.key, record.key_base64), place.content(record.value, record.value_base64)
     columns = [pa.array([record.offset], pa.int64()), pa.array([record.timestamp], pa.int64())]
     columns += [pa.array([timestamp_type], pa.int8()), _binary([key]), _binary([value]), _headers(place, record)]
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _headers(place: "_Place", record: _LargeLine) -> pa.ListArray:
+def _headers(place: "_ContentPlace", record: _LargeLine) -> pa.ListArray:
     if isinstance(record.headers, UnsetType) or not record.headers:
         return header_column([None])
     keys, values = [], []
@@ -467,7 +467,7 @@ def _headers(place: "_Place", record: _LargeLine) -> pa.ListArray:
     )
 
 
-class _Place:
+class _ContentPlace:
     """The bytes of the line."""
 
     def __init__(self, line: bytearray) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from blockgz.archive.archive import Archive
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
-from blockgz.archive.lookup import Found, NotYet, Outcome, RecordQuery, failure, look_up_together, parse_query
+from blockgz.archive.lookup import Absent, FoundRecord, Outcome, RecordQuery, failure, look_up_together, parse_query
 from blockgz.archive.place import ArchivePlace
 from blockgz.errors import NotInArchive, StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
@@ -104,7 +104,7 @@ def command(
     """
     now = time.time_ns() // 1_000_000
     wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]
-    fetching = _Fetching(wanted, stats, interval if follow else None, printing, cache, time_printer(as_times))
+    fetching = _Lookups(wanted, stats, interval if follow else None, printing, cache, time_printer(as_times))
     try:
         return run_async(fetching.run(archive))
     except KeyboardInterrupt:
@@ -121,7 +121,7 @@ def _texts(places: Sequence[str]) -> Iterator[str]:
             yield place
 
 
-class _Fetching(NamedTuple):
+class _Lookups(NamedTuple):
     """One run of the command; `interval` is the seconds between looks for records that are not archived yet."""
 
     queries: Sequence[RecordQuery]
@@ -156,7 +156,7 @@ class _Fetching(NamedTuple):
         outcomes = await look_up_together(archive, queries)
         is_silent = False
         while self.interval is not None and (
-            waiting := [q for q, each in outcomes.items() if isinstance(each, NotYet)]
+            waiting := [q for q, each in outcomes.items() if isinstance(each, Absent) and each.kind == "not yet"]
         ):
             await asyncio.sleep(self.interval)
             try:
@@ -171,7 +171,7 @@ class _Fetching(NamedTuple):
     def _report(self, answers: Sequence[tuple[RecordQuery, Outcome | NotInArchive]], stats: Stats) -> list[int]:
         codes = []
         for query, outcome in answers:
-            if isinstance(outcome, Found):
+            if isinstance(outcome, FoundRecord):
                 self._print(query, outcome.batch, stats._replace(chunk_bytes=outcome.chunk_bytes))
                 continue
             error = failure(query, outcome)
@@ -179,7 +179,7 @@ class _Fetching(NamedTuple):
                 raise error
             codes.append(print_failure(error))
         sys.stdout.buffer.flush()
-        found = [outcome.chunk_bytes for _, outcome in answers if isinstance(outcome, Found)]
+        found = [outcome.chunk_bytes for _, outcome in answers if isinstance(outcome, FoundRecord)]
         if self.with_stats and not self.printing.as_json and found:
             several = f"{len(found)} records: " if len(answers) > 1 else ""
             click.echo(f"{several}{stats._replace(chunk_bytes=max(found))}", err=True)

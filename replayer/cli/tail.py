@@ -9,7 +9,7 @@ import click
 import pyarrow as pa
 
 from blockgz.archive.archive import Archive, TopicPartitions, parse_topic
-from blockgz.archive.follow import Followed, Follower, last_records
+from blockgz.archive.follow import FollowedPartition, Follower, last_records
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.place import ArchivePlace
@@ -66,7 +66,7 @@ def command(
     """
     if follow and selection.ends:
         raise click.UsageError("--follow has no end: remove --to, --at and --until")
-    tail = _Tail(parse_topic(topic), selection, printing.printer or template_printer(DEFAULT_TEMPLATE))
+    tail = _RecordTail(parse_topic(topic), selection, printing.printer or template_printer(DEFAULT_TEMPLATE))
     try:
         run_async(tail.run(archive, cache, lines, interval if follow else None))
     except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def command(
     return 0
 
 
-class _Tail(NamedTuple):
+class _RecordTail(NamedTuple):
     topic: TopicPartitions
     selection: SelectionRequest
     printer: Printer
@@ -98,7 +98,7 @@ class _Tail(NamedTuple):
         follower = Follower(
             archive,
             self.topic.topic,
-            [Followed(partition, offsets.end) for partition, offsets, *_ in selections],
+            [FollowedPartition(partition, offsets.end) for partition, offsets, *_ in selections],
             lambda line: click.echo(line, err=True),
             watch_for_partitions=self.topic.partitions is None and self.selection.partitions is None,
         )

@@ -16,7 +16,7 @@ from blockgz.archive.archive import TopicPartitions, parse_topic
 from blockgz.archive.blocks import READ_AHEAD
 from blockgz.archive.formatting import json_printer
 from blockgz.archive.inventory import damaged_document, partition_document
-from blockgz.archive.lookup import Found, RecordQuery, failure, look_up_together, offset_at
+from blockgz.archive.lookup import FoundRecord, RecordQuery, failure, look_up_together, offset_at
 from blockgz.archive.paging import Missing, Page, page_at, page_before
 from blockgz.archive.positions import parse_position, parse_time
 from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
@@ -273,13 +273,13 @@ async def get_record(topic: str, partition: int, position: str, service: Serving
     return service.answer(body, JSON)
 
 
-async def look_up(service: Service, topic: str, partition: int, position: str) -> Found:
+async def look_up(service: Service, topic: str, partition: int, position: str) -> FoundRecord:
     """The record at a position; raises NotInArchive with the reason, or what is damaged."""
     parse_topic_folder(topic)
     sought = parse_position(position, now_ms(), service.settings.zone)
     query = RecordQuery(topic, partition, sought, f"{topic}:{partition}:{position}")
     outcome = (await look_up_together(service.view.archive, [query]))[query]
-    if isinstance(outcome, Found):
+    if isinstance(outcome, FoundRecord):
         return outcome
     raise failure(query, outcome)
 

@@ -27,7 +27,7 @@ _ADDED = (
     *("gaps", "gap_offsets", "lost_to_truncation", "lost_to_deletion", "compacted_before_archived"),
     *("records_of_deleted_topics", "compared_with_topic", "incarnations"),
     *("erased", "pruned", "gone_for_good", "deletions"),
-    *(f"read_{kind}" for kind in ("Found", "Erased", "Pruned", "Hole", "InGap", "Unavailable")),
+    *(f"read_{kind}" for kind in ("Found", "Erased", "Pruned", "Hole", "Gap", "Unavailable")),
 )
 _BY_KIND = ("by_kind", "store_faults_by_kind", "lost_in_hand_of", "ended_by_themselves", "warnings", "maintenance")
 

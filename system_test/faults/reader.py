@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Damaged
-from blockgz.archive.lookup import Found, Lost, Outcome, look_up_all
+from blockgz.archive.lookup import FoundRecord, Lost, Outcome, look_up_all
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.place import ArchivePlace, opened
 from blockgz.store.address import parse_address
@@ -72,13 +72,13 @@ async def read(archive: Archive, root: Path, answers: IO[str], grace: float, rng
 
 def _told(outcome: Outcome) -> tuple[str, str]:
     """The kind of an outcome, and a record's fingerprint or an error's words."""
-    if isinstance(outcome, Found):
+    if isinstance(outcome, FoundRecord):
         record = outcome.record
         return "Found", fingerprint(record.key, record.value, record.headers, record.timestamp)
     if isinstance(outcome, Lost):
         kind = DAMAGE if isinstance(outcome.error, Damaged) else UNAVAILABLE
         return kind, outcome.error.reason
-    return type(outcome).__name__, ""
+    return outcome.kind.capitalize(), ""
 
 
 async def main() -> None:

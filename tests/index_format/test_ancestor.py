@@ -16,7 +16,7 @@ from index_format.old_objects import (
     MAX_RECORDS,
     OldBlock,
     OldFormat,
-    Place,
+    OldPlace,
     decode_old_index,
     encode_old_index,
     found_partitions,
@@ -129,7 +129,7 @@ def test_names() -> None:
         "last_chunk_index.a-b-00001-00002.txt",
     ]
     ((place, found),) = found_partitions(names).items()
-    assert place == Place("a-b-00001", 2) and found.marker_key == names[-1]
+    assert place == OldPlace("a-b-00001", 2) and found.marker_key == names[-1]
     assert [(each.key, each.first_offset, each.index_keys) for each in found.data] == [(names[0], 3, (names[1],))]
 
 

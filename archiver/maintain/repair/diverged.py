@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, settle_same_topic
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, LogReader, NoLog, Wait
+from archiver.commit.driver import Driver, LogReader, UnreadLog, Wait
 from archiver.commit.objects import Held
 from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import archived_level, why_diverged
@@ -23,7 +23,7 @@ from archiver.maintain.garbage import Chain
 from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
+from archiver.maintain.repair.salvage import SalvagedPiece, cut_chunk, members_of
 from blockgz.encryption.keyring import keyring_of
 from blockgz.encryption.opening import opened_block
 from blockgz.errors import BrokerUnreachable, ObjectMissing, UsageError
@@ -38,7 +38,7 @@ from index_format.records import Record, record_at
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """The cluster, as a repair reads it."""
 
     log_of: Callable[[str, int, str], LogReader]
@@ -56,7 +56,7 @@ class Agreement(NamedTuple):
     """The chunk around it: what it holds below is copied, so that no chunk is cut for readers."""
 
 
-class Place(NamedTuple):
+class LastFolder(NamedTuple):
     """A partition in its last folder."""
 
     store: ToolStore
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 def plan_diverged(
     store: ToolStore,
     target: RepairTarget,
-    source: Source,
+    source: LogSource,
     max_block_bytes: int,
     wait: Wait,
     encrypt: str | None = None,
@@ -81,7 +81,7 @@ def plan_diverged(
         if place is None:
             return RepairPlan(notes=(f"{target}: nothing of it is archived",))
         keys, marker = place.keys, place.held.marker
-        level = Driver(store, NoLog(), wait, lambda: True).run(archived_level(keys, marker)) or "read_committed"
+        level = Driver(store, UnreadLog(), wait, lambda: True).run(archived_level(keys, marker)) or "read_committed"
         log = source.log_of(keys.folder.topic, keys.partition, level)
         driver = Driver(store, log, wait, lambda: True)
         identity = _identity(place, source.topic_id(keys.folder.topic), level)
@@ -97,18 +97,18 @@ def plan_diverged(
     return RepairPlan((step,), (f"{refusal.what}: {refusal.why}",))
 
 
-def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int, encrypt: str | None) -> Place | None:
+def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int, encrypt: str | None) -> LastFolder | None:
     """Return the folder that the partition's own successors lead to; None if nothing is archived."""
     while True:
         found = store.get(keys.marker)
         held = Held(decode_marker(found.body, keys.marker), found.etag) if found else None
         if held is None or held.marker.successor is None:
             is_begun = held is not None and held.marker.next_offset is not None
-            return Place(store, keys, held, max_block_bytes, encrypt) if held and is_begun else None
+            return LastFolder(store, keys, held, max_block_bytes, encrypt) if held and is_begun else None
         keys = LAYOUTS[keys.layout](parse_topic_folder(held.marker.successor), keys.partition)
 
 
-def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdentity:
+def _identity(place: LastFolder, topic_id: str | None, level: str) -> PartitionIdentity:
     """Return the partition in the next folder. Raises BrokerUnreachable or Diverged if the topic may be another one."""
     store, keys, marker = place.store, place.keys, place.held.marker
     known = marker.topic_id if marker.topic_id is not None else archived_topic_id(store, keys.layout, keys.folder)
@@ -141,7 +141,7 @@ def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdenti
     raise Diverged(f"{following} holds another topic", why="its topic id differs", remedy="nothing was changed")
 
 
-def _agreement(place: Place, chain: Chain, log: LogReader) -> Agreement:
+def _agreement(place: LastFolder, chain: Chain, log: LogReader) -> Agreement:
     """Return the end of the newest chunk whose last record the log holds unchanged.
 
     The log's start if there is none.
@@ -164,7 +164,7 @@ def _in_log(log: LogReader, offset: int) -> Record | None:
         return None
 
 
-def _is_archived(place: Place, entry: ChunkEntry, found: Record) -> bool:
+def _is_archived(place: LastFolder, entry: ChunkEntry, found: Record) -> bool:
     """Return whether that is the last record of a chunk; record format `text` holds no more of it than its value."""
     index = _index(place, entry)
     block = index.blocks[-1]
@@ -177,7 +177,7 @@ def _is_archived(place: Place, entry: ChunkEntry, found: Record) -> bool:
     return found == archived
 
 
-def _index(place: Place, entry: ChunkEntry) -> ChunkIndex:
+def _index(place: LastFolder, entry: ChunkEntry) -> ChunkIndex:
     keys = place.keys
     key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
     found = place.store.get(key)
@@ -187,7 +187,12 @@ def _index(place: Place, entry: ChunkEntry) -> ChunkIndex:
 
 
 def _step(
-    target: RepairTarget, place: Place, identity: PartitionIdentity, chain: Chain, agreed: Agreement, driver: Driver
+    target: RepairTarget,
+    place: LastFolder,
+    identity: PartitionIdentity,
+    chain: Chain,
+    agreed: Agreement,
+    driver: Driver,
 ) -> RepairStep:
     store, keys, held, max_block_bytes, encrypt = place
     new, cut, offset = identity.keys, agreed.cut, agreed.offset
@@ -211,7 +216,7 @@ def _step(
         if cut.first_offset >= offset:
             driver.run(continue_in(identity, keys, held, cut.start_offset, offset, writer))
             return
-        piece = Piece(cut, cut.start_offset, offset)
+        piece = SalvagedPiece(cut, cut.start_offset, offset)
         alike = replace(identity, record_format=cut.record_format, codec=cut.codec)
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
             members = members_of(store, keys, piece, max_block_bytes, encrypt)
@@ -231,7 +236,7 @@ READS_FOR_REPAIR = {
 
 
 @contextmanager
-def log_source(kafka: Mapping[str, str]) -> Iterator[Source]:
+def log_source(kafka: Mapping[str, str]) -> Iterator[LogSource]:
     """Open the cluster that librdkafka's settings name; raises UsageError if they name none."""
     if "bootstrap.servers" not in kafka:
         raise UsageError("no cluster is given", why="the partition's log must be read", remedy="give -b HOST:PORT")
@@ -260,4 +265,4 @@ def log_source(kafka: Mapping[str, str]) -> Iterator[Source]:
         return cluster().topic_ids([topic]).ids.get(topic)
 
     with ExitStack() as readers:
-        yield Source(log_of, id_of)
+        yield LogSource(log_of, id_of)

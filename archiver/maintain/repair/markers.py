@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import archived_topic_id
 from archiver.commit.commit import fold_tail, store_catalogs
-from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.driver import Driver, UnreadLog, Wait
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
 from archiver.maintain.gc import read_chain
@@ -198,7 +198,7 @@ def _step(
     detail = f"{state.value}; {len(links)} chunks, {offsets}{missing}{pruned}"
 
     def carry_out() -> None:
-        driver = Driver(store, NoLog(), wait, lambda: True)
+        driver = Driver(store, UnreadLog(), wait, lambda: True)
         expected = stored.etag if stored else None
         try:
             driver.run(store_marker(keys, chain, facts, str(uuid.uuid4()), expected))

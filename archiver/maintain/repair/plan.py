@@ -26,7 +26,7 @@ from index_format.old_files import indexed_file, scan_file
 from index_format.old_objects import (
     FoundData,
     FoundPartition,
-    Place,
+    OldPlace,
     encode_old_index,
     found_partitions,
     has_current_objects,
@@ -245,7 +245,7 @@ def plan_old_markers(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
     return plan
 
 
-def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> RepairPlan:
+def _index(reader: OldReader, place: OldPlace, data: FoundData, size: int) -> RepairPlan:
     bodies = {key: stored for key in data.index_keys if (stored := reader.store.get(key)) is not None}
     known = indexed_file(data, size, {key: stored.body for key, stored in bodies.items()})
     if known is not None and known.is_indexed:
@@ -261,7 +261,7 @@ def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> Repai
     return storing(reader.store, place, "index", data.own_index_key, body, etag, detail)
 
 
-def _old_marker(reader: OldReader, place: Place, partition: FoundPartition) -> RepairPlan:
+def _old_marker(reader: OldReader, place: OldPlace, partition: FoundPartition) -> RepairPlan:
     indexed = [data for data in partition.data if data.index_keys]
     if not indexed:
         error = MalformedObject(
@@ -279,11 +279,11 @@ def _old_marker(reader: OldReader, place: Place, partition: FoundPartition) -> R
     return storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}")
 
 
-def _wanted(texts: Sequence[str]) -> Callable[[Place, str], bool]:
+def _wanted(texts: Sequence[str]) -> Callable[[OldPlace, str], bool]:
     keys = {text for text in texts if "/" in text}
     places = [parse_place(text) for text in texts if text not in keys]
 
-    def wanted(place: Place, key: str) -> bool:
+    def wanted(place: OldPlace, key: str) -> bool:
         return key in keys or any(
             place.topic == topic and number in (None, place.partition) for topic, number in places
         )
@@ -291,7 +291,7 @@ def _wanted(texts: Sequence[str]) -> Callable[[Place, str], bool]:
     return wanted
 
 
-def _check_found(texts: Sequence[str], found: dict[Place, FoundPartition], reader: OldReader) -> None:
+def _check_found(texts: Sequence[str], found: dict[OldPlace, FoundPartition], reader: OldReader) -> None:
     for text in texts:
         wanted = _wanted([text])
         if not any(wanted(place, data.key) for place, each in found.items() for data in each.data):

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.commit.commit import FinishedChunk, PartitionIdentity
-from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.driver import Driver, UnreadLog, Wait
 from archiver.commit.repairs import insert_chunk
 from archiver.errors import SalvageRefused
 from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
@@ -41,7 +41,7 @@ LEVEL_OF_CUT_BLOCKS = 2
 
 
 @dataclass(frozen=True)
-class Piece:
+class SalvagedPiece:
     """Offsets [start, end) of a stored chunk."""
 
     index: ChunkIndex
@@ -90,7 +90,7 @@ def plan_salvage(
     gaps = sorted((gap for gap in chain.gaps if gap.reason != ERASED), key=lambda gap: gap.start)
     for name, index in sorted(orphans.items(), key=lambda orphan: -orphan[1].epoch):
         for gap in gaps_met(gaps, offsets_of(index)):
-            piece = Piece(index, max(gap.start, index.start_offset), min(gap.end, index.next_offset))
+            piece = SalvagedPiece(index, max(gap.start, index.start_offset), min(gap.end, index.next_offset))
             try:
                 check_piece(target, chain.marker, piece, gap, keys.chunks + name)
                 records = sum(
@@ -118,7 +118,7 @@ def _without_index(place: ListedPartition, chain: Chain, indexes: Iterable[Chunk
             yield Problem(each.name.key, _refused(each.name.key, "it has no index, so its topic id is unknown"))
 
 
-def check_piece(target: RepairTarget, marker: Marker, piece: Piece, gap: Gap, key: str) -> None:
+def check_piece(target: RepairTarget, marker: Marker, piece: SalvagedPiece, gap: Gap, key: str) -> None:
     """Raise SalvageRefused if the piece may be of another topic, or its gap cannot be changed."""
     index = piece.index
     if index.topic_id is None or marker.topic_id is None:
@@ -144,7 +144,13 @@ def _refused(key: str, why: str) -> SalvageRefused:
 
 
 def _step(
-    place: ListedPartition, marker: Marker, piece: Piece, gap: Gap, records: int, wait: Wait, encrypt: str | None
+    place: ListedPartition,
+    marker: Marker,
+    piece: SalvagedPiece,
+    gap: Gap,
+    records: int,
+    wait: Wait,
+    encrypt: str | None,
 ) -> RepairStep:
     target, index = place.target, piece.index
     key = target.keys.chunks + index.data.name
@@ -168,13 +174,15 @@ def _step(
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
             members = members_of(place.store, target.keys, piece, place.max_block_bytes, encrypt)
             chunk = cut_chunk(piece, members, Path(folder) / "chunk", encrypt)
-            driver = Driver(place.store, NoLog(), wait, lambda: True)
+            driver = Driver(place.store, UnreadLog(), wait, lambda: True)
             driver.run(insert_chunk(identity, chunk, str(uuid.uuid4())))
 
     return RepairStep(str(target), "records", key, detail, carry_out)
 
 
-def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path, encrypt: str | None = None) -> FinishedChunk:
+def cut_chunk(
+    piece: SalvagedPiece, members: Iterable[StoredMember], path: Path, encrypt: str | None = None
+) -> FinishedChunk:
     """Write the data of a piece to `path`, encrypted if the piece was, and return the chunk."""
     blocks, size, digest, last = list[BlockEntry](), 0, hashlib.sha256(), None
     seal = _seal(piece, encrypt)
@@ -202,7 +210,7 @@ def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path, encrypt
     )
 
 
-def _seal(piece: Piece, encrypt: str | None) -> ChunkSeal | None:
+def _seal(piece: SalvagedPiece, encrypt: str | None) -> ChunkSeal | None:
     index, keyring = piece.index, keyring_of(encrypt)
     if not index.encryption or keyring is None:
         return None
@@ -210,7 +218,7 @@ def _seal(piece: Piece, encrypt: str | None) -> ChunkSeal | None:
 
 
 def members_of(
-    store: ToolStore, keys: PartitionKeys, piece: Piece, max_block_bytes: int, encrypt: str | None = None
+    store: ToolStore, keys: PartitionKeys, piece: SalvagedPiece, max_block_bytes: int, encrypt: str | None = None
 ) -> Iterator[StoredMember]:
     """Yield the blocks of a piece, cut at its edges and decrypted.
 
@@ -248,7 +256,7 @@ def _encoded(index: ChunkIndex, whole: BlockEntry, batch: pa.RecordBatch) -> Ite
             yield StoredMember(member, entry, record_at(batch, -1))
 
 
-def _without(gaps: Iterable[Gap], piece: Piece) -> Iterator[Gap]:
+def _without(gaps: Iterable[Gap], piece: SalvagedPiece) -> Iterator[Gap]:
     for gap in gaps:
         for start, end in ((gap.start, min(gap.end, piece.start)), (max(gap.start, piece.end), gap.end)):
             if start < end:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.objects import read_marker
 from archiver.maintain.throttle import Throttle
 from benchmarks.compact import ROWS, collect, figures_of, small_chunks
@@ -90,7 +90,9 @@ def test_an_archiver_goes_on_after_a_compaction(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     writer = small_chunks(root, 150)
     identity = identity_of(partition=0)
-    driver = Driver(open_existing_store(str(root), S3Settings()), NoLog(), lambda attempt, cause: None, lambda: True)
+    driver = Driver(
+        open_existing_store(str(root), S3Settings()), UnreadLog(), lambda attempt, cause: None, lambda: True
+    )
     held = driver.run(read_marker(identity.keys.marker))
     assert run("compact", "-a", root, "--yes").exit_code == 0
     assert held is not None

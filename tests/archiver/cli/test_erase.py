@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
 from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.objects import read_marker
 from archiver.maintain.erase import ranges_text
 from archiver.maintain.rewrite.chunks import OffsetRanges
@@ -219,7 +219,7 @@ def test_an_archiver_goes_on_after_an_erase(tmp_path: Path) -> None:
     (writer,) = archive_of(root, partitions=1, chunks=3)
     assert run("erase", "orders", "--offsets", "3,13..15", "-a", root, "--yes").exit_code == 0
     store = open_existing_store(str(root), S3Settings())
-    driver = Driver(store, NoLog(), lambda attempt, cause: None, lambda: True)
+    driver = Driver(store, UnreadLog(), lambda attempt, cause: None, lambda: True)
     identity = identity_of(partition=0)
     held = driver.run(read_marker(identity.keys.marker))
     assert held is not None and held.marker.tail == ()

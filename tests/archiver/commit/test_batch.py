@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from archiver.commit.batch import ChainEnd, Committed, Reading, commit_batch, commit_reading, gap_before
+from archiver.commit.batch import BatchReading, ChainEnd, Committed, commit_batch, commit_reading, gap_before
 from archiver.commit.commit import PartitionIdentity, StoredChunk, store_data
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import TakeoverPolicy, read_own
@@ -54,12 +54,12 @@ def holey_log_of(layout: str) -> MemoryLog:
     return MemoryLog(rows)
 
 
-def readings_of(log: MemoryLog, batches: Sequence[range]) -> list[Reading]:
+def readings_of(log: MemoryLog, batches: Sequence[range]) -> list[BatchReading]:
     """What batches read that cut the log in the middle of holes."""
     offsets = [row.offset for row in log.records]
     ends = [(offsets[cut.stop - 1] + offsets[cut.stop]) // 2 for cut in batches[:-1]]
     cuts = [0 if batches[0].start == 0 else offsets[batches[0].start], *ends, log.high]
-    return [Reading(start, end) for start, end in pairwise(cuts)]
+    return [BatchReading(start, end) for start, end in pairwise(cuts)]
 
 
 @cache
@@ -88,7 +88,7 @@ def batch(
     identity: PartitionIdentity,
     rows: Sequence[Record],
     policy: TakeoverPolicy = POLICY,
-    reading: Reading | None = None,
+    reading: BatchReading | None = None,
 ) -> Protocol[Committed | None]:
     """A whole batch of two tasks; None where there was nothing new."""
     half = (len(rows) + 1) // 2
@@ -318,15 +318,17 @@ def marker_of(store: MemoryStore) -> Marker:
     ("reading", "is_hole"),
     [
         (None, False),
-        (Reading(11, 30), True),
-        (Reading(0, 30), True),
-        (Reading(10, 30), True),
-        (Reading(12, 30), False),
-        (Reading(13, 30), False),
+        (BatchReading(11, 30), True),
+        (BatchReading(0, 30), True),
+        (BatchReading(10, 30), True),
+        (BatchReading(12, 30), False),
+        (BatchReading(13, 30), False),
     ],
     ids=["unknown", "from the end on", "from the start", "from before the end", "behind the end", "from the record on"],
 )
-def test_a_hole_is_known_where_the_batch_read_from_the_archives_end_on(reading: Reading | None, is_hole: bool) -> None:
+def test_a_hole_is_known_where_the_batch_read_from_the_archives_end_on(
+    reading: BatchReading | None, is_hole: bool
+) -> None:
     store = MemoryStore()
     run(store, batch(identity_of(), rows(0, 1, 9, 10)))
     assert marker_of(store).next_offset == 11
@@ -335,7 +337,7 @@ def test_a_hole_is_known_where_the_batch_read_from_the_archives_end_on(reading: 
 
 
 def test_a_reading_of_another_batch_is_not_believed() -> None:
-    for wrong in (Reading(0, 20), Reading(14, 30)):
+    for wrong in (BatchReading(0, 20), BatchReading(14, 30)):
         store = MemoryStore()
         run(store, batch(identity_of(), rows(0, 1)))
         done = run(store, batch(identity_of(), rows(13, 14, 20), reading=wrong))
@@ -344,8 +346,8 @@ def test_a_reading_of_another_batch_is_not_believed() -> None:
 
 def test_the_archive_ends_where_the_batch_did_and_the_next_hole_is_reached_over() -> None:
     store = MemoryStore()
-    assert run(store, batch(identity_of(), rows(2, 3), reading=Reading(0, 6))) == Committed(6, 2, 2, None, 0)
-    assert run(store, batch(identity_of(), rows(8, 9), reading=Reading(6, 12))) == Committed(12, 2, 2, None, 0)
+    assert run(store, batch(identity_of(), rows(2, 3), reading=BatchReading(0, 6))) == Committed(6, 2, 2, None, 0)
+    assert run(store, batch(identity_of(), rows(8, 9), reading=BatchReading(6, 12))) == Committed(12, 2, 2, None, 0)
     chain = read(store)
     assert (chain.start_offset, chain.gaps, chain.next_offset) == (2, [], 12)
     assert [(each["start_offset"], each["next_offset"]) for each in chain.marker["tail"]] == [
@@ -360,24 +362,24 @@ def test_where_gaps_are_refused_known_holes_are_not() -> None:
     store = MemoryStore()
     strict = TakeoverPolicy(gaps_are_recorded=False, other_groups_are_replaced=False)
     run(store, batch(identity_of(), rows(0, 1)))
-    assert run(store, batch(identity_of(), rows(4, 5), strict, Reading(2, 8))) == Committed(8, 2, 2, None, 0)
+    assert run(store, batch(identity_of(), rows(4, 5), strict, BatchReading(2, 8))) == Committed(8, 2, 2, None, 0)
     with pytest.raises(GapRefused):
-        run(store, batch(identity_of(), rows(11, 12), strict, Reading(9, 20)))
+        run(store, batch(identity_of(), rows(11, 12), strict, BatchReading(9, 20)))
 
 
 def test_batches_without_a_record_move_an_archives_end_and_begin_none() -> None:
     store = MemoryStore()
-    run(store, batch(identity_of(), [], reading=Reading(0, 5)))
+    run(store, batch(identity_of(), [], reading=BatchReading(0, 5)))
     assert identity_of().keys.marker not in store.bodies()
-    run(store, batch(identity_of(), rows(6, 7), reading=Reading(5, 9)))
+    run(store, batch(identity_of(), rows(6, 7), reading=BatchReading(5, 9)))
     for start, end in ((9, 12), (12, 15)):
-        run(store, batch(identity_of(), [], reading=Reading(start, end)))
-    assert run(store, batch(identity_of(), rows(17), reading=Reading(15, 18))) == Committed(18, 1, 1, None, 0)
+        run(store, batch(identity_of(), [], reading=BatchReading(start, end)))
+    assert run(store, batch(identity_of(), rows(17), reading=BatchReading(15, 18))) == Committed(18, 1, 1, None, 0)
     before = store.bodies()[identity_of().keys.marker]
-    for elsewhere in (Reading(19, 30), Reading(0, 18), Reading(0, 10)):
+    for elsewhere in (BatchReading(19, 30), BatchReading(0, 18), BatchReading(0, 10)):
         run(store, batch(identity_of(), [], reading=elsewhere))
         assert store.bodies()[identity_of().keys.marker] == before
-    run(store, batch(identity_of(), rows(6, 7), reading=Reading(0, 25)))  # read again without a checkpoint
+    run(store, batch(identity_of(), rows(6, 7), reading=BatchReading(0, 25)))  # read again without a checkpoint
     chain = read(store)
     assert (chain.gaps, chain.next_offset, chain.start_offset) == ([], 25, 6)
 
@@ -390,7 +392,7 @@ def test_a_hole_after_a_gap_that_ends_the_archive_is_taken_for_a_gap() -> None:
     assert found is not None
     gap = markers.advanced(marker_of(store), 5, nonce="n1", leader_epoch=None, gaps=[Gap(2, 5, "retention")])
     store.compare_and_swap(identity_of().keys.marker, markers.encode(gap), found.etag)
-    done = run(store, batch(identity_of(), rows(7, 8), reading=Reading(5, 10)))
+    done = run(store, batch(identity_of(), rows(7, 8), reading=BatchReading(5, 10)))
     assert done == Committed(10, 2, 2, Gap(5, 7, "unverified"), 0)
     assert read(store).gaps == [(2, 5), (5, 7)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction
 from archiver.maintain.planned import name_of
 from archiver.maintain.rewrite.encode import MergeLimits
@@ -25,7 +25,7 @@ COMPACTION = Compaction(MergeLimits(2**20, 2**20))
 
 def planned(root: Path, buffer_bytes: int = 2**30) -> PartitionCompaction:
     store = open_existing_store(str(root), S3Settings())
-    driver = Driver(store, NoLog(), lambda *_: None, lambda: True)
+    driver = Driver(store, UnreadLog(), lambda *_: None, lambda: True)
     (plan,) = PlannedCompaction(store, None, COMPACTION, driver, buffer_bytes, lambda plans: ()).partitions
     return plan
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from pyspark.errors import PySparkException
 
-from archiver.commit.batch import Reading
+from archiver.commit.batch import BatchReading
 from archiver.errors import Diverged, GapRefused
 from archiver.spark import job
 from archiver.spark.job import Identities, SparkJob, run_job, source_options
@@ -178,7 +178,7 @@ def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.
     session.files = {f"offsets/{n}": f'v1\n{{}}\n{{"orders":{{"0":{n + 4}}}}}' for n in range(2)}
     run_job(job_of("~.*orders"), threading.Event(), print)
     address, again = (sink["readings"] for sink in session.sinks)
-    assert (address, session.answers) == (again, {RowPartition("orders", 0): Reading(4, 5)})
+    assert (address, session.answers) == (again, {RowPartition("orders", 0): BatchReading(4, 5)})
     with pytest.raises(BatchRefused, match="batch 1 is not committed") as caught:
         ask_ranges(address, 1)
     assert "start the job again" in caught.value.remedy

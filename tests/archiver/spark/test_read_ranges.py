@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from archiver.commit.batch import Reading
+from archiver.commit.batch import BatchReading
 from archiver.spark.read_ranges import initial_offsets, logged_offsets, ranges_read
 from archiver.spark.rows import RowPartition
 
@@ -23,17 +23,17 @@ def initial(**topics: Mapping[str, int]) -> str:
 
 def test_a_batch_reads_from_where_the_one_before_it_ended() -> None:
     files = {"offsets/6": logged(orders={"0": 10, "1": 5}), "offsets/7": logged(orders={"0": 25, "1": 5})}
-    assert ranges_read(files.get, 7) == {ORDERS: Reading(10, 25)}
+    assert ranges_read(files.get, 7) == {ORDERS: BatchReading(10, 25)}
 
 
 def test_the_first_batch_reads_from_where_the_source_began() -> None:
     files = {"sources/0/0": initial(orders={"0": 3}, p={"1": 0}), "offsets/0": logged(orders={"0": 9}, p={"1": 0})}
-    assert ranges_read(files.get, 0) == {ORDERS: Reading(3, 9)}
+    assert ranges_read(files.get, 0) == {ORDERS: BatchReading(3, 9)}
 
 
 def test_partitions_that_came_are_read_from_their_beginning() -> None:
     files = {"offsets/0": logged(orders={"1": 5}), "offsets/1": logged(orders={"1": 5, "0": 4}, new={"0": 2})}
-    assert ranges_read(files.get, 1) == {ORDERS: Reading(0, 4), RowPartition("new", 0): Reading(0, 2)}
+    assert ranges_read(files.get, 1) == {ORDERS: BatchReading(0, 4), RowPartition("new", 0): BatchReading(0, 2)}
 
 
 def test_offsets_that_fall_say_nothing() -> None:

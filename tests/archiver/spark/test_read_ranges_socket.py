@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from archiver.commit.batch import Reading
+from archiver.commit.batch import BatchReading
 from archiver.spark.read_ranges import ask_ranges, serve_ranges
 from archiver.spark.rows import BatchRefused, RowPartition
 
 
-def readings_of(batch_id: int) -> Mapping[RowPartition, Reading]:
+def readings_of(batch_id: int) -> Mapping[RowPartition, BatchReading]:
     if batch_id == 13:
         raise RuntimeError("the checkpoint is gone")
-    return {RowPartition(f"topic-{n}", n): Reading(batch_id, batch_id + n) for n in range(batch_id)}
+    return {RowPartition(f"topic-{n}", n): BatchReading(batch_id, batch_id + n) for n in range(batch_id)}
 
 
 def test_each_batch_gets_its_own_answer() -> None:

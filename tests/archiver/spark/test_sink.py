@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from archiver.commit.batch import Reading
+from archiver.commit.batch import BatchReading
 from archiver.errors import Diverged, Fenced, OwnedByAnother
 from archiver.spark import sink as commit
 from archiver.spark.context import WriteContext, open_context, parse_options
@@ -86,7 +86,7 @@ class Sink:
     def commit(
         self,
         *reports: tuple[TaskPartition, ...],
-        readings: Mapping[RowPartition, Reading] | None = None,
+        readings: Mapping[RowPartition, BatchReading] | None = None,
         **options: str,
     ) -> list[BatchOutcome]:
         context = self.context(**options)
@@ -251,11 +251,11 @@ def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
     first, second, never = (RowPartition("orders", partition) for partition in range(3))
     context = sink.context()
     report = sink.task(at("orders", 0, records(range(10))) + at("orders", 1, records(range(4))))
-    sink.commit(report, readings={first: Reading(0, 11), second: Reading(0, 5), never: Reading(0, 3)})
+    sink.commit(report, readings={first: BatchReading(0, 11), second: BatchReading(0, 5), never: BatchReading(0, 3)})
     report = sink.task(at("orders", 0, records(range(12, 20))))
-    sink.commit(report, readings={first: Reading(11, 21), second: Reading(5, 9)})
+    sink.commit(report, readings={first: BatchReading(11, 21), second: BatchReading(5, 9)})
     report = sink.task(at("orders", 0, records(range(23, 25))) + at("orders", 1, records(range(9, 11))))
-    done = sink.commit(report, readings={first: Reading(21, 26), second: Reading(9, 12)})
+    done = sink.commit(report, readings={first: BatchReading(21, 26), second: BatchReading(9, 12)})
     assert [each.committed and each.committed.gap for each in done] == [None, None]
     found = sink.verify()
     assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [20, 6])
@@ -269,7 +269,8 @@ def test_a_partition_without_a_record_that_fails_keeps_no_other_from_its_commit(
     report = sink.task(at("orders", 0, records(range(4))))
     with pytest.raises(OwnedByAnother):
         sink.commit(
-            report, readings={RowPartition("orders", 0): Reading(0, 5), RowPartition("orders", 1): Reading(4, 5)}
+            report,
+            readings={RowPartition("orders", 0): BatchReading(0, 5), RowPartition("orders", 1): BatchReading(4, 5)},
         )
     assert sink.offsets() == list(range(4))
 

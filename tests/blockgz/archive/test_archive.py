@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from blockgz.archive.archive import Archive
-from blockgz.archive.lookup import BeforeFirst, Found, Hole, InGap, NotYet, Outcome, look_up
+from blockgz.archive.lookup import Absent, FoundRecord, Outcome, hole, in_gap, look_up, not_yet
 from blockgz.archive.selection import scan
 from blockgz.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
 from blockgz.store.address import LocalAddress
@@ -41,11 +41,11 @@ def test_a_cold_look_up_takes_three_requests_and_one_for_each_catalog(
     last = records(range(chunks - 1, chunks + 50))
     partition.commit(last, block_bytes=500)
     found = lookup(opened, 0)
-    assert isinstance(found, Found)
+    assert isinstance(found, FoundRecord)
     assert found.record == partition.records[0]
     assert opened.counts.requests == 3 + depth
     found = lookup(opened, chunks + 20)
-    assert isinstance(found, Found)
+    assert isinstance(found, FoundRecord)
     assert found.record == last[21]
     assert opened.counts.requests == 3
     assert opened.counts.data_bytes_fetched < found.chunk_bytes
@@ -79,22 +79,22 @@ def test_every_offset_has_its_outcome(opened: Opened, writer: ArchiveWriter) -> 
     partition.advance(60)
     by_offset = {record.offset: record for record in partition.records}
     expected: dict[int, Outcome] = {
-        **{offset: BeforeFirst(5) for offset in range(5)},
-        **{7: Hole(6, 9), 8: Hole(6, 9), 11: Hole(10, 12)},
-        **{offset: Hole(14, 20) for offset in range(15, 20)},
-        **{offset: Hole(20, 40) for offset in range(21, 25)},
-        **{offset: InGap(Gap(25, 40, "retention")) for offset in range(25, 40)},
-        **{offset: InGap(Gap(42, 44, "skipped")) for offset in range(42, 44)},
-        44: Hole(41, 45),
-        46: Hole(45, 48),
-        47: Hole(45, 48),
-        **{offset: Hole(49, None) for offset in range(50, 60)},
-        **{offset: NotYet(60) for offset in range(60, 70)},
+        **{offset: Absent("before first", "the archive begins at offset 5") for offset in range(5)},
+        **{7: hole(6, 9), 8: hole(6, 9), 11: hole(10, 12)},
+        **{offset: hole(14, 20) for offset in range(15, 20)},
+        **{offset: hole(20, 40) for offset in range(21, 25)},
+        **{offset: in_gap(Gap(25, 40, "retention")) for offset in range(25, 40)},
+        **{offset: in_gap(Gap(42, 44, "skipped")) for offset in range(42, 44)},
+        44: hole(41, 45),
+        46: hole(45, 48),
+        47: hole(45, 48),
+        **{offset: hole(49, None) for offset in range(50, 60)},
+        **{offset: not_yet(60) for offset in range(60, 70)},
     }
     for offset in range(70):
         outcome = lookup(opened, offset)
         if offset in by_offset:
-            assert isinstance(outcome, Found)
+            assert isinstance(outcome, FoundRecord)
             assert outcome.record == by_offset[offset]
         else:
             assert outcome == expected[offset], offset
@@ -103,7 +103,7 @@ def test_every_offset_has_its_outcome(opened: Opened, writer: ArchiveWriter) -> 
 
 def test_a_claimed_partition_without_chunks_holds_nothing_yet(opened: Opened, writer: ArchiveWriter) -> None:
     writer.partition("orders", 0)
-    assert lookup(opened, 0) == NotYet(0)
+    assert lookup(opened, 0) == not_yet(0)
     assert opened.read(lambda archive: scanned(archive, "orders", 0)) == []
 
 
@@ -115,7 +115,7 @@ def test_old_gaps_are_found_after_they_have_folded_into_catalogs(opened: Opened,
         partition.lose(2 * number + 2)
     assert len(partition.marker.gaps) < 330
     for offset in (1, 301, 659):
-        assert lookup(opened, offset) == InGap(Gap(offset, offset + 1, "retention"))
+        assert lookup(opened, offset) == in_gap(Gap(offset, offset + 1, "retention"))
 
     async def gaps(archive: Archive) -> list[Gap]:
         return list(await (await archive.open_partition("orders", 0)).gaps())
@@ -152,7 +152,7 @@ def test_layout_seed_and_conflict_names(opened: Opened, writer: ArchiveWriter) -
     for each in (opened, other):
         assert each.read(lambda archive: scanned(archive, "orders", 0)) == partition.records
         assert each.read(lambda archive: archive.topics()) == ("orders",)
-        assert isinstance(lookup(each, 15), Found)
+        assert isinstance(lookup(each, 15), FoundRecord)
     assert other.counts.requests == 4
 
 

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from blockgz.archive.archive import Archive
-from blockgz.archive.follow import POLLS_PER_LISTING, Followed, Follower
+from blockgz.archive.follow import POLLS_PER_LISTING, FollowedPartition, Follower
 from blockgz.errors import StoreUnavailable
 from blockgz.store.reader import CountingReader
 from index_format.errors import MalformedObject
@@ -19,7 +19,7 @@ def following(opened: Opened, steps: list[Callable[[], object]], said: list[str]
     """What each step's poll tells, after the archive was changed by it."""
 
     async def use(archive: Archive) -> list[News]:
-        begin = [Followed(each, each.next_offset) for each in await archive.open_topic("orders")]
+        begin = [FollowedPartition(each, each.next_offset) for each in await archive.open_topic("orders")]
         follower = Follower(archive, "orders", begin, said.append, watch_for_partitions=True)
         told = []
         for step in steps:

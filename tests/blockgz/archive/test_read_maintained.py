@@ -8,19 +8,19 @@ import pytest
 
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import SkipDamage
-from blockgz.archive.follow import Followed, Follower, last_records
+from blockgz.archive.follow import FollowedPartition, Follower, last_records
 from blockgz.archive.inventory import partition_document
 from blockgz.archive.lookup import (
-    Erased,
-    Found,
-    Hole,
+    FoundRecord,
     Lost,
-    Pruned,
     RecordQuery,
+    erased,
     failure,
+    hole,
     look_up_all,
     look_up_position,
     look_up_together,
+    pruned,
 )
 from blockgz.archive.paging import Missing, page_from
 from blockgz.archive.partition import ArchivedPartition
@@ -78,8 +78,8 @@ def test_below_the_floor_is_pruned(archive: MemoryArchiveWriter, maintainer: Mai
     async def use() -> None:
         partition = await opened(archive)
         outcomes = await look_up_all(partition, [19, 20])
-        assert outcomes[19] == Pruned(20)
-        assert isinstance(outcomes[20], Found)
+        assert outcomes[19] == pruned(20)
+        assert isinstance(outcomes[20], FoundRecord)
         assert (partition.start_offset, partition.began_at, partition.floor) == (20, 0, 20)
         assert (await partition_document(partition))["pruned_before"] == 20
         (selection,) = await select(reader_of(archive), "orders", None, Positions(AtOffset(5), AtOffset(25)))
@@ -91,8 +91,8 @@ def test_below_the_floor_is_pruned(archive: MemoryArchiveWriter, maintainer: Mai
 def test_no_record_for_a_reason_of_its_own_is_not_in_the_archive() -> None:
     query = RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
     for outcome, why in (
-        (Pruned(20), "it was pruned: the archive keeps nothing of this partition below offset 20"),
-        (Erased(5, 7), "it was erased from the archive, as offsets [5..7) were"),
+        (pruned(20), "it was pruned: the archive keeps nothing of this partition below offset 20"),
+        (erased(5, 7), "it was erased from the archive, as offsets [5..7) were"),
     ):
         error = failure(query, outcome)
         assert (error.exit_code, error.why) == (4, why)
@@ -106,15 +106,15 @@ def test_erased_records_answer_so_and_neither_do_their_neighbours(
     async def use() -> None:
         partition = await opened(archive)
         outcomes = await look_up_all(partition, range(70))
-        assert outcomes[3] == outcomes[4] == Erased(3, 5)
-        assert outcomes[15] == Erased(15, 16)
-        assert outcomes[20] == outcomes[39] == Erased(20, 40)
-        assert sum(isinstance(each, Found) for each in outcomes.values()) == 70 - 23
+        assert outcomes[3] == outcomes[4] == erased(3, 5)
+        assert outcomes[15] == erased(15, 16)
+        assert outcomes[20] == outcomes[39] == erased(20, 40)
+        assert sum(isinstance(each, FoundRecord) for each in outcomes.values()) == 70 - 23
         found = await look_up_position(partition, AtOffset(20))
-        assert isinstance(found, Found)
+        assert isinstance(found, FoundRecord)
         assert found.record.offset == 40
         found = await look_up_position(partition, AtTime(1_760_000_000_000 + 3))
-        assert isinstance(found, Found)
+        assert isinstance(found, FoundRecord)
         assert found.record.offset == 5
         assert await erased_ranges(partition, 4, 30) == [(4, 5), (15, 16), (20, 30)]
         assert await offsets(partition, 0, 70) == [each for each in range(70) if each not in maintainer.erased]
@@ -130,7 +130,7 @@ def test_an_empty_gap_reads_as_holes(archive: MemoryArchiveWriter, maintainer: M
     async def use() -> None:
         partition = await opened(archive)
         assert partition.marker.gaps[0].reason == "empty"
-        assert (await look_up_all(partition, [72]))[72] == Hole(69, 75)
+        assert (await look_up_all(partition, [72]))[72] == hole(69, 75)
         assert await partition.gaps() == ()
 
     asyncio.run(use())
@@ -190,7 +190,7 @@ def test_what_was_rewritten_since_is_read_through_the_marker_of_now(
         maintainer.rewrite([2])
         assert await USES[use](stale) == before
         outcome = (await look_up_all(stale, [5]))[5]
-        assert isinstance(outcome, Found)
+        assert isinstance(outcome, FoundRecord)
 
     asyncio.run(used())
 
@@ -252,7 +252,7 @@ def test_records_that_were_pruned_while_they_were_read_are_named(
             await offsets(stale, 5, 70)
         assert caught.value.remedy == "begin at offset 20, or at earliest"
         outcome = (await look_up_all(stale, [5]))[5]
-        assert outcome == Pruned(20)
+        assert outcome == pruned(20)
 
     asyncio.run(use())
 
@@ -262,7 +262,7 @@ def test_a_command_tells_that_a_record_was_pruned(archive: MemoryArchiveWriter, 
 
     async def use() -> None:
         query = RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
-        assert (await look_up_together(reader_of(archive), [query]))[query] == Pruned(60)
+        assert (await look_up_together(reader_of(archive), [query]))[query] == pruned(60)
 
     asyncio.run(use())
 
@@ -299,7 +299,7 @@ def test_a_partition_in_several_folders_has_the_highest_floor(archive: MemoryArc
     async def use() -> None:
         partition = await opened(archive)
         assert (partition.floor, partition.start_offset, partition.is_maintained) == (20, 20, True)
-        assert (await look_up_all(partition, [19]))[19] == Pruned(20)
+        assert (await look_up_all(partition, [19]))[19] == pruned(20)
 
     asyncio.run(use())
 
@@ -307,7 +307,7 @@ def test_a_partition_in_several_folders_has_the_highest_floor(archive: MemoryArc
 def test_who_follows_is_told_what_was_pruned_unread(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
     async def use() -> None:
         told: list[str] = []
-        followed = [Followed(await opened(archive), 5)]
+        followed = [FollowedPartition(await opened(archive), 5)]
         follower = Follower(reader_of(archive), "orders", followed, told.append, watch_for_partitions=False)
         maintainer.prune(1)
         (selection,) = await follower.poll()

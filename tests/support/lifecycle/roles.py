@@ -12,7 +12,7 @@ from archiver.commit.recovery import claim_and_fold, close_folder, take_over
 from archiver.commit.repairs import insert_chunk
 from archiver.errors import FolderClosed, OwnedByAnother, SalvageRefused
 from blockgz.archive.archive import Archive
-from blockgz.archive.lookup import Found, Hole, InGap, Lost, Outcome, look_up_all
+from blockgz.archive.lookup import FoundRecord, Lost, Outcome, look_up_all
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import StoredObject
@@ -193,14 +193,9 @@ def look_ups(world: World, partition: Partition) -> Run:
 
 
 def _told(outcome: Outcome) -> bytes | str:
-    match outcome:
-        case Found():
-            return outcome.record.value or b""
-        case InGap(gap):
-            return {"erased": "erased", "empty": "hole"}.get(gap.reason, "gap")
-        case Hole():
-            return "hole"
-    return type(outcome).__name__.lower()
+    if isinstance(outcome, FoundRecord):
+        return outcome.record.value or b""
+    return "lost" if isinstance(outcome, Lost) else outcome.kind.replace(" ", "")
 
 
 def _look_up(partition: Partition, marker: Json, offset: int) -> Protocol[tuple[int, dict[int, bytes | str]] | None]:

@@ -2,7 +2,7 @@
 
 from contextlib import aclosing
 
-from blockgz.archive.lookup import Found, InGap, Outcome
+from blockgz.archive.lookup import FoundRecord, Lost, Outcome
 from blockgz.archive.paging import Missing, Page, page_before, page_from
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.selection import scan
@@ -12,12 +12,9 @@ from tests.support.operations.model import Answer
 
 def told(outcome: Outcome) -> Answer:
     """What a look-up says."""
-    match outcome:
-        case Found():
-            return plain(outcome.record)
-        case InGap():
-            return "gap"
-    return type(outcome).__name__.lower()
+    if isinstance(outcome, FoundRecord):
+        return plain(outcome.record)
+    return "lost" if isinstance(outcome, Lost) else outcome.kind.replace(" ", "")
 
 
 def plain(record: Record) -> Record:

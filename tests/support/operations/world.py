@@ -15,7 +15,7 @@ from unittest.mock import patch
 from archiver.commit import driver
 from archiver.commit.archive import find_incarnation
 from archiver.commit.commit import commit_chunk, commit_progress
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.objects import Held
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import take_over_last
@@ -29,7 +29,7 @@ from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.planned import archived_partitions
 from archiver.maintain.prune import Keep, PlannedPruning
 from archiver.maintain.repair import chunk_indexes
-from archiver.maintain.repair.diverged import Source, plan_diverged
+from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
@@ -238,7 +238,7 @@ class World:
         return Driver(self.store, self.log, _wait, lambda: True, clock=self.store.clock).run(protocol)
 
     def _maintainer(self) -> Driver:
-        return Driver(self.store, NoLog(), _wait, lambda: True, clock=self.store.clock)
+        return Driver(self.store, UnreadLog(), _wait, lambda: True, clock=self.store.clock)
 
     def _as_writer(self, work: Callable[[Held], Held]) -> None:
         """A writer that was fenced claims the partition again."""
@@ -491,7 +491,7 @@ class World:
         else:
             self.log, self.held = old, None  # what is archived is in the log still
             return
-        source = Source(lambda *_: self.log, lambda _: self.identity.topic_id)
+        source = LogSource(lambda *_: self.log, lambda _: self.identity.topic_id)
         plan = plan_diverged(self.store, RepairTarget(self.identity.keys), source, MAX_BLOCK_BYTES, _wait)
         assert (len(plan.steps), plan.problems) == (1, ()), plan
         assert not carry_out(plan)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.errors import Fenced
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.erase import ErasedPartition, Wanted, erase_in, find_records, read_chunks
@@ -88,7 +88,7 @@ class EraseWorld(World):
         """A driver that knows no log, an hour or more after the one before."""
         self.hours += 1.1
         clock = self.hours * 3600
-        return Driver(self.store, NoLog(), lambda attempt, cause: None, lambda: True, clock=lambda: clock)
+        return Driver(self.store, UnreadLog(), lambda attempt, cause: None, lambda: True, clock=lambda: clock)
 
     def found(self, wanted: Wanted) -> ErasedPartition:
         """What there is to erase."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import find_incarnation
 from archiver.commit.commit import commit_chunk, commit_progress
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.recovery import last_folder, name_successors, take_over, take_over_last
 from archiver.errors import Diverged, Fenced, FolderClosed, RewriteOvertaken, UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
@@ -20,7 +20,7 @@ from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.planned import RewriteResult
 from archiver.maintain.prune import Below
-from archiver.maintain.repair.diverged import Source, plan_diverged
+from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
 from archiver.maintain.repair.salvage import plan_salvage
@@ -29,8 +29,8 @@ from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import Outcome, begin
 from archiver.maintain.throttle import Pace
 from blockgz.archive.archive import Archive
-from blockgz.archive.follow import Followed, Follower
-from blockgz.archive.lookup import Found, look_up_all
+from blockgz.archive.follow import FollowedPartition, Follower
+from blockgz.archive.lookup import FoundRecord, look_up_all
 from blockgz.archive.partition import ArchivedPartition, summarize
 from blockgz.archive.selection import scan
 from index_format import marker as markers
@@ -73,7 +73,7 @@ class Cluster(World):
         return find_incarnation(self.store, layout=self.keys.layout, topic="orders", topic_id=topic_id)
 
     def plan(self) -> RepairPlan:
-        source = Source(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
+        source = LogSource(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
         return plan_diverged(self.store, RepairTarget(self.keys), source, MAX, lambda attempt, cause: None)
 
     def repaired(self) -> Continues:
@@ -126,7 +126,7 @@ async def view(world: Cluster, topic: str) -> View:
         for offset, value in zip(*(batch.column(name).to_pylist() for name in ("offset", "value")), strict=True)
     }
     outcomes = await look_up_all(partition, range(110))
-    found.looked_up = {n: each.record.value for n, each in outcomes.items() if isinstance(each, Found)}
+    found.looked_up = {n: each.record.value for n, each in outcomes.items() if isinstance(each, FoundRecord)}
     found.verified = await verify_partition(archive, topic, 3, Depth.RECORDS, lambda *_: None)
     found.summary, found.gaps = summarize(partition), await partition.gaps()
     assert sorted(found.records) == list(found.records), "in order, each once"
@@ -169,7 +169,7 @@ def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, mon
     world.go_on(range(20, 70))
     compaction = Compaction(MergeLimits(1 << 20, 1 << 21))
     driver, buffers, done = (
-        Driver(world.store, NoLog(), no_wait, lambda: True),
+        Driver(world.store, UnreadLog(), no_wait, lambda: True),
         BufferFolder(tmp_path),
         list[RewriteResult[PartitionCompaction]](),
     )
@@ -377,7 +377,7 @@ def test_a_marker_without_isolation_level_has_that_of_its_newest_chunk() -> None
         return world.log
 
     def plan() -> RepairPlan:
-        source = Source(log_of, lambda topic: "id-1")
+        source = LogSource(log_of, lambda topic: "id-1")
         return plan_diverged(world.store, RepairTarget(world.keys), source, MAX, lambda attempt, cause: None)
 
     assert not plan().steps
@@ -566,7 +566,9 @@ def test_who_follows_continues_where_the_log_was_truncated(position: int, expect
     async def follow() -> list[int]:
         archive = Archive(MemoryReader(stored))
         known = await archive.open_partition("orders", 3)
-        follower = Follower(archive, "orders", [Followed(known, position)], told.append, watch_for_partitions=False)
+        follower = Follower(
+            archive, "orders", [FollowedPartition(known, position)], told.append, watch_for_partitions=False
+        )
         world.repaired()
         world.go_on(range(10, 50))
         stored.update(world.store.bodies())

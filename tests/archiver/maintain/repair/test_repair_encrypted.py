@@ -10,7 +10,7 @@ import pytest
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.repair.chunk_indexes import plan_indexes
-from archiver.maintain.repair.diverged import Source, plan_diverged
+from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
@@ -49,7 +49,7 @@ class Truncated(Encrypting, Cluster):
     """The same, and its log was truncated and written again."""
 
     def plan(self) -> RepairPlan:
-        source = Source(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
+        source = LogSource(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
         return plan_diverged(self.store, RepairTarget(self.keys), source, MAX, wait, self.identity.encrypt)
 
 

@@ -13,7 +13,7 @@ from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
 from blockgz.archive.archive import Archive
-from blockgz.archive.lookup import Found, look_up_all
+from blockgz.archive.lookup import FoundRecord, look_up_all
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.keys import CATALOGS_FOLDER
 from index_format.marker import ChunkCatalog, Marker, decode_marker
@@ -79,7 +79,7 @@ def offsets(archive: MemoryArchiveWriter) -> list[int]:
     async def found() -> list[int]:
         partition = await Archive(MemoryReader(archive.objects)).open_partition("orders", 0)
         outcomes = await look_up_all(partition, range(partition.next_offset))
-        return sorted(offset for offset, outcome in outcomes.items() if isinstance(outcome, Found))
+        return sorted(offset for offset, outcome in outcomes.items() if isinstance(outcome, FoundRecord))
 
     return asyncio.run(found())
 

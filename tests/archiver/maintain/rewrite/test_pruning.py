@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.objects import Held, try_swap
 from archiver.commit.operations import CompareAndSwap
 from archiver.commit.recovery import take_over
@@ -193,7 +193,7 @@ def test_a_prune_that_is_interrupted_leaves_no_intent_behind(store: MemoryStore)
         mortal = MortalStore()
         mortal.objects = dict(store.objects)
         mortal.dies_at, mortal.death = half_requests / 2, KeyboardInterrupt
-        driver = Driver(mortal, NoLog(), lambda *_: None, lambda: True)
+        driver = Driver(mortal, UnreadLog(), lambda *_: None, lambda: True)
         try:
             assert driver.run(prune(KEYS, 8)) is Outcome.COMMITTED
         except KeyboardInterrupt:
