@@ -91,7 +91,7 @@ class BlockEntry(msgspec.Struct, frozen=True):
                 f"{self.num_records} records do not fit in {self.first_record_offset}..{self.last_record_offset}"
             )
         if self.max_timestamp < self.min_timestamp:
-            raise ValueError("a block's max_timestamp lies below its min_timestamp")
+            raise ValueError("a block's max_timestamp is below its min_timestamp")
 
     @property
     def byte_end(self) -> int:
@@ -168,7 +168,7 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
     def __post_init__(self) -> None:
         blocks = self.blocks
         if self.version != (2 if self.encryption else objects.VERSION):
-            raise ValueError("an index is of version 2 where it has the field encryption, and only there")
+            raise ValueError("an index is of version 2 if it has the field encryption, and only there")
         if blocks[0].byte_offset != 0 or any(a.byte_end != b.byte_offset for a, b in pairwise(blocks)):
             raise ValueError("the blocks are not contiguous from byte 0")
         if blocks[-1].byte_end != self.data.bytes:

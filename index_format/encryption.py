@@ -125,7 +125,7 @@ def opened_with(
     try:
         member = cipher.opened(number, stored)
     except CorruptBlock:
-        check_stored(stored, entry)  # a flipped bit is told from another key
+        check_stored(stored, entry)  # it distinguishes a flipped bit from another key
         raise
     if len(stored) != entry.byte_length:
         raise _another_length()

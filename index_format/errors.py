@@ -8,7 +8,7 @@ The tree::
     │   ├── UnsupportedVersion  written by a newer major version of the format
     │   ├── TooLarge            a stored number or object exceeds the reader's bound
     │   └── CorruptBlock        a block does not decompress to what its index says
-    ├── KeyMissing              a chunk is encrypted, and its key is not at hand
+    ├── KeyMissing              a chunk is encrypted, and its key is missing
     └── BadName                 a topic or object name outside the format's alphabet (a ValueError)
 """
 

@@ -69,7 +69,7 @@ class LogEnds(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.asked_at > self.answered_at:
-            raise ValueError(f"the ends were answered at {self.answered_at}, before they were asked at {self.asked_at}")
+            raise ValueError(f"the ends were answered at {self.answered_at}, before the request at {self.asked_at}")
         if not self.partitions:
             raise ValueError("the ends name no partition")
         if any(after.partition <= before.partition for before, after in pairwise(self.partitions)):

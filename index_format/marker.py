@@ -230,19 +230,19 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.version != _version(self):
-            raise ValueError("a marker is of version 2 where it has maintenance or tail_key, and only there")
+            raise ValueError("a marker is of version 2 if it has maintenance or tail_key, and only there")
         if (self.next_offset is None) != (self.start_offset is None):
             raise ValueError("start_offset and next_offset must both be set or both be null")
         spans = self.spans
         _check_order(spans, "marker")
         if self.start_offset is not None and self.next_offset is not None and self.start_offset > self.next_offset:
-            raise ValueError("start_offset lies above next_offset")
+            raise ValueError("start_offset is above next_offset")
         if spans and (self.next_offset is None or self.next_offset < spans[-1].next_offset):
-            raise ValueError("next_offset lies below the newest chunk's")
+            raise ValueError("next_offset is below the newest chunk's")
         if spans and (self.start_offset is None or self.start_offset > spans[0].start_offset):
-            raise ValueError("start_offset lies above the oldest chunk's")
+            raise ValueError("start_offset is above the oldest chunk's")
         if self.pruned_before > (spans[0].start_offset if spans else self.next_offset or 0):
-            raise ValueError("pruned_before lies above the oldest chunk's start_offset, or above next_offset")
+            raise ValueError("pruned_before is above the oldest chunk's start_offset, or above next_offset")
         check_gaps(self.gaps, self.next_offset)
         if self.tail and self.last_chunk_index != self.tail[-1].name:
             raise ValueError("last_chunk_index is not the newest chunk's")
@@ -457,13 +457,13 @@ def advanced(
     """Return the marker after progress without records, which raises the newest chunk's next_offset, or start_offset.
 
     A start_offset that continues another folder stays. Behind a gap there is nothing to raise: the next chunk will
-    start at the gap's end, or in version 2 behind an empty gap. `gaps` are new ones on the way, in order, such as
+    start at the gap's end, or in version 2 behind an empty gap. `gaps` are new ones, in order, such as
     skipped records; the chain rises to the first of them. `at`: see `recorded_at`.
     """
     if marker.next_offset is not None and next_offset <= marker.next_offset:
         raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
     if gaps and marker.next_offset is not None and gaps[0].start < marker.next_offset:
-        raise ValueError(f"a gap from {gaps[0].start} lies below next_offset {marker.next_offset}")
+        raise ValueError(f"a gap from {gaps[0].start} is below next_offset {marker.next_offset}")
     end = gaps[0].start if gaps else next_offset
     start_offset, tail, chain_end = marker.start_offset, marker.tail, marker.chain_end
     new_gaps = recorded_at(gaps, at)
@@ -662,7 +662,7 @@ def inserted(
         below, pending = _with_tail_folded(below, _pending(ChunkCatalog(level=1, entries=below.tail)))
     end = entry.next_offset
     rest = [replace(each, start=max(each.start, end)) for each in marker.gaps if each.end > end]
-    # Behind the gap the log may have gone on without records.
+    # Behind the gap the log may have continued without records.
     following = [
         *(each.start for each in rest[:1]),
         *(each.start_offset for each in above[:1]),

@@ -20,7 +20,7 @@ from index_format.objects import Count, Offset
 
 DATA_SUFFIX = ".gz"
 _TOPIC = r"[a-zA-Z0-9._-]{1,249}"
-# Numbers have at least the ancestor's digits, its forks' have more. A date is whatever the writer's zone made of it,
+# Numbers have at least the ancestor's digits, its forks' have more. A date is in the writer's zone,
 # and may carry the suffix of a name that was taken (profile seed).
 _OBJECT = re.compile(
     r"(?P<folder>[0-9]{4}-[0-9]{2}-[0-9]{2}(?:~e[0-9]{1,19}-[0-9a-f]{8})?)/"

@@ -389,7 +389,7 @@ def _between(before: StoredIndex | None, chunk: StoredIndex, told: Sequence[Gap]
     """Yield what lies between two chunks: what is reported of it, and gaps that say that nobody knows."""
     end = chunk.index.start_offset
     is_next = before is not None and chunk.index.previous == before.name
-    # Where nothing was pruned, the archive begins with what is told right before its first chunk.
+    # If nothing was pruned, the archive begins with the gaps right before its first chunk.
     first_told = [gap.start for gap in told if gap.end <= end and (gap.reason == ERASED or gap in chunk.index.gaps)]
     lowest = min(first_told, default=end)
     start = before.index.next_offset if before is not None else floor or lowest

@@ -173,7 +173,7 @@ def lost_marker(keys: PartitionKeys) -> MalformedObject:
     """Return the error about a partition that was archived and has no marker."""
     return MalformedObject(
         f"{keys.marker} is missing",
-        why="the partition was archived; without its marker, nothing tells which records it holds",
+        why="the partition was archived; without its marker, it is unknown which records it holds",
         remedy=f"rebuild the marker: archiver repair marker {keys.folder}:{keys.partition}",
     )
 

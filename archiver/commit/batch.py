@@ -123,7 +123,7 @@ def check_data(
     key = identity.keys.chunks + chunk.data.name
     head: ObjectHead | None = yield from retrying(Head(key))
     if head is None or head.size != chunk.data.bytes:
-        # Where the archive moved on meanwhile, what the batch stored is garbage, and may have been collected.
+        # If the archive moved on in the meantime, what the batch stored is garbage, and may have been collected.
         _check_end(identity, ends, (yield from read_own(identity, policy)))
         found = "is not there" if head is None else f"has {head.size} bytes"
         raise StoreError(

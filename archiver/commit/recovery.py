@@ -125,7 +125,7 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
     if held is not None:
         try:
             gap = gap_before(held.marker, bounds, identity)
-            if gap is not None:  # recorded for ever: not by bounds that may be a former topic's
+            if gap is not None:  # recorded forever: not by bounds that may be a former topic's
                 bounds = yield from retrying(ReadLogBounds(NOW))
                 gap = gap_before(held.marker, bounds, identity)
             _compare_tail(identity, held.marker, newest)

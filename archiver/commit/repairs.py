@@ -45,9 +45,9 @@ def continue_in(
         raise Diverged(
             f"{new.keys.marker} already exists",
             why="the folder holds a chain of this partition that does not continue this one",
-            remedy="find out where it came from; nothing was changed",
+            remedy="find out what wrote it; nothing was changed",
         )
-    # Asked after `existing` was read: whoever closes the old folder meanwhile has replaced that before.
+    # Asked after `existing` was read: a process that closes the old folder in the meantime has replaced that before.
     now = yield from read_marker(old.marker)
     if now is None or now.etag != held.etag:
         raise Fenced(

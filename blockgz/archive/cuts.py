@@ -296,7 +296,7 @@ class CutTally:
 async def find_cut(partition: ArchivedPartition, before: BeforeTime, seen: EndsAround) -> Cut:
     """Find where a partition ends as of a time; `seen` is what is known of its log's end around that time.
 
-    Reads catalogs and indexes on the way, and the blocks that hold records of both sides, until the budget is used.
+    Reads catalogs, indexes, and the blocks that hold records of both sides, until the budget is used.
     Raises what the store raises; a damaged block leaves the cut undecided.
     """
     async with before.budget.limit:
@@ -380,7 +380,7 @@ class _Walk:
         if side is None:
             if not (tally.is_done and tally.first is not None and is_exact):
                 return False
-            # Behind the end no block is read, but for Kafka's answer: at least one record is on each side.
+            # Behind the end no block is read, except for Kafka's answer: at least one record is on each side.
             self._at_least = True
             if span.min_timestamp >= 0:
                 tally.whole(first_offset, 1, -1, span)

@@ -86,7 +86,7 @@ def in_gap(gap: Gap) -> Absent:
     """Return the answer for an offset that the archive lost, never saw, or erased."""
     if gap.reason == ERASED:
         return erased(gap.start, gap.end)
-    return Absent("gap", f"it lies in the recorded gap [{gap.start}..{gap.end}): {gap.reason}", gap.end)
+    return Absent("gap", f"it is in the recorded gap [{gap.start}..{gap.end}): {gap.reason}", gap.end)
 
 
 def hole(before: int | None, after: int | None) -> Absent:

@@ -110,7 +110,7 @@ class OldArchivePartition(ArchivedPartition):
         super().__init__(_EncodedReader(reader, self._encoded), keys, marker, max_block_bytes)
         self._notes = held.notes
         self._lines = self._delimited = 0
-        # No gap says what damage costs where its offsets cannot be told.
+        # No gap says what damage costs if its offsets are unknown.
         self.damage = [Damage(file.key, file.damage) for file in held.files if file.damage]
         self._stored = reader
         self._format = old_format
@@ -175,7 +175,7 @@ class OldArchivePartition(ArchivedPartition):
         write([builder.finish()])
         if not blocks:
             raise CorruptBlock(
-                f"no record of {piece.file.key} can be told apart from the others",
+                f"no record of {piece.file.key} can be distinguished from the others",
                 why=f"its index gives other numbers of records than its blocks hold with --old-format "
                 f"{self._format.name}",
                 remedy="try another --old-format",

@@ -345,7 +345,7 @@ class ArchivedPartition:
     async def entries(
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
     ) -> AsyncIterator[ChunkEntry]:
-        """Yield the chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
+        """Yield the chunks that may hold records of offsets [start, end), in order; reads the catalogs above them.
 
         A chunk or catalog that `wanted` refuses is left out, with everything below it. Raises a FormatError or
         ObjectMissing at the first catalog that cannot be read.

@@ -233,7 +233,7 @@ def _committed(
     keys, marker = place.target.keys, chain.marker
     number = entry.first_offset if keys.layout == "seed" else entry.start_offset
     failure: BlockgzError = MalformedObject(
-        f"no data object of {entry.bytes} bytes lies at offset {number}", why="the chunk's data is lost or has changed"
+        f"no data object of {entry.bytes} bytes is at offset {number}", why="the chunk's data is lost or has changed"
     )
     likely_pasts, other_pasts = _pasts(chain, entry, before)
     reach = range(entry.last_offset + 1, entry.next_offset)

@@ -261,7 +261,7 @@ def log_source(kafka: Mapping[str, str]) -> Iterator[LogSource]:
         )
 
     def id_of(topic: str) -> str | None:
-        cluster().topics()  # raises where no broker answers or none lets this user in
+        cluster().topics()  # raises if no broker answers or none lets this user in
         return cluster().topic_ids([topic]).ids.get(topic)
 
     with ExitStack() as readers:

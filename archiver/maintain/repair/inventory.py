@@ -28,7 +28,7 @@ def plan_inventory(store: ToolStore, layout: str, wait: Wait) -> RepairPlan:
     def store_it() -> None:
         if found is not None and is_damaged and not store.compare_and_swap(key, objects.encode(after), found.etag):
             raise StoreError(f"{key} has changed", why="another process wrote to it", remedy="run it again")
-        for _ in range(2):  # a writer that claimed a partition meanwhile may have found no inventory to add it to
+        for _ in range(2):  # a writer that claimed one in the meantime may have found no inventory to add it to
             claims = _listed(store, layout).incarnations
             _change(store, layout, partial(united, claims=claims), wait)
 

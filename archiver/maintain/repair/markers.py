@@ -234,12 +234,12 @@ def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     if not chain.links:
         raise MalformedObject(
             f"{target} has no index to rebuild a marker from",
-            why="only the indexes describe the chain" + (f", and none lies above the floor, {floor}" if floor else ""),
+            why="only the indexes describe the chain" + (f", and none is above the floor, {floor}" if floor else ""),
             remedy=f"rebuild them from the data first: archiver repair index {target}",
         )
     if target.keys.layout == "seed" and place.store.head(topic_home("seed", _following(target)) + TOPIC_OBJECT):
         raise MalformedObject(
-            f"the chunks of {target} cannot be told apart from those of its successor",
+            f"the chunks of {target} cannot be distinguished from those of its successor",
             why="in layout seed the incarnations of a topic share their folders",
         )
     named = {target.keys.chunks + each.index.data.name for each in found}

@@ -182,7 +182,7 @@ def test_nothing_above_the_floor_is_refused() -> None:
     for key, body in archive.objects.items():
         store.put_if_absent(key, body, "")
     (problem,) = plan_marker(store, RepairTarget(maintainer.keys), "blockgz", MAX, lambda *_: None).problems
-    assert problem.error.why == "only the indexes describe the chain, and none lies above the floor, 70"
+    assert problem.error.why == "only the indexes describe the chain, and none is above the floor, 70"
 
 
 def test_an_archive_that_nobody_maintained_stays_of_version_1() -> None:
