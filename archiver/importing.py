@@ -264,8 +264,6 @@ def import_partition(
 
 
 class _Importer:
-    """One claimed partition: an open chunk, committed before every gap and when it is full."""
-
     def __init__(
         self,
         identity: PartitionIdentity,
@@ -309,7 +307,6 @@ class _Importer:
             self._commit_chunk()
 
     def end(self) -> None:
-        """Commit the open chunk and gap."""
         if self._chunk is not None:
             self._commit_chunk()
         self._record_gap()

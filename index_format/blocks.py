@@ -200,7 +200,6 @@ class BlockBuilder:
         return self._end_block() if self._summary else None
 
     def _ends_of_runs(self, offsets: Int64Array) -> Iterator[int]:
-        """Yield the rows before which a block must end, the last being the end of the batch."""
         if self._format.needs_contiguous_blocks:
             yield from (int(hole) + 1 for hole in np.flatnonzero(np.diff(offsets) != 1))
         yield len(offsets)
@@ -230,7 +229,6 @@ def summary_of(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
 
 
 def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
-    """Return one summary over consecutive runs of records."""
     return BlockSummary(
         first.num_records + second.num_records,
         first.first_offset,
@@ -331,8 +329,6 @@ def _near(parts: Iterable[pa.RecordBatch], offsets: Sequence[int]) -> pa.RecordB
 
 
 class _PlainBlock(NamedTuple):
-    """A block's uncompressed bytes, and what tells its records."""
-
     raw: list[bytes]
     """One: who decodes them takes them out, so that they are not in memory any longer than they are needed."""
     encoding: RecordFormat
@@ -356,7 +352,6 @@ def _opened(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: 
 
 
 def _how_encoded(entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> tuple[RecordFormat, int]:
-    """Return the record format and the timestamp type's number."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
             f"a block claims to hold {entry.num_records} records",

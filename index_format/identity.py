@@ -200,7 +200,6 @@ def ended(inventory: Inventory, newest: TopicFolder, topic_id: str | None, at: i
 
 
 def without(inventory: Inventory, folder: TopicFolder, partitions: Collection[int] | None = None) -> Inventory:
-    """Return the inventory without some partitions of an incarnation, or without all of it."""
     kept = []
     for each in inventory.incarnations:
         left = () if partitions is None else tuple(sorted({*each.partitions} - {*partitions}))

@@ -14,7 +14,6 @@ _LENGTHS = 2**32
 
 
 def hashes_of(keys: Iterable[bytes]) -> Hashes:
-    """Return the hash of each key."""
     return _mixed(np.fromiter((zlib.crc32(key) | len(key) % _LENGTHS << 32 for key in keys), np.uint64))
 
 
@@ -64,7 +63,6 @@ def _found(array: npt.NDArray[np.uint8], probes: int, hashes: Hashes) -> npt.NDA
 
 
 def _places(hashes: Hashes, probes: int, bits: int) -> Iterable[Hashes]:
-    """For each probe the bit of each hash."""
     place, step = hashes & np.uint64(_LENGTHS - 1), (hashes >> np.uint64(32)) | np.uint64(1)
     for _ in range(probes):
         yield place % np.uint64(bits)
@@ -76,7 +74,6 @@ def _bit(places: Hashes) -> npt.NDArray[np.uint8]:
 
 
 def _mixed(hashes: Hashes) -> Hashes:
-    """Return the hashes with every bit depending on all others: the last steps of splitmix64."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return hashes ^ (hashes >> np.uint64(31))

@@ -144,7 +144,6 @@ def is_catalog_name(name: str, level: int, position: int) -> bool:
 
 
 def catalog_level(name: str) -> int:
-    """Return the level in a catalog's name, or 0 for other names."""
     match = _CATALOG.fullmatch(name)
     return int(match[1]) if match else 0
 

@@ -683,7 +683,6 @@ def inserted(
 
 
 def _pending(catalog: Catalog, bounds: tuple[int, int] | None = None) -> PendingCatalog:
-    """`bounds`: as in `reference_to`."""
     body = encode(catalog)
     position = bounds[0] if bounds else catalog.entries[0].start_offset
     name = catalog_name(catalog.level, position)

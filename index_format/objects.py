@@ -115,7 +115,6 @@ def _check_seal(body: bytes, name: str) -> None:
 
 
 def _check_unsealed(body: bytes, kind: type[Sealed], name: str) -> None:
-    """Damage in the name of the checksum would otherwise make an unknown field of it, to be ignored."""
     last = _SEAL_RENAMED.fullmatch(body, max(0, body.rfind(b',"')))
     if last is not None and last[1].decode(errors="replace") not in kind.__struct_encode_fields__:
         raise MalformedObject(

@@ -182,8 +182,6 @@ def parts_of(key: str, size: int) -> Iterator[Fetch]:
 
 
 class _BlockCounter:
-    """Counts the blocks among the members of an object; behind damage offsets cannot be counted, so it ends there."""
-
     def __init__(self, found: FoundData, old_format: OldFormat) -> None:
         self._found = found
         self._format = old_format
@@ -295,7 +293,6 @@ class OldPartition:
     def of(
         cls, place: OldPlace, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None
     ) -> "OldPartition":
-        """Return the partition that all of its files and the body of its marker describe."""
         choice = choose(files)
         notes = [note for file in files for note in file.notes]
         notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
@@ -328,7 +325,6 @@ class Unsure(NamedTuple):
     """True if bytes are wrong or missing; otherwise the records' offsets are ambiguous."""
 
     def gap(self) -> Gap:
-        """Return the gap that an archive records for it."""
         return Gap(self.start, self.end, UNVERIFIED)
 
 
@@ -367,7 +363,6 @@ def _blocks_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat)
 
 
 def _within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBatch | Unsure | None:
-    """Return what of it is in the offsets [start, end); None if nothing does. Offsets in a batch are consecutive."""
     if isinstance(found, Unsure):
         cut = found._replace(start=max(start, found.start), end=min(end, found.end))
         return cut if cut.start < cut.end else None

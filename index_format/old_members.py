@@ -85,7 +85,6 @@ class MemberScanner:
             yield from self._inflate()
 
     def _begin(self) -> bool:
-        """Start at the next magic; False if more bytes are needed to find one."""
         start = self._held.find(MAGIC)
         if start == 0:
             self._inflater, self._fed, self._raw, self._raw_bytes = isal_zlib.decompressobj(GZIP_WINDOW), 0, [], 0
@@ -122,7 +121,6 @@ class MemberScanner:
             yield member
 
     def _give_up(self, why: str) -> None:
-        """No member begins here; the search continues one byte further."""
         self._inflater = None
         damage = DamagedBytes(self._position, self._position, began_as_member=True, why=why)
         self._damage = self._damage or damage

@@ -206,7 +206,6 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
 
 
 def _fillers(found: Sequence[StoredIndex]) -> list[StoredIndex]:
-    """Chunks that lie in a gap which the index of a later one names: they took the gap's place after that."""
     gaps = [
         (gap, each.index.topic_id) for each in found for gap in each.index.gaps if gap.end <= each.index.start_offset
     ]
@@ -255,8 +254,6 @@ def _last_chunk(
 def _predecessors(
     found: Sequence[StoredIndex], by_name: Mapping[str, StoredIndex], named: Container[str | None]
 ) -> dict[str, str | None]:
-    """Return the chunk that each one follows: the one that it names, else the last that ends at or below its start."""
-
     def likelihood(each: StoredIndex) -> tuple[int, bool, int, str]:
         return each.index.next_offset, each.name in named, each.index.epoch, each.name
 
@@ -277,7 +274,6 @@ def _predecessors(
 
 
 def _gaps_between(previous: StoredIndex | None, chunk: StoredIndex) -> tuple[Gap, ...]:
-    """Return what lies between two chunks: recorded gaps, or one that says that nobody knows."""
     end = previous.index.next_offset if previous else 0
     recorded = tuple(gap for gap in chunk.index.gaps if gap.start >= end and gap.end <= chunk.index.start_offset)
     if previous is None or chunk.index.previous == previous.name or end == chunk.index.start_offset:
@@ -341,7 +337,6 @@ def _order(gap: Gap) -> tuple[int, bool, int]:
 
 
 def _holds(chunk: StoredIndex, gone: Ranges) -> bool:
-    """Return whether a chunk may still hold a record that was erased."""
     own = Ranges((each.start, each.end) for each in chunk.index.erased or ())
     spans = [(block.first_record_offset, block.last_record_offset + 1) for block in chunk.index.blocks]
     return any(gone.within(*span) > own.within(*span) for span in spans)
@@ -386,7 +381,6 @@ def _tiled(candidates: Sequence[StoredIndex], explained: Ranges, floor: int) -> 
 
 
 def _between(before: StoredIndex | None, chunk: StoredIndex, told: Sequence[Gap], floor: int) -> Iterable[Gap]:
-    """Yield what lies between two chunks: what is reported of it, and gaps that say that nobody knows."""
     end = chunk.index.start_offset
     is_next = before is not None and chunk.index.previous == before.name
     # If nothing was pruned, the archive begins with the gaps right before its first chunk.

@@ -70,8 +70,6 @@ def batch_from_columns(
 
 
 class _Columns:
-    """Columns that C made, by the protocol of Arrow's C data interface."""
-
     def __init__(self, capsules: tuple[object, object]) -> None:
         self._capsules = capsules
 
@@ -122,7 +120,6 @@ def header_column_of_lists(lists: pa.ListArray) -> pa.ListArray:
 
 
 def batch_from_records(records: Sequence[Record]) -> pa.RecordBatch:
-    """Return single records as a batch."""
     columns: list[Any] = list(zip(*records, strict=True)) if records else [()] * len(SCHEMA)
     return batch_from_columns(*columns)
 
@@ -214,12 +211,10 @@ def content_in_place(content: memoryview) -> pa.BinaryArray:
 
 
 def record_at(batch: pa.RecordBatch, row: int) -> Record:
-    """Return one record of a batch; row -1 is the last."""
     return next(iter_records(batch.slice(row % batch.num_rows, 1)))
 
 
 def payload_bytes(batch: pa.RecordBatch) -> int:
-    """Return bytes of the keys and values of a batch."""
     return sum(_content_bytes(batch.column(name)) for name in ("key", "value"))
 
 
@@ -356,7 +351,6 @@ def _heads(batch: pa.RecordBatch, *names: str) -> Any:
 
 
 def _flagged(column: Any) -> tuple[Any, Any]:
-    """Return what stands before each content, and the contents: a null has the flag alone."""
     heads = np.empty(len(column), _PRESENT)
     heads["flag"] = 1
     heads["length"] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
@@ -367,7 +361,6 @@ def _flagged(column: Any) -> tuple[Any, Any]:
 
 
 def _headers(column: Any) -> Any:
-    """Return the count and the fields of each record's headers."""
     flat = column.flatten()
     keys, values = flat.field("key").cast(pa.binary()), flat.field("value")
     joined = pc.binary_join_element_wise(*_flagged(keys), *_flagged(values), _NOTHING)
@@ -385,5 +378,4 @@ def _fixed(rows: Any) -> Any:
 
 
 def _edges(column: Any) -> Any:
-    """Return where each value begins in the column's data, and where the last one ends."""
     return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]

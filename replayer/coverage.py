@@ -131,7 +131,6 @@ class Axis:
         return min(int(self.position(place) * self.slices), self.slices - 1)
 
     def slices_of(self, places: npt.NDArray[np.float64]) -> Column:
-        """Return the slices of many places."""
         within = np.clip(places, self.start, self.end)
         numbers = ((within - self.start) / (self.end - self.start) * self.slices).astype(np.int64)
         return np.minimum(numbers, self.slices - 1)
@@ -195,7 +194,6 @@ async def _coverage(partition: ArchivedPartition) -> PartitionCoverage:
 
 
 async def topic_coverage(partitions: Sequence[ArchivedPartition]) -> list[PartitionCoverage]:
-    """Return the coverage of each."""
     return await asyncio.gather(*(partition_coverage(partition) for partition in partitions))
 
 
@@ -253,7 +251,6 @@ def sliced(partition: PartitionCoverage, axis: Axis) -> Slices:
 
 
 def _spread(first: Column, last: Column, amount: npt.NDArray[Any], slices: int) -> npt.NDArray[np.float64]:
-    """Add each amount to all slices from its first to its last."""
     steps = np.zeros(slices + 1)
     np.add.at(steps, first, amount)
     np.subtract.at(steps, last + 1, amount)
@@ -284,7 +281,6 @@ def coverage_document(rows: Sequence[CoverageRow], axis: Axis | None) -> dict[st
 
 
 def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
-    """Return a row as JSON; `records_by_slice` are estimates, and add up to the records on the axis."""
     coverage = row.coverage
     earliest, latest = coverage.times or (None, None)
     return {
@@ -305,7 +301,6 @@ def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
 
 
 def _whole_numbers(amounts: npt.NDArray[np.float64]) -> list[int]:
-    """Return the amounts rounded so that neither the sum of all nor that of the first ones is off by more than half."""
     found: list[int] = np.diff(np.rint(np.cumsum(amounts)).astype(np.int64), prepend=0).tolist()
     return found
 
@@ -382,7 +377,6 @@ def _ticks(axis: Axis) -> Iterator[str]:
 
 
 def _strip(found: Sequence[Slices], axis: Axis) -> Iterator[str]:
-    """Yield all records over the axis, as bars."""
     records = np.sum([each.records for each in found], axis=0) if found else np.zeros(axis.slices)
     most, height, bottom = records.max(), _STRIP - 2 * _PAD, _TOP + _STRIP - 2 * _PAD
     yield f'<text x="4" y="{bottom - 4}">all records</text>'

@@ -113,7 +113,6 @@ async def export(
 
 @contextmanager
 def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
-    """Return a file that takes the place of `destination` at the end, if all goes well, and is its owner's alone."""
     if destination == STDOUT:
         yield sys.stdout.buffer
         return
@@ -139,7 +138,6 @@ def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
 
 
 def _place(scratch: Path, path: Path, *, overwrites: bool) -> None:
-    """Put a finished file in its place, which keeps a file that appeared there, unless the file system has no links."""
     if not overwrites:
         try:
             path.hardlink_to(scratch)
@@ -206,7 +204,6 @@ async def _groups(batches: AsyncIterator[SelectedBatch], form: ExportForm) -> As
 
 
 def _plain(rows: pa.RecordBatch, form: ExportForm) -> pa.RecordBatch:
-    """Rows as the format can hold them."""
     for name, wanted in (("key", form.key), ("value", form.value)):
         if wanted == TEXT:
             rows = _with(rows, name, _as_text(rows, name))
@@ -226,7 +223,6 @@ def _plain(rows: pa.RecordBatch, form: ExportForm) -> pa.RecordBatch:
 
 
 def _dates(times: pa.Array) -> pa.Array:
-    """Return timestamps as `timestamp_text` makes them, for many at once."""
     first, last = -62_135_596_800_000, 253_402_300_799_999
     has_date = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
     dates = pc.if_else(has_date, times, 0).cast(pa.timestamp("ms", "UTC"))

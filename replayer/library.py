@@ -44,8 +44,6 @@ T = TypeVar("T")
 
 
 class _Call:
-    """Some work in the loop, for a caller who may give it up before it begins."""
-
     def __init__(self) -> None:
         self.given_up = False
         self.ended = threading.Event()
@@ -112,7 +110,6 @@ class BackgroundLoop:
             self._thread.join()
 
     def _end(self, items: AsyncGenerator[Any]) -> None:
-        """End a generator; closing the loop has ended the others, and nobody waits for its own thread."""
         if self.closed:
             return
         if threading.current_thread() is self._thread:
@@ -126,7 +123,6 @@ class BackgroundLoop:
 
 
 async def _following(items: AsyncGenerator[T]) -> tuple[T] | None:
-    """Return the next item, None behind the last."""
     async for item in items:
         return (item,)
     return None

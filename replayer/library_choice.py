@@ -102,7 +102,6 @@ def _conditions(choice: Choice) -> Iterable[Condition]:
 
 
 def as_bytes(content: bytes | str) -> bytes:
-    """Text as UTF-8."""
     return content.encode() if isinstance(content, str) else content
 
 

@@ -117,7 +117,6 @@ async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, ka
 async def replay(
     archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster, progress: Progress
 ) -> tuple[Replayed, DamagePolicies]:
-    """Carry out a replay."""
     async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
         refuse_doubtful(planned.plan.cuts)
         async with planned.begun() as begun:
@@ -127,7 +126,6 @@ async def replay(
 
 
 async def prove(archive: Archive, place: ArchivePlace, job: str, jobs: str | None, kafka: Cluster) -> JobProof:
-    """Return the proof of a job."""
     kept, folder = kept_job(job, _jobs(jobs, place))
     return await prove_job(kept, folder, archive, cluster_properties(kafka))
 

@@ -106,7 +106,7 @@ class ClaimList:
         waits for it for good.
         """
         tries = 0
-        while self._lacks(keys):
+        while (claim := self._new.of(keys.folder)) is not None and keys.partition in claim.partitions:
             error = self.write()
             if error is None:
                 continue
@@ -146,10 +146,6 @@ class ClaimList:
     def _rebuilt(self) -> Inventory:
         log.warning(LogEvent.INVENTORY_REBUILT, key=inventory_key(self._archive.layout))
         return listed_inventory(self._store, self._archive.layout, self._now_ms())
-
-    def _lacks(self, keys: PartitionKeys) -> bool:
-        claim = self._new.of(keys.folder)
-        return claim is not None and keys.partition in claim.partitions
 
 
 class InventoryDriver(Driver):

@@ -41,7 +41,6 @@ class PartitionIdentity:
     def of(
         cls, config: RunConfig, keys: PartitionKeys, archive_id: str, topic_id: str | None, key_prefix: str
     ) -> "PartitionIdentity":
-        """Return the identity that the settings define."""
         group, level = config.group, config.isolation_level
         formats = (config.record_format, config.codec)
         return cls(keys, archive_id, topic_id, group, *formats, level, key_prefix, config.encrypt)
@@ -101,7 +100,6 @@ class StoredChunk(NamedTuple):
     content: FinishedChunk
 
     def with_content(self, **fields: Any) -> "StoredChunk":
-        """Return the chunk with other fields of its content."""
         return self._replace(content=self.content._replace(**fields))
 
 
@@ -260,8 +258,6 @@ def store_catalogs(
 
 
 def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCatalog) -> Protocol[str]:
-    """Return the name that the catalog got."""
-
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)
 

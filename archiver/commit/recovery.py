@@ -92,13 +92,21 @@ def last_folder(keys: PartitionKeys) -> Protocol[PartitionKeys]:
 
 def _continued(keys: PartitionKeys) -> Protocol[PartitionKeys | None]:
     held = yield from read_marker(keys.marker)
-    if held is None or held.marker.successor is None:
+    following = (yield from following_folder(keys, held.marker)) if held is not None else None
+    return None if following is None else following[0]
+
+
+def following_folder(keys: PartitionKeys, marker: Marker) -> Protocol[tuple[PartitionKeys, int] | None]:
+    """Return the folder in which a closed folder's partition continues because its log was truncated, and its start.
+
+    None for other folders. The next folder holds that offset and all above.
+    """
+    if marker.successor is None:
         return None
-    following = LAYOUTS[keys.layout](parse_topic_folder(held.marker.successor), keys.partition)
+    following = LAYOUTS[keys.layout](parse_topic_folder(marker.successor), keys.partition)
     found = yield from read_marker(following.marker)
-    if found is None or not found.marker.continues or found.marker.continues.folder != str(keys.folder):
-        return None
-    return following
+    continues = found.marker.continues if found is not None else None
+    return (following, continues.offset) if continues and continues.folder == str(keys.folder) else None
 
 
 def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
@@ -192,35 +200,34 @@ def claim_and_fold(keys: PartitionKeys, writer: str) -> Protocol[Held | None]:
 
     The log is not read. Returns None without a marker; raises Fenced if a writer is running after all: it folds then.
     """
-    held = yield from until_swapped(lambda: _claim_to_fold(keys, writer))
+    held = yield from _claim_unread(keys, writer, lambda marker: marker)
     return None if held is None else (yield from commit_fold(keys, held))
 
 
 def claim_and_rewrap(
     keys: PartitionKeys, writer: str, rewrapped: Callable[[WrappedKey], WrappedKey]
 ) -> Protocol[Held | None]:
-    """Wrap the key of `tail_hash` again: the partition is claimed for that, closed folders included.
+    """Wrap the key of `tail_hash` again: claim the partition for that, in closed folders too.
 
-    The log is not looked at. None if the marker has no such key. Raises what `rewrapped` raises.
+    The log is not read. Returns None if the marker has no such key. Raises what `rewrapped` raises.
     """
 
+    def change(marker: Marker) -> Marker | None:
+        return replace(marker, tail_key=rewrapped(marker.tail_key)) if marker.tail_key else None
+
+    return (yield from _claim_unread(keys, writer, change))
+
+
+def _claim_unread(keys: PartitionKeys, writer: str, change: Callable[[Marker], Marker | None]) -> Protocol[Held | None]:
     def claim() -> Protocol[Held | None]:
         held = yield from read_marker(keys.marker)
-        if held is None or not held.marker.tail_key:
+        changed = None if held is None else change(held.marker)
+        if held is None or changed is None:
             return None
         nonce: str = yield NewToken()
-        marker = replace(held.marker, tail_key=rewrapped(held.marker.tail_key))
-        return (yield from swap_marker(keys.marker, _claimed_as_it_is(marker, writer, nonce), held.etag))
+        return (yield from swap_marker(keys.marker, _claimed_as_it_is(changed, writer, nonce), held.etag))
 
     return (yield from until_swapped(claim))
-
-
-def _claim_to_fold(keys: PartitionKeys, writer: str) -> Protocol[Held | None]:
-    held = yield from read_marker(keys.marker)
-    if held is None:
-        return None
-    nonce: str = yield NewToken()
-    return (yield from swap_marker(keys.marker, _claimed_as_it_is(held.marker, writer, nonce), held.etag))
 
 
 def _claimed_as_it_is(marker: Marker, writer: str, nonce: str) -> Marker:
@@ -362,7 +369,6 @@ class Vanished(NamedTuple):
 
 
 def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Record | Vanished | None]:
-    """Return the record in the log at the newest archived offset; None if there is nothing to compare."""
     offset = marker.newest_offset if marker is not None else None
     if offset is None or marker is None or marker.tail_hash is None:
         return None

@@ -21,7 +21,7 @@ from archiver.commit.operations import NewToken, Protocol
 from archiver.commit.recovery import TakeoverPolicy, close_folder, read_own, take_over
 from archiver.errors import Diverged, Fenced, SalvageRefused
 from index_format import marker as markers
-from index_format.keys import LAYOUTS, PartitionKeys, parse_topic_folder
+from index_format.keys import PartitionKeys
 from index_format.marker import Continues, Marker
 
 
@@ -80,18 +80,6 @@ def continue_in(
     begun = yield from swap_marker(new.keys.marker, marker, existing.etag if existing else None)
     yield from close_folder(old, held, str(new.keys.folder), writer)
     return begun
-
-
-def turn_of(keys: PartitionKeys, marker: Marker) -> Protocol[int | None]:
-    """Return the offset at which a closed folder's partition continues in the next one because its log was truncated.
-
-    None for other folders. The next folder holds that offset and all above.
-    """
-    if marker.successor is None:
-        return None
-    found = yield from read_marker(LAYOUTS[keys.layout](parse_topic_folder(marker.successor), keys.partition).marker)
-    continues = found.marker.continues if found is not None else None
-    return continues.offset if continues and continues.folder == str(keys.folder) else None
 
 
 _POLICY = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
-from archiver.commit.repairs import turn_of
+from archiver.commit.recovery import following_folder
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.planned import (
     FREED,
@@ -102,7 +102,7 @@ class Compaction:
         return "merge" if self.conversion is None else "convert"
 
     def groups(self, old: Sequence[OldChunk], turn: int | None = None) -> list[Sequence[OldChunk]]:
-        """Return the chunks in order, grouped by what becomes one chunk; no group spans `turn` (see `turn_of`)."""
+        """Return the chunks in order, grouped by what becomes one chunk; no group spans `turn`, where a folder ends."""
         fields = ALIKE if self.conversion is None else self.conversion.alike
         groups = list[Sequence[OldChunk]]()
         below = len(old) if turn is None else sum(chunk.entry.first_offset < turn for chunk in old)
@@ -282,7 +282,8 @@ def plan_partition(
     lists = yield from level_1_lists(keys, marker, 0, marker.next_offset)
     if not is_due(marker, [reference for each in lists for reference in each]):
         return None
-    turn = yield from turn_of(keys, marker)
+    following = yield from following_folder(keys, marker)
+    turn = following and following[1]
     runs, encrypted = list[PlannedRun](), 0
     for references in lists:
         catalogs = yield from old_catalogs(keys, references)
@@ -355,7 +356,7 @@ class CompactedContents:
         self.left_from: int | None = None
         """Start of the first chunk that the buffer had no room for."""
         self.turn: int | None = None
-        """The offset that no chunk may span; see `turn_of`."""
+        """The offset that no chunk may span; see `following_folder`."""
 
     def contents(self, old: Sequence[OldChunk]) -> Iterator[OldChunk | NewChunk]:
         """Yield new chunks, and old ones that stay because nothing is to be done or the buffer has no room."""
@@ -419,7 +420,8 @@ class Compactor:
         """Rewrite one run, in parts if the buffer has no room for the whole of it."""
 
         def choose(marker: Marker) -> Protocol[Run | None]:
-            work.turn = yield from turn_of(keys, marker)
+            following = yield from following_folder(keys, marker)
+            work.turn = following and following[1]
             return (yield from find_run(keys, marker, run.start, run.end))
 
         start: int | None = run.start

@@ -225,7 +225,6 @@ class Archive:
         return [folder]
 
     async def _same_topic(self, incarnations: Sequence[TopicFolder]) -> Sequence[TopicFolder]:
-        """Return the last of some incarnations and those right before it that hold the same topic, by its id."""
         if len(incarnations) == 1 or self.other is not None:
             return incarnations[-1:]
         ids = await asyncio.gather(*(self._topic_info(folder) for folder in incarnations))
@@ -273,7 +272,7 @@ class Archive:
                 for each in unread:
                     found = found or await self._read_marker(each, partition)
         while found is not None and not pinned and found.marker.successor is not None:
-            successor = _successor(found)
+            successor = _named_folder(found, found.marker.successor, is_behind=True)
             found = await self._read_marker(successor, partition)
             if found is None:
                 raise NotInArchive(
@@ -286,7 +285,6 @@ class Archive:
         return await self._with_older(found)
 
     async def _with_older(self, newest: ArchivedPartition) -> ArchivedPartition:
-        """Return the partition with its part in earlier folders, if its log was truncated."""
         continues = newest.marker.continues
         if not continues:
             return newest
@@ -416,10 +414,6 @@ class Archive:
             why=f"there is {listed(map(str, numbers))}",
             remedy="choose one of these",
         )
-
-
-def _successor(partition: ArchivedPartition) -> TopicFolder:
-    return _named_folder(partition, partition.marker.successor or "", is_behind=True)
 
 
 def _named_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = False) -> TopicFolder:

@@ -54,7 +54,6 @@ class ReadAhead(NamedTuple):
     decoded: int
 
     def shared(self, readers: int) -> "ReadAhead":
-        """Return the part for each of several readers."""
         return ReadAhead(self.fetched // readers, self.decoded // readers)
 
 

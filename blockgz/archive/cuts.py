@@ -130,12 +130,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return " ".join(parts)
 
     def document(self, partition: int) -> dict[str, object]:
-        """Return the cut as JSON."""
         return {"partition": partition, **msgspec.to_builtins(self), "doubt": self.doubt}
 
 
 def counted(num_records: int) -> str:
-    """Return `1 record` or `5 records`."""
     return f"{num_records} record{'' if num_records == 1 else 's'}"
 
 
@@ -144,8 +142,6 @@ Numbers = npt.NDArray[np.int64]
 
 
 class _Passed(NamedTuple):
-    """The records in front of an offset."""
-
     offset: int
     later: int
     earlier: int
@@ -157,13 +153,10 @@ class _Passed(NamedTuple):
 
 
 class _Behind(NamedTuple):
-    """The records from before the time behind an offset: the first one's offset, and the smallest timestamp."""
-
     first: int | None = None
     earliest: int = END
 
     def and_rows(self, offsets: Numbers, stamps: Numbers) -> "_Behind":
-        """Return what this is with more rows, of which those from before the time have a timestamp below END."""
         rows = np.flatnonzero(stamps < END)
         if not len(rows):
             return self
@@ -203,12 +196,10 @@ class CutTally:
         return self.first is None or (not self.is_done and (self.best is None or self._sum < self._lowest))
 
     def records(self, offsets: Numbers, timestamps: Numbers) -> None:
-        """Count records one by one."""
         sides = np.where(timestamps >= self.at, 1, np.where(timestamps >= 0, -1, 0))
         self._count(offsets, sides, np.ones_like(offsets), timestamps, timestamps)
 
     def whole(self, first_offset: int, num_records: int, side: int, span: TimeBounded) -> None:
-        """Count records that all lie on one side."""
         columns = (first_offset, side, num_records, span.min_timestamp, span.max_timestamp)
         self._count(*(np.array([value], np.int64) for value in columns))
 
@@ -233,7 +224,6 @@ class CutTally:
         *,
         is_candidate: bool = False,
     ) -> None:
-        """Count rows, each some records of one side: the first one's offset, their number and bounds of timestamps."""
         inside = len(offsets) if self.is_done else int(np.searchsorted(offsets, self.end))
         if inside < len(offsets) and not self.is_done:
             columns = (offsets, sides, counts, low, high)
@@ -277,7 +267,6 @@ class CutTally:
         self._sum, self._newest = int(sums[-1]), int(newest[-1])
 
     def _best(self, rows: Numbers, sums: Numbers) -> int | None:
-        """Return the row of these candidates that is better than the best one; notice when the cut is settled."""
         if not len(rows) and self.best is None:
             return None
         here = sums[rows]
@@ -304,8 +293,6 @@ async def find_cut(partition: ArchivedPartition, before: BeforeTime, seen: EndsA
 
 
 class _Walk:
-    """One walk over the chain of a partition, from its start."""
-
     def __init__(self, partition: ArchivedPartition, before: BeforeTime, seen: EndsAround) -> None:
         self._partition = partition
         self._before = before
@@ -374,7 +361,6 @@ class _Walk:
                 await self._chunk(span)
 
     def _counted(self, span: Span | BlockEntry, first_offset: int, next_offset: int, *, is_exact: bool = True) -> bool:
-        """Count the records of a span by its bounds, if they suffice; `is_exact`: its first record is at its first."""
         tally = self._tally
         side = tally.side(span)
         if side is None:
@@ -393,7 +379,6 @@ class _Walk:
         return True
 
     def _is_cut(self, side: int, first_offset: int, next_offset: int) -> bool:
-        """Return whether a bound of the range lies among records of one side, whose numbers matter there."""
         bound = self._tally.start if side == 1 else self._tally.end
         return side != 0 and first_offset < bound < next_offset
 
@@ -435,7 +420,6 @@ class _Walk:
         return True
 
     def _pass_over(self, block: BlockEntry) -> None:
-        """Leave a block unread, for whose bytes the budget does not last."""
         self._at_least = True
         self._tally.unknown(block.first_record_offset, block.num_records)
         if block.last_record_offset >= self._tally.start:

@@ -124,8 +124,6 @@ def header_text(headers: Headers) -> bytes:
 
 
 def _by_record(line: Field, pieces: Callable[[str, int, Record], Iterable[bytes]]) -> Printer:
-    """Lines of records; `pieces` gives that of a large record, whose contents are memoryviews."""
-
     def printed(topic: str, partition: int, batch: pa.RecordBatch) -> Iterable[bytes]:
         if is_large(batch):
             return pieces(topic, partition, record_view(batch, 0))
@@ -135,8 +133,6 @@ def _by_record(line: Field, pieces: Callable[[str, int, Record], Iterable[bytes]
 
 
 class _StandIn(NamedTuple):
-    """A stand-in for a content, what the line makes of it, and the same of the content in pieces."""
-
     stand_in: bytes
     shown: bytes
     pieces: Iterable[bytes]
@@ -145,7 +141,6 @@ class _StandIn(NamedTuple):
 def _around_contents(
     line: Field, shown: Callable[[bytes, bytes], _StandIn], topic: str, partition: int, record: Record
 ) -> Iterator[bytes]:
-    """Yield the line of a large record: made with stand-ins for its contents, which follow in their places."""
     stand_ins: list[_StandIn] = []
 
     def stand_in(content: bytes | None) -> bytes | None:

@@ -204,7 +204,6 @@ async def ends_around(
 
 
 async def _slots_around(reader: ObjectReader, home: str, at_ms: int) -> list[int]:
-    """Return the names of tables around a time: of the two days before, or all if there are none, and some behind."""
     for after in ([dated_key(home, at_ms - WINDOW_MS)] if at_ms > WINDOW_MS else []) + [""]:
         slots = list[int]()
         num_behind = 0

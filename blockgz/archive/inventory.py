@@ -102,8 +102,9 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
     try:
         inventory = parse_inventory(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), key)
     except ObjectMissing:
+        info = await archive_info(archive)
         lost = Damage(key, "it is missing, so it is unknown what the archive held")
-        return Compared(None, True, lost if await _is_declared(archive) else None)
+        return Compared(None, True, lost if info is not None and info.inventory is True else None)
     except Damaged as error:
         return Compared(None, True, Damage(key, error.reason))
     topics = {parse_topic_folder(topic).topic for topic, _ in wanted}
@@ -120,11 +121,6 @@ async def archive_info(archive: Archive) -> ArchiveInfo | None:
         return objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), ArchiveInfo, key)
     except Damaged:
         return None
-
-
-async def _is_declared(archive: Archive) -> bool:
-    info = await archive_info(archive)
-    return info is not None and info.inventory is True
 
 
 def topic_document(name: str, survey: SurveyedTopic) -> dict[str, Any]:

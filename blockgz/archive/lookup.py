@@ -121,15 +121,11 @@ Outcomes = dict[int, Outcome]
 
 
 class _SoughtRange(NamedTuple):
-    """Blocks of a chunk to fetch at once, and for each of them by its number the offsets that it must tell about."""
-
     read: RangeRead
     offsets: Mapping[int, Sequence[int]]
 
 
 class _SoughtBlock(NamedTuple):
-    """A fetched block, and the offsets that it must tell about."""
-
     block: StoredBlock
     offsets: Sequence[int]
 
@@ -176,12 +172,15 @@ async def _all_outcomes(partition: ArchivedPartition, offsets: Iterable[int]) ->
         streamed(by_chunk.values()), partial(_located, partition), cost=lambda _: 1, budget=CONCURRENT_INDEXES
     )
     fetched = prefetched(
-        _one_by_one(located), partial(_fetched, partition), cost=_fetching_cost, budget=READ_AHEAD.fetched
+        _one_by_one(located),
+        partial(_fetched, partition),
+        cost=lambda each: each.read.num_bytes if isinstance(each, _SoughtRange) else 0,
+        budget=READ_AHEAD.fetched,
     )
     decided = prefetched(
         _one_by_one(fetched),
         partial(_decided, partition.max_block_bytes),
-        cost=_decoding_cost,
+        cost=lambda each: each.block.entry.byte_length_uncompressed if isinstance(each, _SoughtBlock) else 0,
         budget=READ_AHEAD.decoded,
     )
     async for known in decided:
@@ -337,14 +336,6 @@ async def _decided(max_bytes: int, sought: Outcomes | _SoughtBlock) -> Outcomes:
     return _in_batch(batch, offsets, block.chunk.index.data.bytes)
 
 
-def _fetching_cost(sought: Outcomes | _SoughtRange) -> int:
-    return sought.read.num_bytes if isinstance(sought, _SoughtRange) else 0
-
-
-def _decoding_cost(sought: Outcomes | _SoughtBlock) -> int:
-    return sought.block.entry.byte_length_uncompressed if isinstance(sought, _SoughtBlock) else 0
-
-
 def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -> Outcomes:
     present = batch.column("offset").to_numpy()
     outcomes: Outcomes = {}
@@ -357,7 +348,6 @@ def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -
 
 
 def _alone(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
-    """Return one record, which keeps nothing of the others in memory."""
     if batch.num_rows == 1:
         return batch
     if is_large(batch.slice(row, 1)):

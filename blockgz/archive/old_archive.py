@@ -209,8 +209,6 @@ class OldArchivePartition(ArchivedPartition):
 
 
 class _EncodedReader(PassingReader):
-    """Serves the data of a partition's chunks as they were encoded; all else is the stored archive's."""
-
     def __init__(self, reader: ObjectReader, encoded: Callable[[str], Awaitable[tuple[ChunkIndex, bytes]]]) -> None:
         super().__init__(reader)
         self._encoded = encoded

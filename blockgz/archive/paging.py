@@ -52,7 +52,6 @@ class Page(NamedTuple):
 
     @property
     def records(self) -> list[Record]:
-        """Its records."""
         return [item for item in self.items if isinstance(item, Record)]
 
 
@@ -114,8 +113,6 @@ async def _page_before(partition: ArchivedPartition, offset: int, count: int) ->
 
 
 class _Taken:
-    """Pieces of a page, until it is full."""
-
     def __init__(self, partition: ArchivedPartition, count: int) -> None:
         self._partition = partition
         self._left, self._bytes_left = count, PAGE_BYTES
@@ -130,24 +127,20 @@ class _Taken:
 
     @property
     def starts(self) -> list[int]:
-        """The start of each piece."""
         return [
             each.start if isinstance(each, Unreadable) else each.column("offset")[0].as_py() for each in self._pieces
         ]
 
     @property
     def ends(self) -> list[int]:
-        """The end of each piece, excluded."""
         return [
             each.end if isinstance(each, Unreadable) else each.column("offset")[-1].as_py() + 1 for each in self._pieces
         ]
 
     def add(self, piece: Piece) -> None:
-        """Take a piece, or its first records if there are too many."""
         self._count(piece if isinstance(piece, Unreadable) else piece.slice(0, self._left))
 
     def add_below(self, piece: Piece) -> None:
-        """Take a piece, or its last records if there are too many."""
         self._count(piece if isinstance(piece, Unreadable) else piece.slice(max(0, piece.num_rows - self._left)))
 
     def _count(self, piece: Piece) -> None:
@@ -157,10 +150,15 @@ class _Taken:
             self._bytes_left -= payload_bytes(piece)
 
     def page(self, offsets: OffsetRange) -> Page:
-        """Return the page of what was taken, which covers these offsets."""
         partition, chunks = self._partition, self.chunks.values()
         gaps: Iterable[Gap] = {*partition.read_gaps, *(gap for chunk in chunks for gap in chunk.gaps)}
-        known = [_told_gap(gap) for gap in gaps if gap.reason != EMPTY]
+        known = [
+            Missing(gap.start, gap.end, "erased", ERASED_HERE)
+            if gap.reason == ERASED
+            else Missing(gap.start, gap.end, "gap", gap.reason)
+            for gap in gaps
+            if gap.reason != EMPTY
+        ]
         for chunk in chunks:
             known += [Missing(each.start, each.end, "erased", ERASED_HERE) for each in chunk.erased]
         floor = partition.floor
@@ -183,14 +181,7 @@ class _Taken:
         )
 
 
-def _told_gap(gap: Gap) -> Missing:
-    if gap.reason == ERASED:
-        return Missing(gap.start, gap.end, "erased", ERASED_HERE)
-    return Missing(gap.start, gap.end, "gap", gap.reason)
-
-
 def _filled(offsets: OffsetRange, records: Sequence[Record], known: Sequence[Missing]) -> Iterable[Record | Missing]:
-    """Yield the records, and between them everything that is missing."""
     at = offsets.start
     for record in records:
         yield from missing_between(at, record.offset, known)
@@ -243,7 +234,6 @@ async def _downwards(partition: ArchivedPartition, end: int, opened: dict[str, C
 
 
 async def _entry_from(partition: ArchivedPartition, offset: int) -> ChunkEntry | Unreadable | None:
-    """Return the first chunk that ends above an offset, or the damaged catalog that would tell."""
     try:
         return await partition.chunk_at_or_after(offset)
     except Damaged:
@@ -251,7 +241,6 @@ async def _entry_from(partition: ArchivedPartition, offset: int) -> ChunkEntry |
 
 
 async def _entry_below(partition: ArchivedPartition, offset: int) -> ChunkEntry | Unreadable | None:
-    """Return the last chunk that starts below an offset, or the damaged catalog that would tell."""
     try:
         return await partition.chunk_before(offset)
     except Damaged:
@@ -270,7 +259,6 @@ async def _told(opened: AsyncIterator[object]) -> AsyncIterator[ChunkEntry | Unr
 async def _blocks(
     partition: ArchivedPartition, entry: ChunkEntry, offsets: OffsetRange, opened: dict[str, Chunk], *, step: int
 ) -> AsyncGenerator[Piece]:
-    """Yield the records of a chunk at these offsets, block by block, upwards or (step -1) downwards."""
     try:
         chunk = await partition.chunk(entry)
     except Damaged as error:

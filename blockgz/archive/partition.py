@@ -247,7 +247,6 @@ class ArchivedPartition:
 
     @cached_property
     def marked_gaps(self) -> tuple[Gap, ...]:
-        """All gaps that its markers list."""
         return (*(gap for folder in self._older for gap in folder.gaps), *self.marker.gaps)
 
     @property
@@ -277,7 +276,6 @@ class ArchivedPartition:
         return next((folder.keys for folder in self._older if span.start_offset < folder.offset), self.keys)
 
     def index_key(self, entry: ChunkEntry) -> str:
-        """Return the key of a chunk's index."""
         return self.keys_of(entry).chunks + entry.name
 
     def as_stored(self, entry: ChunkEntry) -> ChunkEntry:
@@ -478,7 +476,6 @@ class ArchivedPartition:
         spans: Sequence[Span],
         candidates: Callable[[Sequence[Span]], Iterator[Span]],
     ) -> ChunkEntry | None:
-        """Return the first chunk among candidates, in their order; a catalog in which only gaps are left has none."""
         for span in candidates(spans):
             if isinstance(span, ChunkEntry):
                 return span

@@ -248,7 +248,6 @@ def _once(text: str, time: datetime, zone: tzinfo | None) -> datetime:
 
 
 def _at(time: datetime) -> AtTime:
-    """Return the instant of a time; a naive one is in UTC."""
     aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time
     return AtTime(-((_EPOCH - aware) // _MILLISECOND))
 

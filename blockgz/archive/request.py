@@ -37,8 +37,6 @@ Ends = tuple[Position | None, Position | None]
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
-    """One partition of the JSON form; `offset` is what kafka-delete-records calls `from`."""
-
     topic: str
     partition: int
     start: int | str | None = msgspec.field(name="from", default=None)
@@ -52,8 +50,6 @@ class _Document(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _Line:
-    """A row of the file, its texts not yet understood."""
-
     number: int
     topic: str
     partition: str
@@ -204,11 +200,9 @@ class SelectionRequest:
         return self.positions.end is not None or self.filter.until is not None
 
     def ruled(self, rule: Rule | None) -> "SelectionRequest":
-        """Return the same request with a rule for `--at`."""
         return replace(self, positions=self.positions.ruled(rule))
 
     def narrowed(self, *conditions: Condition) -> "SelectionRequest":
-        """Return the request with more conditions."""
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
 
 
@@ -252,7 +246,6 @@ class DamagePolicies:
         self._partitions: list[tuple[ArchivedPartition, SkipDamage]] = []
 
     def of(self, partition: ArchivedPartition) -> DamagePolicy:
-        """Return the policy for one scan of the partition."""
         if not self._skips:
             return STOP
         policy = SkipDamage()

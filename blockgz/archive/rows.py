@@ -86,7 +86,6 @@ def _instants(batch: pa.RecordBatch, where: str, is_nullable: bool) -> pa.Array:
 
 
 def _spark_headers(column: pa.Array) -> pa.Array:
-    """Kafka's source gives null, not an empty list, for a record without headers."""
     filled = column.cast(pa.list_(pa.field("element", HEADER_TYPE)))
     empty = pc.equal(pc.list_value_length(filled), 0)
     return pc.if_else(empty, pa.scalar(None, filled.type), filled).cast(_HEADERS)

@@ -149,7 +149,6 @@ async def resolved(archive: Archive, partitions: Sequence[ArchivedPartition], po
 async def _seen(
     archive: Archive, partitions: Sequence[ArchivedPartition], positions: Positions
 ) -> dict[int, EndsAround]:
-    """Return what the archive knows of the ends of logs around the times as of which partitions end."""
     wanted: dict[tuple[TopicFolder, str | None, int], dict[int, int]] = {}
     for each in partitions if archive.other is None else ():
         end = positions.of(each.partition)[1]

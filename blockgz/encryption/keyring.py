@@ -104,7 +104,6 @@ class Keyring:
         return wrapped.id in self._masters
 
     def new_key(self) -> StoredKey:
-        """Return a new random key."""
         secret = os.urandom(KEY_BYTES)
         return StoredKey(secret, self._newest.wrap(secret))
 
@@ -174,7 +173,6 @@ def _parsed(keys: str) -> tuple[KeySource, ...]:
 
 
 def _local_keys(source: KeySource, environ: Mapping[str, str]) -> list[LocalKey]:
-    """Return the keys of a source: one a line or word; what follows # in a line is a comment."""
     text = environ.get(source.name) if source.kind == "env" else _file_text(source.name)
     if text is None:
         raise UsageError(

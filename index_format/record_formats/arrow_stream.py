@@ -120,7 +120,6 @@ def _batches(raw: bytes | bytearray) -> list[pa.RecordBatch]:
 
 
 def _is_compressed(message: pa.Message) -> bool:
-    """Return whether a message's buffers could inflate to any size: the codec of the block is outside."""
     metadata = message.metadata.to_pybytes()
     header = _table_field(metadata, _indirect(metadata, 0), _HEADER_SLOT)
     batch = None if header is None else _indirect(metadata, header)
@@ -132,7 +131,6 @@ def _indirect(flatbuffer: bytes, position: int) -> int:
 
 
 def _table_field(flatbuffer: bytes, table: int, slot: int) -> int | None:
-    """Return where a table's field stands; None if it has none (FlatBuffers' vtables)."""
     vtable = table - struct.unpack_from("<i", flatbuffer, table)[0]
     if vtable < 0 or slot >= struct.unpack_from("<H", flatbuffer, vtable)[0]:
         return None

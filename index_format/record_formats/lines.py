@@ -116,8 +116,6 @@ _NOT_LINES = (ValueError, KeyError, OverflowError, RecursionError, pa.ArrowExcep
 
 
 class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A record as most are: key and value are text or null, without headers, of the chunk's timestamp type."""
-
     offset: int
     timestamp: int
     key: str | None
@@ -175,7 +173,6 @@ class JsonLines(LineFormat):
 
 
 def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
-    """Return a line a record; a field that no record of the batch has costs nothing for each of them."""
     return list(
         map(
             RecordLine,
@@ -272,7 +269,6 @@ def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBa
 
 
 def _text_column(texts: list[str | None]) -> pa.Array:
-    """For a single large record exactly as large as it is: Arrow would take a quarter more."""
     if len(texts) != 1 or texts[0] is None or len(texts[0]) < LARGE_CONTENT_BYTES:
         return pa.array(texts, pa.string())
     content = texts[0].encode()
@@ -281,7 +277,6 @@ def _text_column(texts: list[str | None]) -> pa.Array:
 
 
 def _first_from(raw: bytes, offset: int) -> int:
-    """Return where the first line of an offset not below `offset` begins: the end of `raw` if there is none."""
     low, high = 0, len(raw)
     while low < high:
         start = _start_of_line(raw, (low + high) // 2)
@@ -294,7 +289,6 @@ def _first_from(raw: bytes, offset: int) -> int:
 
 
 def _start_of_line(raw: bytes, position: int) -> int:
-    """Return where the line begins that holds a byte, its own newline included."""
     return raw.rfind(b"\n", 0, position) + 1
 
 
@@ -322,7 +316,6 @@ def _batch(
 
 
 def _contents(texts: Sequence[Text], base64s: Sequence[Base64]) -> pa.Array:
-    """Keys or values, each of which must stand exactly once, as text or as base64."""
     if set(base64s) == {UNSET} and UNSET not in texts:
         return pa.array(texts, pa.string())
     return pa.array([_bytes(*pair) for pair in zip(texts, base64s, strict=True)], pa.binary())
@@ -468,14 +461,11 @@ def _headers(place: "_ContentPlace", record: _LargeLine) -> pa.ListArray:
 
 
 class _ContentPlace:
-    """The bytes of the line."""
-
     def __init__(self, line: bytearray) -> None:
         self._view = memoryview(line)
         self._address = _address(self._view)
 
     def content(self, text: Raw, base64: Raw) -> memoryview | None:
-        """Return a key or value, which must stand exactly once, as text or as base64."""
         raw, decoded = memoryview(text), memoryview(base64)
         if bool(raw) == bool(decoded):
             raise ValueError("a key or value must appear exactly once, as text or as base64")
@@ -491,7 +481,6 @@ class _ContentPlace:
         return _in_steps(content, lambda part: (binascii.a2b_base64(part, strict_mode=True), len(part)))
 
     def _written(self, raw: memoryview) -> memoryview:
-        """Return the inside of a JSON string if it can be written to."""
         if raw[0] != ord('"'):
             raise ValueError("a key or value that is not a string")
         start = _address(raw) - self._address
@@ -522,7 +511,6 @@ def _has(content: memoryview, byte: bytes) -> bool:
 
 
 def _binary(contents: Sequence[memoryview | None]) -> pa.BinaryArray:
-    """Contents as one column: a single one lies if it lay."""
     if len(contents) == 1 and contents[0] is not None:
         return content_in_place(contents[0])
     return pa.array([None if each is None else bytes(each) for each in contents], pa.binary())

@@ -151,7 +151,6 @@ def _find_records(
     asked_form: Form,
     policies: DamagePolicies,
 ) -> int:
-    """Print the place of each record as it is found."""
     out, (form, time_text) = sys.stdout.buffer, asked_form
     if form == "csv":
         out.write(b"topic,partition,offset,timestamp_ms\n")

@@ -122,8 +122,6 @@ def _texts(places: Sequence[str]) -> Iterator[str]:
 
 
 class _Lookups(NamedTuple):
-    """One run of the command; `interval` is the seconds between looks for records that are not archived yet."""
-
     queries: Sequence[RecordQuery]
     with_stats: bool
     interval: float | None
@@ -132,7 +130,6 @@ class _Lookups(NamedTuple):
     time: Callable[[int], str]
 
     async def run(self, options: ArchivePlace) -> int:
-        """Print the found records, and the reasons for those not found; return the exit code."""
         codes: list[int] = []
         async with AsyncExitStack() as stack:
             stack.enter_context(ended_soon_after_signals(ENDED_BY))

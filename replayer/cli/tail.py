@@ -82,7 +82,6 @@ class _RecordTail(NamedTuple):
     printer: Printer
 
     async def run(self, options: ArchivePlace, cache: DiskCache | None, lines: int, interval: float | None) -> None:
-        """Print the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
         async with AsyncExitStack() as stack:
             stack.enter_context(ended_soon_after_signals(ENDED_BY))
             archive = await stack.enter_async_context(open_archive(options, cache))

@@ -294,7 +294,6 @@ def _pasts(chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry]) -> tup
 
 
 def _without_chain(place: ListedPartition) -> RepairPlan:
-    """Plan indexes for all data that no index names; without a marker, nothing says what they were."""
     keys, plan = place.target.keys, RepairPlan()
     stored = stored_indexes(place)
     indexes = [index for _, index in stored.values() if index is not None]
@@ -308,7 +307,11 @@ def _without_chain(place: ListedPartition) -> RepairPlan:
             name = key.stem.removeprefix(keys.chunks) + _suffix(place)
             start = key.number
             followers = [index for index in indexes if index.previous == name and index.start_offset > start]
-            end = max((_chain_end(index) for index in followers), default=blocks[-1].last_record_offset + 1)
+            ends = [
+                next((gap.start for gap in each.gaps if gap.end <= each.start_offset), each.start_offset)
+                for each in followers
+            ]
+            end = max(ends, default=blocks[-1].last_record_offset + 1)
             index = _index(place, key, listed.size, blocks, form, start, end, (), like=indexes)
         except BlockgzError as error:
             plan += RepairPlan(problems=(Problem(key.key, error),))
@@ -416,10 +419,6 @@ def _index(
         )
     except (ValueError, IndexError) as error:
         raise MalformedObject(f"{key.key} is not the chunk that its name says", why=str(error)) from error
-
-
-def _chain_end(follower: ChunkIndex) -> int:
-    return next((gap.start for gap in follower.gaps if gap.end <= follower.start_offset), follower.start_offset)
 
 
 def _is_wanted(place: ListedPartition, number: int) -> bool:

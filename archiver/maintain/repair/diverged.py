@@ -98,7 +98,6 @@ def plan_diverged(
 
 
 def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int, encrypt: str | None) -> LastFolder | None:
-    """Return the folder that the partition's own successors lead to; None if nothing is archived."""
     while True:
         found = store.get(keys.marker)
         held = Held(decode_marker(found.body, keys.marker), found.etag) if found else None
@@ -165,7 +164,6 @@ def _in_log(log: LogReader, offset: int) -> Record | None:
 
 
 def _is_archived(place: LastFolder, entry: ChunkEntry, found: Record) -> bool:
-    """Return whether that is the last record of a chunk; record format `text` holds no more of it than its value."""
     index = _index(place, entry)
     block = index.blocks[-1]
     key = place.keys.chunks + index.data.name

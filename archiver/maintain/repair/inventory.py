@@ -54,6 +54,7 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
             remedy="archiver repair inventory",
         )
     inventory, plan = parse_inventory(found.body, key), RepairPlan()
+    held = {each.folder: each.partitions for each in listed.incarnations}
     for place in places:
         named = _named(inventory, place)
         if not named:
@@ -62,7 +63,8 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
                 why="nothing of that name was ever archived here",
                 remedy="check the name and -a; replayer ls shows what is archived",
             )
-        missing = {folder: gone for folder, numbers in named.items() if (gone := _gone(listed, folder, numbers))}
+        lost = {folder: sorted({*numbers} - {*held.get(folder, ())}) for folder, numbers in named.items()}
+        missing = {folder: numbers for folder, numbers in lost.items() if numbers}
         if not missing:
             raise NotInArchive(
                 f"nothing of {place} is missing",
@@ -77,7 +79,6 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
 
 
 def _named(inventory: Inventory, place: str) -> dict[TopicFolder, list[int]]:
-    """Return what a place means of the inventory."""
     topic, partition = parse_place(place)
     folder, found = parse_topic_folder(topic), {}
     for each in inventory.incarnations:
@@ -89,14 +90,7 @@ def _named(inventory: Inventory, place: str) -> dict[TopicFolder, list[int]]:
     return found
 
 
-def _gone(listed: Inventory, folder: TopicFolder, numbers: Sequence[int]) -> list[int]:
-    """Return those that a listing does not show."""
-    there = listed.of(folder)
-    return [number for number in numbers if there is None or number not in there.partitions]
-
-
 def _read(found: StoredObject | None, key: str) -> tuple[Inventory | None, bool]:
-    """Return the inventory as it is, and whether there is one that is damaged."""
     try:
         return (None, False) if found is None else (parse_inventory(found.body, key), False)
     except FormatError:

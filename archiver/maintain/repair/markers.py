@@ -165,7 +165,6 @@ def plan_marker(
 
 
 def _of_readable(store: ToolStore, target: RepairTarget) -> RepairPlan:
-    """Nothing, unless the chain cannot be followed: a marker in force is replaced only if its owner takes it away."""
     keys = target.keys
     try:
         read_chain(store, keys)
@@ -211,7 +210,6 @@ def _step(
 
 
 def _rewritten(store: ToolStore, keys: PartitionKeys, found: Sequence[StoredIndex]) -> tuple[int, list[Gap]] | None:
-    """Return the highest floor and the gaps of all catalogs that maintainers stored; None without maintenance."""
     listed = [each.key for each in store.list(keys.home + FLOORS_FOLDER)]
     floors = [place[2] for key in listed if (place := parse_floor_key(keys.layout, key)) is not None]
     names = [each.key for each in store.list(keys.home + CATALOGS_FOLDER)]
@@ -315,7 +313,6 @@ def _tail_hash(
 
 
 def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list[str]]:
-    """Return the next incarnation with this partition, which the lost marker named, and notes on those before it."""
     layout, following = target.keys.layout, _following(target)
     notes: list[str] = []
     while store.head(topic_home(layout, following) + TOPIC_OBJECT) is not None:
@@ -342,7 +339,6 @@ def _is_only_begun(stored: StoredObject, keys: PartitionKeys, target: RepairTarg
 
 
 def _continues(store: ToolStore, target: RepairTarget, first: Link) -> Continues | UnsetType:
-    """Return the folder whose marker leads here and that holds the same topic: its log was truncated."""
     layout, here = target.keys.layout, target.keys.folder
     topic_id = archived_topic_id(store, layout, here)
     for incarnation in range(here.incarnation - 1, 0, -1):

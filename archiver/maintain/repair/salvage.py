@@ -107,7 +107,6 @@ def plan_salvage(
 
 
 def _without_index(place: ListedPartition, chain: Chain, indexes: Iterable[ChunkIndex]) -> Iterator[Problem]:
-    """Data that no index names: nothing says which topic of that name it was read from."""
     keys = place.target.keys
     named = {keys.chunks + index.data.name for index in indexes}
     found = [Found(*each) for each in place.of_kind(ObjectKind.DATA) if each[0].key not in named]
@@ -242,7 +241,6 @@ def members_of(
 
 
 def _encoded(index: ChunkIndex, whole: BlockEntry, batch: pa.RecordBatch) -> Iterator[StoredMember]:
-    """Yield a part of a block as blocks of its own."""
     compressor = COMPRESSORS["zstd" if index.codec == "zstd" else "isal"](LEVEL_OF_CUT_BLOCKS)
     encoding = record_format(index.record_format)
     builder = BlockBuilder(encoding, TIMESTAMP_TYPE_IDS[index.timestamp_type], whole.byte_length_uncompressed + 1)
