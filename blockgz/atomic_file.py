@@ -20,7 +20,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 @contextmanager
 def scratch_file(path: Path) -> Iterator[Path]:
-    """Gives an unused name beside `path`, to be filled and renamed to it; what is left there is removed."""
+    """Yield an unused name next to `path`, to be filled and renamed to it; a file that remains there is removed."""
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield scratch
@@ -29,7 +29,7 @@ def scratch_file(path: Path) -> Iterator[Path]:
 
 
 def sync_file(path: Path) -> None:
-    """Waits until the file, or the entries of the folder, are on the disk."""
+    """Wait until the file, or the entries of the folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -41,13 +41,13 @@ sync_folder = sync_file
 
 
 def write_private(path: Path, body: bytes) -> None:
-    """Writes a file; one that is new is its owner's alone, whatever the umask. Raises OSError."""
+    """Write a file; a new one is its owner's alone, regardless of the umask. Raises OSError."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE), "wb") as file:
         file.write(body)
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file to read it; raises OSError for a FIFO or a device, which would hold its reader up."""
+    """Open a file to read it; raises OSError for a FIFO or a device, which would hold its reader up."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -59,14 +59,14 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Makes a folder and those above it that are missing, for their owner alone. Raises OSError."""
+    """Make a folder and those above it that are missing, for their owner alone. Raises OSError."""
     if not folder.is_dir():
         make_private_folder(folder.parent)
         folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
 
 
 def replace_file(path: Path, body: bytes) -> None:
-    """Gives the file this content; readers see the old one or this. On the disk on return. Raises OSError."""
+    """Replace the file's content; readers see the old one or the new. On the disk on return. Raises OSError."""
     with scratch_file(path) as scratch:
         write_private(scratch, body)
         sync_file(scratch)

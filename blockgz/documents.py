@@ -24,7 +24,7 @@ DocumentValue = str | tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class DocumentEntry:
-    """One key, its value, and where it stands (`file:line`)."""
+    """One key, its value, and its place (`file:line`)."""
 
     key: str
     value: DocumentValue
@@ -32,7 +32,7 @@ class DocumentEntry:
 
 
 def parse_document(name: str, text: str) -> list[DocumentEntry]:
-    """The entries of a file, its syntax told by its name's ending. Raises UsageError, naming the line."""
+    """Return the entries of a file, its syntax told by its name's ending. Raises UsageError, naming the line."""
     if name.endswith(".properties"):
         entries = list(_properties(name, text))
     elif name.endswith(".json"):
@@ -156,7 +156,7 @@ def _json_value(value: Any, place: str) -> DocumentValue:
 
 
 def _properties(name: str, text: str) -> Iterator[DocumentEntry]:
-    """As java.util.Properties reads them, but in UTF-8."""
+    """Yield the entries as java.util.Properties reads them, but in UTF-8."""
     line = 1
     try:
         for element in javaproperties.parse(text):

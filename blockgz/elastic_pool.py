@@ -1,4 +1,4 @@
-"""Threads for work that waits for a broker or a store, of which any piece may hang."""
+"""Threads for work that waits for a broker or a store, of which any piece may hang, and a regular question to one."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,7 +31,7 @@ class _PoolTask(NamedTuple):
 
 
 class ElasticPool(Executor):
-    """Carries out so many tasks at once, not counting those that stall: the others do not wait for them.
+    """A pool that carries out `tasks_at_once` tasks, not counting those that stall: the others do not wait for them.
 
     A thread ends once no task waits. Beyond MOST_THREADS tasks wait all the same.
     """
@@ -61,7 +61,7 @@ class ElasticPool(Executor):
         with self._guard:
             while self._waiting and self._may_begin():
                 thread = threading.Thread(target=self._work, name=self._name, args=(self._waiting[0],))
-                thread.daemon = True  # one that hangs for ever does not keep the process
+                thread.daemon = True  # one that hangs forever does not keep the process
                 self._begun[thread] = self._clock()
                 try:
                     thread.start()
@@ -104,3 +104,28 @@ class ElasticPool(Executor):
                 task = self._waiting.popleft() if self._waiting and self._may_begin() else None
                 if task is not None:
                     self._begun[thread] = self._clock()
+
+
+Answer = TypeVar("Answer")
+
+
+class RegularQuestion(Generic[Answer]):
+    """A question that is asked `every_seconds` after the last answer, without waiting for it."""
+
+    def __init__(self, executor: Executor, every_seconds: float, answered_at: float | None = None) -> None:
+        """`answered_at`: when the last answer came; None asks at once."""
+        self._executor = executor
+        self._every_seconds = every_seconds
+        self._answered_at = answered_at
+        self._asking: Future[Answer] | None = None
+
+    def answer(self, now: float, ask: Callable[[], Answer]) -> Future[Answer] | None:
+        """Return a new answer, or how it failed, each once; None while there is none. Asks when it is time."""
+        if self._asking is None:
+            if self._answered_at is None or now - self._answered_at >= self._every_seconds:
+                self._asking = self._executor.submit(ask)
+            return None
+        if not self._asking.done():
+            return None
+        asking, self._asking, self._answered_at = self._asking, None, now
+        return asking

@@ -1,29 +1,5 @@
 """Errors of both programs, with the exit code of each.
 
-The tree, below `index_format.errors.BlockgzError`::
-
-    UsageError             2   an argument, option or setting cannot be used as given (a ValueError)
-    ├── CutUndecided       2   clocks do not tell which records are from before a time, and nobody chose a rule
-    └── UnresolvedReference 2  a ${…} in a setting that leads nowhere on this machine
-    NotInArchive           4   the archive is there, the topic, partition or record is not (a LookupError)
-    NoArchiveThere        10   nothing at the address is an archive (a LookupError)
-    AccessDenied          12   credentials are missing, wrong or not enough, for broker or store
-    NoSuchTopic            2   a named topic that does not exist (a LookupError)
-    BrokerUnreachable      1   no broker answered within the deadline
-    PartitionUnavailable   1   a partition that cannot be read right now, or not as far as was asked
-    StoreError             1   the store refuses or fails for good
-    ├── StoreUnavailable   1   it may answer later; whether the request was carried out is unknown
-    │   └── StoreBusy      1   it answered that it is overloaded, or with another failure that passes
-    ├── StoreFull          1   its disk is full, or a quota is used up
-    ├── SyncFailed         1   a write may be lost with the next power failure, whatever reading it says
-    ├── StoreUnfit         1   it breaks a promise that commits rest on, such as conditional writes
-    └── BufferFailed       1   what was written to the local buffer is gone or changed; it is read from Kafka again
-        └── BufferFull     1   the local buffer takes no more; what it holds is whole
-    ObjectMissing          3   there is no object of that key (a LookupError)
-    ObjectTruncated        3   an object ends before the bytes that were asked for (a FormatError)
-    ObjectChanged          3   an object is no longer the one that was planned for (a FormatError)
-    ShuttingDown           -   raised inside work that a shutdown abandons; no program ends with it
-
 None is an OSError: what handles those of the operating system must not catch ours.
 Errors of the format itself, which know of no program, get their exit codes from `exit_code`.
 """
@@ -52,11 +28,11 @@ class UnresolvedReference(UsageError):
 
 
 class CutUndecided(UsageError):
-    """Clocks do not tell which records are from before a time, and nobody chose a rule; nothing was written."""
+    """Clocks do not show which records are from before a time, and nobody chose a rule; nothing was written."""
 
 
 class NotInArchive(BlockgzError, LookupError):
-    """The archive does not hold what was asked for; `why` tells which of the reasons it is."""
+    """The archive does not hold the topic, partition or record; `why` gives the reason."""
 
     exit_code = 4
 
@@ -84,7 +60,7 @@ class BrokerUnreachable(BlockgzError):
 
 
 class PartitionUnavailable(BlockgzError):
-    """A partition that cannot be read right now, or not as far as was asked: deleted, truncated, without a leader."""
+    """A partition that cannot be read right now, or not as far as requested: deleted, truncated, without a leader."""
 
 
 class StoreError(BlockgzError):
@@ -96,7 +72,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """The store answered, but with an error that passes."""
+    """The store answered with an error that passes."""
 
 
 class StoreFull(StoreError):
@@ -104,9 +80,9 @@ class StoreFull(StoreError):
 
 
 class SyncFailed(StoreError):
-    """An fsync failed: whether the write will outlast a power failure is unknown, and a second fsync would not tell.
+    """An fsync failed: whether the write will outlast a power failure is unknown, and a second fsync would not show it.
 
-    Whoever claims the partition again reads what is there, and writes and syncs it again.
+    The next owner of the partition reads what is there, and writes and syncs it again.
     """
 
 
@@ -115,11 +91,11 @@ class StoreUnfit(StoreError):
 
 
 class BufferFailed(StoreError):
-    """What was written to the local buffer cannot be read back."""
+    """A file of the local buffer cannot be read back."""
 
 
 class BufferFull(BufferFailed):
-    """The local buffer could not be written; what it held before is whole."""
+    """The local buffer could not be written; its earlier content is whole."""
 
 
 class ObjectMissing(BlockgzError, LookupError):
@@ -173,7 +149,7 @@ _CODES_OF_THE_FORMAT = (
 
 
 def exit_code(error: BlockgzError) -> int:
-    """The exit code of a program that ends with this error."""
+    """Return the exit code of a program that ends with this error."""
     own: int | None = getattr(error, "exit_code", None)
     if own is not None:
         return own
@@ -181,7 +157,7 @@ def exit_code(error: BlockgzError) -> int:
 
 
 def listed(names: Iterable[object], none: str = "nothing") -> str:
-    """`a, b and 3 more`: the first SHOWN_NAMES of them, or `none` where there are none."""
+    """Return `a, b and 3 more`: the first SHOWN_NAMES of them, or `none` if there are none."""
     texts = [str(name) for name in names]
     more = f" and {len(texts) - SHOWN_NAMES} more" if len(texts) > SHOWN_NAMES else ""
     return (", ".join(texts[:SHOWN_NAMES]) or none) + more
@@ -201,7 +177,7 @@ def end_text(code: int) -> str:
 
 
 def joined(words: Sequence[str], last: str = "and") -> str:
-    """`a, b and c`."""
+    """Return `a, b and c`."""
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 

@@ -1,10 +1,11 @@
-"""The process: its allocators, libraries that are kept out of its start, the signals that end it, and its end."""
+"""The process: allocators, libraries kept out of its start, open files, the signals that end it, and its end."""
 
 import _thread
 import atexit
 import ctypes
 import faulthandler
 import os
+import resource
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
+from blockgz.errors import UsageError
 from index_format.kernel_choice import KERNEL
 
 T = TypeVar("T")
@@ -65,7 +67,7 @@ def give_back() -> None:
 
 
 def explain_crashes() -> None:
-    """Makes a fault of a library in C print every thread's stack, and how to run without ours if that is in use."""
+    """Make a fault of a library in C print every thread's stack, and how to run without ours if that is in use."""
     if KERNEL:
         KERNEL.module.explain_crashes()
     if sys.__stderr__ is not None:
@@ -94,7 +96,7 @@ def run_to_exit(main: Callable[[], object], leave: Callable[[int], object]) -> N
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """Hides a library from whoever imports it meanwhile, unless it is loaded already."""
+    """Hide a library from imports in the block, unless it is loaded already."""
 
     def find_spec(fullname: str, *_: object) -> None:
         if fullname == name:
@@ -109,7 +111,7 @@ def refused(name: str) -> Iterator[None]:
 
 
 def pandas_refused() -> AbstractContextManager[None]:
-    """Hides pandas: pyarrow looks for it once, with its first conversion, 0.4 s of a start and 30 MB for nothing."""
+    """Hide pandas: pyarrow looks for it once, with its first conversion, 0.4 s of a start and 30 MB for nothing."""
     return refused("pandas")
 
 
@@ -221,9 +223,9 @@ def loop_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Ite
 def ended_soon_after_signals(
     codes: Mapping[int, int], seconds: float = 2.0, leave: Callable[[int], object] = os._exit
 ) -> Iterator[None]:
-    """Makes sure that the signals that are heeded end the process: at the latest so long after the first of them.
+    """Make signals with a handler end the process, at the latest `seconds` after the first of them.
 
-    A write to a pipe that nobody reads goes on after a signal, and so does the flush at the end. `codes` gives the exit
+    A write to a pipe that nobody reads continues after a signal, and so does the last flush. `codes` gives the exit
     code of each signal. To be entered in the main thread, once the handlers that end it in order are installed.
     """
     heeded = {number: handler for number in codes if callable(handler := signal.getsignal(number))}
@@ -259,7 +261,7 @@ def ended_soon_after_signals(
 
 
 def stop_on_signals(stop: Callable[[], None]) -> set[int]:
-    """Calls `stop` on SIGINT and SIGTERM; gives the set of those that came. Signals that were held back come now."""
+    """Call `stop` on SIGINT and SIGTERM; return the set of received signals. Signals that were held back come now."""
     received: set[int] = set()
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -274,7 +276,7 @@ def stop_on_signals(stop: Callable[[], None]) -> set[int]:
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Those that come meanwhile come afterwards; to a process that is forked meanwhile, once it stops on them."""
+    """Hold signals back until the block ends; a process that is forked in it gets them once it stops on them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -284,7 +286,7 @@ def signals_held_back() -> Iterator[None]:
 
 @contextmanager
 def every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
-    """Calls `report` in a thread of its own, each time so many seconds later."""
+    """Call `report` every `seconds` in a thread of its own."""
     done = threading.Event()
 
     def watch() -> None:
@@ -307,7 +309,7 @@ def ended_in_time(
     report: Callable[[float], int],
     leave: Callable[[int], object] = os._exit,
 ) -> Iterator[None]:
-    """Once `ending` is set the block has so many seconds; then `report`, called with them, gives its exit code.
+    """End the process `seconds` after `ending` is set, unless the block ends first, with the exit code of `report`.
 
     A request on the wire can be neither taken back nor waited for: with its repetitions it may take minutes. What it
     was to commit is committed or not, as after a SIGKILL, and the next owner finds out.
@@ -318,7 +320,7 @@ def ended_in_time(
         ending.wait()
         if not ended.wait(seconds):
             code = 1
-            with suppress(Exception):  # such as where nobody reads the report any more
+            with suppress(Exception):  # such as if nobody reads the report any longer
                 code = report(seconds)
                 sys.stdout.flush()
             leave(code)
@@ -328,3 +330,17 @@ def ended_in_time(
         yield
     finally:
         ended.set()
+
+
+def allow_open_files(needed: int) -> None:
+    """Let the process open this many files; raises UsageError if the hard limit forbids it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UsageError(
+            f"this process may open at most {hard} files",
+            why=f"it needs about {needed}, for connections to brokers and for the archive",
+            remedy=f"raise the limit: ulimit -n {needed}, or LimitNOFILE= in a systemd unit",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

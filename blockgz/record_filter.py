@@ -1,4 +1,4 @@
-"""Which records of a batch are meant: a pure filter over Arrow columns, and what of it blocks can be skipped by."""
+"""Filters of records: pure functions over Arrow columns, and tests by which whole blocks can be skipped."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ class Condition(Protocol):
     """Something that holds of a record or does not; its text says what, for people and for comparing."""
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """For each record whether it holds; no nulls."""
+        """Return for each record whether it holds; no nulls."""
 
 
 @dataclass(frozen=True)
 class Pattern:
     """A regular expression (RE2's), found anywhere in some bytes.
 
-    Bytes that are UTF-8 are searched as text, others as single bytes. Raises UsageError for what is no expression.
+    Bytes that are UTF-8 are searched as text, others as single bytes. Raises UsageError for an invalid expression.
     """
 
     expression: str
@@ -60,7 +60,7 @@ class Pattern:
         return cls(special.sub(lambda found: rf"\x{{{ord(found[0]):x}}}", text), ignore_case)
 
     def found_in(self, column: pa.Array) -> pa.BooleanArray:
-        """For each row of a binary column whether it is found; a null holds nothing."""
+        """Return for each row of a binary column whether it is found; a null holds nothing."""
         try:
             return self._found(column.cast(pa.string()))
         except pa.ArrowInvalid:
@@ -87,7 +87,7 @@ class KeyIn:
         return pc.is_in(batch.column("key"), pa.array(self.keys, pa.binary()))
 
     def may_be_in(self, block: BlockEntry) -> bool:
-        """Whether the block may hold such a record: false only where its key filter rules all of the keys out."""
+        """Return whether the block may hold such a record: false only if its key filter rules all of the keys out."""
         if None in self.keys or not isinstance(block.key_filter, bytes):
             return True
         return may_hold(block.key_filter, self._hashes)
@@ -165,12 +165,12 @@ class RecordFilter:
     conditions: tuple[Condition, ...] = ()
 
     def __str__(self) -> str:
-        """Everything that decides which records are meant; hashes of jobs hold it, so it never changes."""
+        """Return everything that decides which records are selected; hashes of jobs hold it, so it never changes."""
         return self._text("@{:013d}".format)
 
     @property
     def described(self) -> str:
-        """The same for people, with dates."""
+        """The text for people, with dates."""
         return self._text(timestamp_text)
 
     def _text(self, time: Callable[[int], str]) -> str:
@@ -187,7 +187,7 @@ class RecordFilter:
         return not self.by_time and not self.conditions
 
     def may_match(self, span: TimeBounded) -> bool:
-        """Whether a block, chunk or catalog may hold a record that is meant; what may not need not be read."""
+        """Return whether a block, chunk or catalog may hold a selected record; otherwise it need not be read."""
         after = self.since is None or span.max_timestamp >= self.since
         if not after or (self.until is not None and span.min_timestamp >= self.until):
             return False
@@ -196,7 +196,7 @@ class RecordFilter:
         return all(condition.may_be_in(span) for condition in self.conditions if isinstance(condition, KeyIn))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records of the batch that are meant, in order."""
+        """Return the selected records of the batch, in order."""
         timestamps = batch.column("timestamp")
         if self.since is not None:
             batch = _filtered(batch, pc.greater_equal(timestamps, self.since))
@@ -208,12 +208,12 @@ class RecordFilter:
 
 
 def _filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    """The rows of which the mask is true; all of them without a copy."""
+    """Return the rows whose mask is true; all of them without a copy."""
     return batch if mask.true_count == len(mask) else batch.filter(mask)
 
 
 def header_condition(text: str) -> HasHeader | HeaderIs:
-    """`NAME` or `NAME=VALUE`; the name has no `=`. Raises UsageError for a name that is not UTF-8."""
+    """Parse `NAME` or `NAME=VALUE`; the name has no `=`. Raises UsageError for a name that is not UTF-8."""
     key, separator, value = text.partition("=")
     try:
         key.encode()
@@ -223,7 +223,7 @@ def header_condition(text: str) -> HasHeader | HeaderIs:
 
 
 def _any_header(batch: pa.RecordBatch, holds: Callable[[pa.StructArray], pa.BooleanArray]) -> pa.BooleanArray:
-    """For each record whether `holds` is true of one of its headers."""
+    """Return for each record whether `holds` is true of one of its headers."""
     column = batch.column("headers")
     rows = pc.list_parent_indices(column).filter(holds(column.flatten()))
     return pc.is_in(pa.array(range(batch.num_rows), rows.type), rows)

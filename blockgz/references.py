@@ -12,22 +12,22 @@ _PATTERN = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
 
 
 def has_reference(text: str) -> bool:
-    """Whether the text refers to something outside it."""
+    """Return whether the text has a reference."""
     return bool(references_in(text))
 
 
 def check_references(text: str) -> None:
-    """Raises ValueError for a reference of an unknown kind; looks nothing up."""
+    """Raise ValueError for a reference of an unknown kind; looks nothing up."""
     _replace(text, lambda _kind, _name: "")
 
 
 def references_in(text: str) -> list[str]:
-    """The references of a text, as they are written."""
+    """Return the references of a text, as they are written."""
     return [match[0] for match in _PATTERN.finditer(text) if match[0] != "$${"]
 
 
 def resolve_references(text: str, environ: Mapping[str, str]) -> str:
-    """The text with what its references stand for. Raises UnresolvedReference, ValueError as above."""
+    """Return the text with the values of its references. Raises UnresolvedReference or ValueError."""
 
     def look_up(kind: str, name: str) -> str:
         return _from_environment(name, environ) if kind == "env" else _from_file(name)
@@ -37,7 +37,7 @@ def resolve_references(text: str, environ: Mapping[str, str]) -> str:
 
 @contextmanager
 def naming(setting: str, remedy: str) -> Iterator[None]:
-    """Errors about references name the setting: UnresolvedReference, and UsageError for one that is malformed."""
+    """Name the setting in errors about references: UnresolvedReference, and UsageError for a malformed one."""
     try:
         yield
     except UnresolvedReference as error:

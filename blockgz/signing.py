@@ -16,12 +16,12 @@ SIGNATURE_SUFFIX = ".sig"
 
 
 def signature_of(report: Path) -> Path:
-    """Where the signature of a report is."""
+    """Return the path of a report's signature."""
     return report.with_name(report.name + SIGNATURE_SUFFIX)
 
 
 def signed(body: bytes, key: Path) -> bytes:
-    """The signature by the private key in a PEM file without a password; raises UsageError for no such key."""
+    """Return the signature by the private key in a PEM file without a password; raises UsageError for no such key."""
     return _private_key(key).sign(body)
 
 
@@ -40,7 +40,7 @@ def is_signed_by(body: bytes, signature: bytes, key: Path) -> bool:
 
 
 def check_signature(body: bytes, report: Path, key: Path) -> None:
-    """Raise MalformedObject if FILE.sig beside a report is not the key's signature of `body`; UsageError without it."""
+    """Raise MalformedObject if FILE.sig of a report is not the key's signature of `body`; UsageError without it."""
     signature = signature_of(report)
     try:
         is_right = is_signed_by(body, signature.read_bytes(), key)

@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 
 class TopicSelection:
-    """Patterns over topic names. Kafka's own topics (`__…`) are meant only where they are named in full."""
+    """Patterns over topic names. Only a full name matches Kafka's own topics (`__…`)."""
 
     def __init__(self, patterns: Collection[str], excluded: Collection[str] = ()) -> None:
-        """Raises UsageError for a regular expression that does not compile, BadName for an impossible name."""
+        """Raise UsageError for a regular expression that does not compile, BadName for an impossible name."""
         self.names = frozenset(check_topic(pattern) for pattern in patterns if not is_pattern(pattern))
         """The topics that are named in full."""
         self.patterns = tuple(pattern for pattern in patterns if is_pattern(pattern))
         self._matchers = [matcher(pattern) for pattern in self.patterns]
         self.is_of_names = not self._matchers
-        """Whether nothing but named topics can be meant."""
+        """True if only named topics can match."""
         self._excluded = [matcher(pattern) for pattern in excluded]
 
     def __call__(self, topics: Iterable[str]) -> list[str]:
-        """The selected ones of the cluster's topics, in order of their names."""
+        """Return the selected ones of the cluster's topics, in order of their names."""
         return sorted(topic for topic in topics if self._selects(topic))
 
     def _selects(self, topic: str) -> bool:
@@ -49,19 +49,19 @@ class TopicRules(Generic[T]):
             self._rules.append((TopicSelection([pattern]) if equals else None, parse(value)))
 
     def __call__(self, topic: str) -> T | None:
-        """The topic's value; None where no rule matches."""
+        """Return the topic's value; None if no rule matches."""
         return next((value for selects, value in self._rules if selects is None or selects([topic])), None)
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it is a glob or `~regex`, which may match several topics, rather than one topic's full name."""
+    """Return whether it is a glob or `~regex`, which may match several topics, rather than one topic's full name."""
     return text.startswith("~") or any(character in text for character in GLOB_CHARACTERS)
 
 
 def matching(pattern: str, topics: Sequence[str]) -> list[str]:
-    """The archived topics that a glob or `~regex` matches.
+    """Return the archived topics that a glob or `~regex` matches.
 
-    Raises UsageError for a regular expression that does not compile, NotInArchive where nothing matches.
+    Raises UsageError for a regular expression that does not compile, NotInArchive if nothing matches.
     """
     matches = matcher(pattern)
     found = [topic for topic in topics if not topic.startswith("__") and matches(topic)]
@@ -71,7 +71,7 @@ def matching(pattern: str, topics: Sequence[str]) -> list[str]:
 
 
 def nothing_matches(patterns: Sequence[str], topics: Iterable[str]) -> NotInArchive:
-    """The error about patterns that mean none of the archive's topics."""
+    """Return the error about patterns that mean none of the archive's topics."""
     return NotInArchive(
         f"no archived topic matches {joined([repr(pattern) for pattern in patterns], 'or')}",
         why=f"there is {listed(topics)}",
@@ -80,7 +80,7 @@ def nothing_matches(patterns: Sequence[str], topics: Iterable[str]) -> NotInArch
 
 
 def matcher(pattern: str) -> Callable[[str], object]:
-    """Says whether a whole name is meant by a name, a glob or `~regex`; raises UsageError for what does not compile."""
+    """Return a test of whole names against a name, a glob or `~regex`; raises UsageError if it does not compile."""
     if not pattern.startswith("~"):
         return lambda topic: fnmatchcase(topic, pattern)
     try:

@@ -12,7 +12,7 @@ MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000
 
 
 def parse_size(text: Any) -> Any:
-    """Bytes from `128MiB`; what is no text passes through. Raises ValueError."""
+    """Return bytes from `128MiB`; other types than texts pass through. Raises ValueError."""
     if not isinstance(text, str):
         return text
     number, unit = _number_and_unit(text)
@@ -22,7 +22,7 @@ def parse_size(text: Any) -> Any:
 
 
 def parse_duration(text: Any) -> Any:
-    """Seconds from `5m`; what is no text passes through. Raises ValueError."""
+    """Return seconds from `5m`; other types than texts pass through. Raises ValueError."""
     if not isinstance(text, str):
         return text
     number, unit = _number_and_unit(text)
@@ -32,7 +32,7 @@ def parse_duration(text: Any) -> Any:
 
 
 def format_size(size: int) -> str:
-    """`128MiB`: what `parse_size` takes, exact."""
+    """Return an exact size as `parse_size` takes it: `128MiB`."""
     unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % SIZES[unit] == 0), "B")
     return f"{size // SIZES[unit]}{unit}"
 
@@ -46,7 +46,7 @@ def bytes_text(size: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """`5m`: what `parse_duration` takes, exact to the millisecond."""
+    """Return a duration as `parse_duration` takes it, exact to the millisecond: `5m`."""
     milliseconds = round(seconds * 1000)
     unit = next(unit for unit in ("d", "h", "m", "s", "ms") if milliseconds % MILLISECONDS[unit] == 0)
     return f"{milliseconds // MILLISECONDS[unit]}{unit}"

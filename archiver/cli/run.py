@@ -37,6 +37,7 @@ from blockgz.config.model import RunConfig
 from blockgz.config.resolution import Resolved
 from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable, exit_code, listed
+from blockgz.hosts import unencrypted_brokers, unencrypted_endpoint
 from blockgz.process import ended_in_time, every, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz.program.config_file import used_config
 from blockgz.program.main import TERMINATED, closing, ended_code, error_lines, print_failure
@@ -44,7 +45,6 @@ from blockgz.program.tables import bytes_text, print_table
 from blockgz.program.terminal import printable
 from blockgz.store.opening import default_buffer_root, open_store
 from blockgz.store.writer import ToolStore
-from blockgz.unencrypted import unencrypted_brokers, unencrypted_endpoint
 from index_format.errors import BlockgzError
 
 LOOK_SECONDS = 0.5

@@ -16,7 +16,7 @@ from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
-from blockgz.regular_question import RegularQuestion
+from blockgz.elastic_pool import RegularQuestion
 from index_format.errors import BlockgzError
 
 OWNERS_SECONDS = 30.0

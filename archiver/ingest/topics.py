@@ -22,9 +22,9 @@ from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.partition_state import ArchivingState
 from archiver.logs import LogEvent, log
+from blockgz.elastic_pool import RegularQuestion
 from blockgz.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
 from blockgz.kafka.admin import NOTHING_TOLD, TopicIdAnswers
-from blockgz.regular_question import RegularQuestion
 from blockgz.store.writer import Store
 from blockgz.topic_patterns import TopicSelection
 from index_format import objects

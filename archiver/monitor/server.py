@@ -23,7 +23,7 @@ from archiver.logs import LogEvent, log
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.snapshot import UNOWNED, ServiceSnapshot
 from blockgz.errors import UsageError, listed
-from blockgz.own_host import is_own_name
+from blockgz.hosts import is_own_name
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0

@@ -40,13 +40,13 @@ class ArchiveSink(DataSource):
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> "ArchiveBatchWriter":
-        """A batch; mode append alone."""
+        """Return a batch; mode append alone."""
         from archiver.spark.sink import batch_writer  # noqa: PLC0415
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveStreamWriter":  # noqa: N802
-        """A stream; output mode append alone. Spark makes one for the tasks of every batch, and another to commit."""
+        """Return a stream in mode append. Spark makes one for the tasks of every batch, and another to commit."""
         from archiver.spark.sink import stream_writer  # noqa: PLC0415
 
         return stream_writer(self.options, schema, overwrite=overwrite)

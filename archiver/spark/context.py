@@ -15,7 +15,7 @@ from blockgz.config.kinds import SPARK_DEFAULTS, SPARK_NAMES
 from blockgz.config.model import RunConfig
 from blockgz.config.resolution import resolve
 from blockgz.errors import UsageError
-from blockgz.spark.formats import FormatOptions, bad_value, json_object
+from blockgz.spark.formats import SPARK_OPTIONS, FormatOptions, bad_value, json_object
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import open_store
 from blockgz.store.probe import probe
@@ -33,10 +33,7 @@ IDENTITY_OPTIONS = ("clusterId", "topicIds")
 MISSING_OPTION = "missingOffsets"
 
 JOB_OPTION = "readings"
-"""What `archiver spark` alone can say, as query and source are its own: where to ask what a batch read."""
-
-SPARK_OPTIONS = ("checkpointLocation", "queryName")
-"""Spark passes its own options of a stream along."""
+"""Set by `archiver spark` only, whose query and source are its own: the address that knows what a batch read."""
 
 STAND_INS = {"bootstrap_servers": "none", "topics": "*"}
 """A sink reads no topic: these fields of the model have no part in it."""
@@ -50,19 +47,19 @@ MOST_MEMORY = 1024**3
 
 @dataclass(frozen=True)
 class ArchiveSinkOptions:
-    """What a write was asked for."""
+    """The options of a write."""
 
     config: RunConfig
     cluster_id: str | None
     topic_ids: Mapping[str, str]
     missing_are_unverified: bool = False
-    """Whether offsets that a batch lacks between its records are recorded as gaps, for it may have left records out."""
+    """True if offsets between a batch's records are recorded as gaps, because it may have left records out."""
     readings: str | None = None
     """See `read_ranges.ask_ranges`."""
 
 
 def parse_options(given: Mapping[str, str]) -> ArchiveSinkOptions:
-    """The options by their names in any case; raises UsageError that names the option and the remedy."""
+    """Return the options by their names in any case; raises UsageError that names the option and the remedy."""
     known = (*SPARK_NAMES, *IDENTITY_OPTIONS, MISSING_OPTION, *SPARK_OPTIONS)
     source = "give it to the source, format kafka"
     options = FormatOptions(FORMAT, given, known, hidden=(JOB_OPTION,), dotted=source)
@@ -94,14 +91,14 @@ def _setting(name: str, value: str) -> Setting:
 
 @dataclass(frozen=True)
 class WriteContext:
-    """Picklable: made on the driver, and opened again wherever it is sent."""
+    """Picklable: made on the driver, and reopened in each process that gets it."""
 
     options: ArchiveSinkOptions
     archive: ArchiveInfo
 
     @property
     def archive_id(self) -> str:
-        """What every object of the archive names."""
+        """The archive's id, which every object of it names."""
         return self.archive.archive_id
 
     @property
@@ -116,11 +113,11 @@ class WriteContext:
 
     @property
     def policy(self) -> TakeoverPolicy:
-        """What the options decide in advance."""
+        """The decisions about takeovers that the options make in advance."""
         return TakeoverPolicy.of(self.config)
 
     def identity(self, partition: RowPartition) -> PartitionIdentity:
-        """What every object of a partition says; settles the folder of its topic. Raises BadName."""
+        """Return what every object of a partition says, with the folder of its topic. Raises BadName."""
         config = self.config
         topic_id = self.options.topic_ids.get(partition.topic)
         folder = find_incarnation(self.store, layout=config.layout, topic=partition.topic, topic_id=topic_id)
@@ -128,12 +125,12 @@ class WriteContext:
         return PartitionIdentity.of(config, keys, self.archive_id, topic_id, self.store.prefix)
 
     def driver(self) -> Driver:
-        """Runs protocols; raises StoreUnavailable after some failures in a row. Spark then runs a task again."""
+        """Run protocols; raises StoreUnavailable after some failures in a row. Spark then runs a task again."""
         return Driver(self.store, UnreadLog(), bounded_backoff(self.store.url), lambda: True)
 
 
 def open_context(options: ArchiveSinkOptions, *, is_batch: bool) -> WriteContext:
-    """The archive of the options, created where there is none.
+    """Open the archive of the options, and create it if there is none.
 
     A store is probed for conditional writes by every batch, and by a stream that creates the archive: its micro-batches
     would take longer than what they write.

@@ -40,18 +40,18 @@ from blockgz.topic_patterns import TopicSelection, is_pattern
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1
 IDENTITIES_SECONDS = 30
-"""So often, and after each batch, the broker is asked whether topics came, or were created again."""
+"""Seconds between two requests for new and recreated topics; there is one after each batch too."""
 DEADLINES = {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"}
-"""Of the client that is asked for identities alone."""
+"""Timeouts of the client that only requests identities."""
 
 
 DATA_LOSS = "KAFKA_DATA_LOSS"
-"""Spark's condition of errors about records that the topic does not hold any more; each has one of its own below it."""
+"""Spark's condition of errors about records that the topic no longer holds; each kind is one below it."""
 
 
 @dataclass(frozen=True)
 class SparkJob:
-    """What a job was asked for."""
+    """The options of an `archiver spark` job."""
 
     topics: tuple[str, ...]
     bootstrap_servers: str
@@ -68,18 +68,18 @@ class SparkJob:
 
 
 class Identities(NamedTuple):
-    """Which cluster and topics a job reads; what the broker does not say, or not to this client, stays unknown."""
+    """The cluster and topics that a job reads; what the broker does not report to this client stays unknown."""
 
     cluster_id: str | None = None
     topic_ids: Mapping[str, str] = {}
 
     def options(self) -> dict[str, str]:
-        """Of the format `blockgz-archive`."""
+        """Return them as options of the format `blockgz-archive`."""
         options = {"topicIds": json.dumps(self.topic_ids)} if self.topic_ids else {}
         return options | ({"clusterId": self.cluster_id} if self.cluster_id else {})
 
     def joined(self, now: "Identities", checkpoint: str) -> "Identities":
-        """These and what is new in `now`; raises Diverged for a topic that was created again.
+        """Return these with what is new in `now`; raises Diverged for a recreated topic.
 
         The checkpoint's offsets are those of the topic before, so that a query must not resume with them.
         """
@@ -89,25 +89,25 @@ class Identities(NamedTuple):
                     f"topic {topic} was created again while the job ran",
                     why=f"its id was {topic_id}, and is {now.topic_ids[topic]}; the checkpoint is of the old one",
                     remedy=f"remove the checkpoint {checkpoint}, or choose another one, and start again: the new topic "
-                    "is archived from its start, beside the old one",
+                    "is archived from its start, next to the old one",
                 )
         return Identities(now.cluster_id or self.cluster_id, {**self.topic_ids, **now.topic_ids})
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job read; records that the archive held already are among them."""
+    """The counts of a job; `records` includes those that the archive already held."""
 
     records: int
     batches: int
     ended: bool
-    """By itself, as a job with `once` does at its end."""
+    """True if it ended by itself, as a job with `once` does."""
 
 
 def run_job(job: SparkJob, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
-    """Runs the stream until it is drained or `stopped`; calls `on_batch` with Spark's progress of every batch.
+    """Run the stream until it is drained or `stopped`; calls `on_batch` with Spark's progress of every batch.
 
-    Raises UsageError where Spark lacks Java or its Kafka source or a secret is not there, and what ended the stream:
+    Raises UsageError if Spark lacks Java or its Kafka source or a secret is not there, and what ended the stream:
     JobFailed, SparkFailed or GapRefused.
     """
     secrets = look_up_secrets(job.kafka, os.environ)  # the Java client knows no references
@@ -162,7 +162,7 @@ class _BatchCounter:
         self.batches = 0
 
     def take(self, query: StreamingQuery) -> bool:
-        """Whether there were any since the last time."""
+        """Count new batches; return whether there were any."""
         before = self.batches
         for progress in query.recentProgress:
             if progress["batchId"] > self._seen and progress["numInputRows"]:
@@ -174,7 +174,7 @@ class _BatchCounter:
 
 
 def subscription(topics: Sequence[str]) -> dict[str, str]:
-    """The source's option for names, globs and ~regex; raises UsageError or BadName."""
+    """Return the source's option for names, globs and ~regex; raises UsageError or BadName."""
     TopicSelection(topics)
     if not any(map(is_pattern, topics)):
         return {"subscribe": ",".join(topics)}
@@ -183,7 +183,7 @@ def subscription(topics: Sequence[str]) -> dict[str, str]:
 
 
 def _pattern(topic: str) -> str:
-    """Of Java; Kafka's own topics (`__…`) are meant only where they are named in full."""
+    """Return a regular expression of Java; only a full name matches Kafka's own topics (`__…`)."""
     if not is_pattern(topic):
         return re.escape(topic)
     if topic.startswith("~"):
@@ -205,7 +205,7 @@ def _check_kafka_source(spark: SparkSession) -> None:
 
 
 def _identities(spark: SparkSession, job: SparkJob) -> Identities:
-    """Asks the broker by the client that Spark's Kafka source brings along; of the topics that are there by now."""
+    """Ask the broker by the client that Spark's Kafka source brings along; of the topics that are there by now."""
     jvm: Any = spark._jvm
     settings = jvm.java.util.Properties()
     for name, value in {**job.kafka, "bootstrap.servers": job.bootstrap_servers, **DEADLINES}.items():
@@ -225,10 +225,10 @@ def _identities(spark: SparkSession, job: SparkJob) -> Identities:
 
 
 def source_options(job: SparkJob) -> dict[str, str]:
-    """Of Spark's Kafka source.
+    """Return the options of Spark's Kafka source.
 
-    It must fail on data loss whatever becomes of gaps: where retention overtakes a batch it would pass over offsets
-    without a word, and the sink take them for holes of the log, as it does all that a batch read and holds no record.
+    It must fail on data loss even if gaps are recorded: if retention overtakes a batch, it would pass over offsets
+    silently, and the sink take them for holes of the log, as it does all that a batch read and holds no record.
     """
     own = {
         "kafka.bootstrap.servers": job.bootstrap_servers,
@@ -256,7 +256,7 @@ def _started(spark: SparkSession, job: SparkJob, identities: Identities) -> Stre
 
 
 def conditions(error: BaseException) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Conditions and parameters of an error and of its causes: pyspark forgets them where it knows no class for one."""
+    """Conditions and parameters of an error and of its causes: pyspark forgets them if it has no class for one."""
     gateway = SparkContext._gateway
     cause: Any = getattr(error, "_origin", None)
     while cause is not None:
@@ -266,7 +266,7 @@ def conditions(error: BaseException) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> GapRefused | None:
-    """The error to end a job with where Spark's source found that records are gone; None for any other.
+    """Return the error to end a job with if Spark's source found that records are gone; None for any other.
 
     The checkpoint holds the offsets that are gone, so that each further try fails as well; a query without one begins
     where the topic does, and leaves out what is archived.
@@ -290,10 +290,10 @@ _opened = lru_cache(maxsize=8)(open_existing_store)
 
 @dataclass(frozen=True)
 class CompactionTask(Shipped):
-    """What a task does with the plan of a partition. A task that is repeated continues behind what is committed."""
+    """A task that compacts the partition of a plan. A task that is repeated continues behind what is committed."""
 
     archive: str
-    """As every machine finds it."""
+    """The address, valid on every machine."""
     s3: S3Settings
     compaction: Compaction
     buffer_dir: Path | None
@@ -311,7 +311,7 @@ class CompactionTask(Shipped):
 def compact_on(
     master: str, plans: Sequence[PartitionCompaction], task: CompactionTask
 ) -> list[RewriteResult[PartitionCompaction]]:
-    """How the compaction of each partition ended; the largest are begun first. Raises JobFailed, SparkFailed."""
+    """Compact the partitions, the largest first, and return how each ended. Raises JobFailed, SparkFailed."""
     ordered = sorted(plans, key=lambda plan: plan.moved_bytes, reverse=True)
     with session("archiver compact", master, {}) as spark, spark_errors():
         return spark.sparkContext.parallelize(ordered, len(ordered)).map(task).collect()

@@ -1,9 +1,9 @@
-"""Which offsets a batch of Spark's Kafka source read, so that those without a record are known to be holes of the log.
+"""The offsets that a batch of Spark's Kafka source read: those without a record are holes of the log.
 
 Without it, each transaction's last offset and each hole of compaction between two batches would be recorded as a gap
 with reason `unverified`, and each such archive be verified with a WARNING. A batch reads from where the one before it
-ended to offsets that Spark writes into the checkpoint before it begins. With `failOnDataLoss` it fails where it cannot
-have all of them, and where a partition that came does not begin at 0.
+ended to offsets that Spark writes into the checkpoint before it begins. With `failOnDataLoss` it fails if it cannot
+have all of them, or if a new partition does not begin at 0.
 
 The sink commits in a Python process that has no Spark session, and a checkpoint may be anywhere that Hadoop reads. So
 the job's process reads it through Spark, and the sink asks that process over a socket: both are on the driver's
@@ -30,10 +30,10 @@ from archiver.commit.batch import BatchReading
 from archiver.spark.rows import BatchRefused, RowPartition
 
 ReadFile = Callable[[str], str | None]
-"""A file of the checkpoint by its path inside, None where it cannot be read."""
+"""A file of the checkpoint by its path inside, None if it cannot be read."""
 
 VERSION = "v1"
-"""Of both kinds of files; another one may mean anything."""
+"""The version of both kinds of files; another one may mean anything."""
 
 ANSWER_SECONDS = 60
 """The checkpoint may be in a store that is slow."""
@@ -41,9 +41,9 @@ STOP_SECONDS = 0.1
 
 
 def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
-    """Reads files of the checkpoint as Spark itself does: whatever file system it is on, with its settings.
+    """Read files of the checkpoint as Spark itself does: on any file system, with its settings.
 
-    Raises Py4JNetworkError where Spark's Java is gone.
+    Raises Py4JNetworkError if Spark's Java is gone.
     """
 
     def read(name: str) -> str | None:
@@ -66,7 +66,7 @@ def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
 
 
 def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, BatchReading]:
-    """What the batch read of each partition; empty where the files do not say so for certain."""
+    """Return the offsets that the batch read of each partition; empty if the files do not say so for certain."""
     after = logged_offsets(read_file(f"offsets/{batch_id}"))
     if batch_id > 0:
         before = logged_offsets(read_file(f"offsets/{batch_id - 1}"))
@@ -79,7 +79,7 @@ def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, BatchR
 
 
 def logged_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
-    """Where a batch ends, of a file `offsets/N`: version, metadata, and a line for the only source."""
+    """Return the end of a batch from a file `offsets/N`: version, metadata, and a line for the only source."""
     match (text or "").splitlines():
         case [version, _, source] if version == VERSION:
             return _offsets(source)
@@ -87,7 +87,7 @@ def logged_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
 
 
 def initial_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
-    """Where the first batch begins: the source's own file, which starts with a zero byte."""
+    """Return the start of the first batch from the source's own file, which starts with a zero byte."""
     match (text or "").removeprefix("\0").splitlines():
         case [version, source] if version == VERSION:
             return _offsets(source)
@@ -109,12 +109,12 @@ def _offsets(line: str) -> Mapping[RowPartition, int] | None:
 
 class _RangesServer(UnixStreamServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Sends no answer, which means that the job is gone."""
+        """Send no answer, which means that the job is gone."""
 
 
 @contextmanager
 def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, BatchReading]]) -> Iterator[str | None]:
-    """Answers what batches read, by their numbers; gives the address, or None where no socket can be made."""
+    """Answer what batches read, by their numbers; gives the address, or None if no socket can be made."""
 
     class Handler(StreamRequestHandler):
         def handle(self) -> None:
@@ -135,9 +135,9 @@ def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, BatchReading]]
 
 
 def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, BatchReading]:
-    """What the batch read of each partition, without those of which that is unknown.
+    """Request from the job what the batch read of each partition; partitions for which that is unknown are left out.
 
-    Raises BatchRefused where the job does not answer.
+    Raises BatchRefused if the job does not answer.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:

@@ -20,10 +20,10 @@ REMEDIES = {
     "key": "cast it: CAST(key AS BINARY); a null key stays null",
     "value": "cast it: CAST(value AS BINARY); a null value stays null",
 }
-"""What to do about a missing or another column, where there is more to say than its name and type."""
+"""Remedies for a missing or different column that say more than its name and type."""
 
 ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *SCHEMA])
-"""What batches become: each record with its partition."""
+"""The schema of converted batches: each record with its partition."""
 
 
 class BatchRefused(BlockgzError):
@@ -41,7 +41,7 @@ class RowPartition(NamedTuple):
 
 
 def check_columns(found: Mapping[str, str]) -> None:
-    """Raises UsageError unless these, by name with Spark's simple string of the type, are its Kafka source's."""
+    """Raise UsageError unless these, by name with Spark's simple string of the type, are its Kafka source's."""
     for name, wanted in KAFKA_COLUMNS.items():
         if name not in found:
             raise UsageError(
@@ -64,7 +64,7 @@ def check_columns(found: Mapping[str, str]) -> None:
 
 
 def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of Spark's columns as one of `ROWS`; raises BatchRefused for what no record of Kafka's can be."""
+    """Return a batch of Spark's columns as one of `ROWS`; raises BatchRefused for what no record of Kafka's can be."""
     for name in KAFKA_COLUMNS.keys() - set(NULLABLE):
         if batch.column(name).null_count:
             raise _no_record(f"column {name} holds a null", "every Kafka record has one")
@@ -120,11 +120,11 @@ class SortedRun(NamedTuple):
     partition: RowPartition
     records: pa.RecordBatch
     is_last: bool
-    """Whether the task holds no more of this partition."""
+    """True if the task holds no more records of this partition."""
 
 
 def sorted_runs(batches: Iterable[pa.RecordBatch], budget: int) -> Iterator[SortedRun]:
-    """Sorts the records of `ROWS` batches as far as memory goes, as Spark promises no order: `budget` bytes at a time.
+    """Sort the records of `ROWS` batches as far as memory goes, as Spark promises no order: `budget` bytes at a time.
 
     A later run may lie below an earlier one of its partition.
     """

@@ -15,16 +15,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from archiver.commit.batch import BatchReading, ChainEnd, Committed, check_data, commit_batch, commit_reading
+from archiver.commit.batch import BatchReading, Committed, check_data, commit_batch, commit_reading
 from archiver.commit.claims import ClaimList
-from archiver.commit.commit import PartitionIdentity, StoredChunk
 from archiver.commit.objects import read_marker
 from archiver.commit.recovery import name_successors, take_over
 from archiver.logs import LogEvent, log, log_to
 from archiver.spark.context import WriteContext, open_context, parse_options
 from archiver.spark.read_ranges import ask_ranges
 from archiver.spark.rows import BatchRefused, RowPartition, check_columns, to_rows
-from archiver.spark.task import SORT_REMEDY, TaskPartition, write_task
+from archiver.spark.task import SORT_REMEDY, PartitionBatch, write_task
 from blockgz.errors import UsageError
 from blockgz.spark.errors import WriteFailed, carry_errors, in_options
 from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
@@ -36,38 +35,20 @@ COMMITTERS = 16
 """Partitions that are committed at once: a commit is some requests, one after the other."""
 
 
-@dataclass(frozen=True)
-class PartitionBatch:
-    """All that the tasks of a batch stored of one partition, by rising offset."""
-
-    identity: PartitionIdentity
-    ends: frozenset[ChainEnd]
-    chunks: tuple[StoredChunk, ...]
-    dropped: int
-    """Records that the archive held already."""
-    too_late: int
-    """Records that the archive does not hold, and has passed."""
-
-    @property
-    def partition(self) -> RowPartition:
-        """Which partition it is."""
-        return RowPartition(self.identity.topic, self.identity.keys.partition)
-
-
 class BatchOutcome(NamedTuple):
-    """What became of one partition's batch; None, and no error, where the archive held all of it before."""
+    """The result of one partition's batch; None and no error if the archive already held all of it."""
 
     batch: PartitionBatch
     committed: Committed | None
     error: BlockgzError | None
 
 
-def ordered(reports: Iterable[TaskPartition], *, missing_are_unverified: bool = False) -> list[PartitionBatch]:
-    """The reports of all tasks by partition; raises BatchRefused where two tasks' offsets overlap.
+def ordered(reports: Iterable[PartitionBatch], *, missing_are_unverified: bool = False) -> list[PartitionBatch]:
+    """Return the reports of all tasks by partition; raises BatchRefused if two tasks' offsets overlap.
 
     `missing_are_unverified`: offsets between two chunks are a gap, at the end of the first one.
     """
-    by_partition: Mapping[str, list[TaskPartition]] = defaultdict(list)
+    by_partition: Mapping[str, list[PartitionBatch]] = defaultdict(list)
     for report in reports:
         by_partition[report.identity.keys.home].append(report)
     batches = [_joined(each) for _, each in sorted(by_partition.items())]
@@ -83,11 +64,11 @@ def _with_gaps(batch: PartitionBatch) -> PartitionBatch:
     return replace(batch, chunks=tuple(chunks))
 
 
-def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
+def _joined(reports: Sequence[PartitionBatch]) -> PartitionBatch:
     chunks = sorted((chunk for each in reports for chunk in each.chunks), key=lambda chunk: chunk.content.first_offset)
     batch = PartitionBatch(
         reports[0].identity,
-        frozenset(each.end for each in reports if each.chunks),
+        frozenset().union(*(each.ends for each in reports)),
         tuple(chunks),
         sum(each.dropped for each in reports),
         sum(each.too_late for each in reports),
@@ -108,7 +89,7 @@ def commit_all(
 ) -> list[BatchOutcome]:
     """Commit what the tasks stored; one partition that fails keeps no other from its commit.
 
-    `readings` are what the batch read where that is known, of partitions without a record among them.
+    `readings` are the offsets that the batch read, if known, including those of partitions without a record.
     """
     without = readings.keys() - {batch.partition for batch in batches}
     with ThreadPoolExecutor(COMMITTERS) as pool:
@@ -182,19 +163,19 @@ def _log(outcome: BatchOutcome) -> None:
 
 
 def as_write_failed() -> AbstractContextManager[None]:
-    """Raises errors of ours as WriteFailed, in words of the format."""
+    """Raise errors of ours as WriteFailed, in words of the format."""
     return carry_errors(WriteFailed, in_options)
 
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """What one task stored; pickled on its way to the driver."""
+    """The partitions that one task stored; pickled on its way to the driver."""
 
-    partitions: tuple[TaskPartition, ...]
+    partitions: tuple[PartitionBatch, ...]
 
 
 class _ArchiveWriter(Shipped):
-    """What Spark pickles to tasks, and to where it commits."""
+    """The writer that Spark pickles for tasks, and for the process that commits."""
 
     def __init__(self, context: WriteContext) -> None:
         self._context = context
@@ -206,7 +187,7 @@ class _ArchiveWriter(Shipped):
     def _commit(
         self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[RowPartition, BatchReading]
     ) -> None:
-        """Commits everything; where it raises, what was committed is left out of the next try."""
+        """Commit everything; after an error, the next try leaves out what was committed."""
         log_to(sys.stderr, level=logging.WARNING, log_format="text")
         reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
         with as_write_failed():
@@ -234,13 +215,13 @@ class ArchiveStreamWriter(_ArchiveWriter, DataSourceStreamArrowWriter):
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveBatchWriter:
-    """Raises WriteFailed before anything is written."""
+    """Raise WriteFailed before anything is written."""
     with as_write_failed():
         return ArchiveBatchWriter(_context(given, schema, overwrite=overwrite, is_batch=True))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> ArchiveStreamWriter:
-    """Raises WriteFailed before anything is written."""
+    """Raise WriteFailed before anything is written."""
     with as_write_failed():
         require_spark("4.1", "a stream into an archive")
         return ArchiveStreamWriter(_context(given, schema, overwrite=overwrite, is_batch=False))

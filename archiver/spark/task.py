@@ -1,8 +1,7 @@
-"""What a task does: its records, sorted, become chunks whose data it stores; it commits none."""
+"""A task of a write: it stores its sorted records as the data of chunks, and commits none."""
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,13 +32,13 @@ from index_format.records import Record, iter_records, record_hash
 from index_format.seek import block_at_or_after, span_at_or_after
 
 OPEN_BLOCKS_SHARE = 0.25
-"""Of the task's memory, what blocks that are not full may take, beside the records that wait to be sorted."""
+"""The share of a task's memory for blocks that are not full, in addition to the records that wait to be sorted."""
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Records are encoded so many bytes at a time, which takes several times as many; as often a chunk may end."""
+"""Bytes of records that are encoded at once, which takes several times as much memory; a chunk may end after each."""
 
 MOST_GAPS = 256
-"""Of a chunk: a marker with more folds them into a catalog."""
+"""Most gaps of a chunk: a marker with more folds them into a catalog."""
 
 SORT_REMEDY = (
     'write df.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset"), '
@@ -47,20 +46,26 @@ SORT_REMEDY = (
 )
 
 
-class TaskPartition(NamedTuple):
-    """What a task stored of one partition, for the driver to commit."""
+@dataclass(frozen=True)
+class PartitionBatch:
+    """Chunks of one partition that a task stored, or all tasks of a batch, by rising offset."""
 
     identity: PartitionIdentity
-    end: ChainEnd
-    """Of the archive, as the chunks were cut."""
+    ends: frozenset[ChainEnd]
+    """Ends of the archive, as the chunks were cut."""
     chunks: tuple[StoredChunk, ...]
     dropped: int
     """Records that the archive held already."""
     too_late: int
     """Records that the archive does not hold, and has passed: below its start, or inside gaps of its marker."""
 
+    @property
+    def partition(self) -> RowPartition:
+        """The partition of the chunks."""
+        return RowPartition(self.identity.topic, self.identity.keys.partition)
 
-def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tuple[TaskPartition, ...]:
+
+def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tuple[PartitionBatch, ...]:
     """Store the records of `rows.ROWS` batches; raises BatchRefused and what the store raises.
 
     What a task that fails has stored stays behind as orphans.
@@ -68,7 +73,7 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
     config = context.config
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     writers: dict[RowPartition, PartitionWriter] = {}
-    done: dict[RowPartition, TaskPartition] = {}
+    done: dict[RowPartition, PartitionBatch] = {}
     try:
         for run in sorted_runs(batches, config.memory):
             if run.partition not in writers:
@@ -90,7 +95,7 @@ class PartitionWriter:
     """One partition within a task: an open chunk, stored when it is full."""
 
     def __init__(self, partition: RowPartition, context: WriteContext, buffer: BufferFolder) -> None:
-        """Reads the marker; raises what `read_own` raises."""
+        """Read the marker; raises what `read_own` raises."""
         self._partition = partition
         self._context = context
         self._buffer = buffer
@@ -103,7 +108,7 @@ class PartitionWriter:
         self._limits = replace(settings.limits, chunk_interval_seconds=float("inf"), chunk_idle_seconds=None)
         self._settings = replace(settings, bad_records_are_skipped=False)
         self._gaps: list[Gap] = []
-        """Of the open chunk: offsets between its records, where they may be missing."""
+        """Gaps of the open chunk: offsets between its records that may be missing."""
         self._chunk: ChunkBuilder | None = None
         self._stored: list[StoredChunk] = []
         self._dropped = 0
@@ -115,7 +120,7 @@ class PartitionWriter:
         return self._chunk.open_block_bytes if self._chunk else 0
 
     def end_block(self) -> None:
-        """Move the open block out of memory, whatever its size."""
+        """Move the open block out of memory, regardless of its size."""
         if self._chunk is not None:
             self._chunk.end_block()
 
@@ -144,14 +149,15 @@ class PartitionWriter:
             if is_cut or roll_reason(chunk.facts, self._limits, 0.0):
                 self._store(chunk)
 
-    def finish(self) -> TaskPartition:
+    def finish(self) -> PartitionBatch:
         """Store what is open."""
         if self._chunk is not None:
             self._store(self._chunk)
-        return TaskPartition(self._identity, self._end, tuple(self._stored), self._dropped, self._too_late)
+        ends = frozenset([self._end] if self._stored else [])
+        return PartitionBatch(self._identity, ends, tuple(self._stored), self._dropped, self._too_late)
 
     def _missing(self, batch: pa.RecordBatch) -> list[tuple[int, Gap]]:
-        """What may be missing before rows of a batch, by their numbers: nothing, unless the options say so."""
+        """Return gaps before rows of a batch, by row number, if the options say that records may be missing."""
         if not self._context.options.missing_are_unverified:
             return []
         offsets = np.concatenate([[self._position - 1], batch.column("offset").to_numpy()])
@@ -159,7 +165,7 @@ class PartitionWriter:
         return [(row, Gap(int(offsets[row]) + 1, int(offsets[row + 1]), UNVERIFIED)) for row in rows]
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records that the archive does not hold yet, checked for their order."""
+        """Return the records that the archive does not hold yet, checked for their order."""
         offsets = batch.column("offset").to_numpy()
         known = int(np.searchsorted(offsets, self._end.next_offset)) if self._end.next_offset is not None else 0
         if known and self._held is not None:
@@ -169,7 +175,7 @@ class PartitionWriter:
         if len(twice):
             raise BatchRefused(
                 f"{self._partition}: offset {int(offsets[twice[0]])} occurs twice in a task",
-                why="an offset has one record, and there is no way to know which of the two is right",
+                why="an offset has one record, and it is unknown which of the two is right",
                 remedy='write each record once: dropDuplicates(["topic", "partition", "offset"])',
             )
         if len(offsets) and offsets[0] < self._position:
@@ -190,12 +196,12 @@ class PartitionWriter:
         self._too_late += passed.num_rows - held.num_rows
 
     def _compare(self, marker: Marker, known: pa.RecordBatch) -> None:
-        """Records of another topic by the same name must not pass for what is archived already."""
+        """Record of another topic by the same name must not pass for what is archived already."""
         (newest,) = iter_records(known.slice(known.num_rows - 1))
         if differs(self._context.store, self._identity.keys, marker, newest, keyring_of(self._identity.encrypt)):
             raise Diverged(
                 f"{self._partition}: the record at offset {newest.offset} is not the one that was archived",
-                why="the topic was created again, or its records were changed on the way",
+                why="the topic was created again, or its records were changed in transit",
                 remedy="archive into another --archive, or name the new topic with topicIds; nothing was changed",
             )
 
@@ -221,7 +227,7 @@ class PartitionWriter:
 
 
 def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which offsets, all below the marker's next one, the archive passed without their records.
+    """Return which offsets, all below the marker's next one, the archive passed without their records.
 
     Gaps that moved into catalogs, as more than 256 had gathered, are not asked for.
     """
@@ -234,7 +240,7 @@ def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
 def differs(
     store: ToolStore, keys: PartitionKeys, marker: Marker, record: Record, keyring: Keyring | None = None
 ) -> bool:
-    """Whether the archive holds another record at that offset; False where it holds none there.
+    """Return whether the archive holds another record at that offset; False if it holds none there.
 
     Record format `text` keeps values, so no more is compared. Raises StoreError, AccessDenied or FormatError, or
     KeyMissing for an encrypted chunk.

@@ -1,4 +1,4 @@
-"""A configuration file: its keys as settings of ours, whichever names and syntax it uses, and the place of each value.
+"""A configuration file: its keys as settings of ours, in any syntax, with Connect's names too, and their places.
 
 Kafka Connect's S3 sinks have names for many of them: the same here, nearly the same, or nothing. Names and meanings:
 kafka-connect-s3 (the ancestor), Confluent's S3 sink, and Connect itself.
@@ -27,12 +27,12 @@ class OriginKind(Enum):
     ENVIRONMENT = "env"
     FLAG = "flag"
     OPTION = "option"
-    """Of a Spark format, where there are no others."""
+    """An option of a Spark format, which has no other origins."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """`place`: a flag, an environment variable or `file:line`; `alias`: the name there, where it is not the field's."""
+    """`place`: a flag, an environment variable or `file:line`; `alias`: the name there, if it is not the field's."""
 
     kind: OriginKind
     place: str = ""
@@ -55,14 +55,14 @@ class Setting:
 
 
 Settings = dict[str, Setting]
-"""By field name or `kafka.` and a name of librdkafka's."""
+"""Settings by field name, or by `kafka.` and librdkafka's name."""
 
 
 @dataclass(frozen=True)
 class Alias:
     """Another name of a field. `convert` gives the field's text, None to leave it alone, or raises ValueError.
 
-    `note` says what differs, empty where nothing does.
+    `note` says what differs, and is empty if nothing does.
     """
 
     field: str
@@ -177,7 +177,7 @@ REFUSED_PREFIXES: Mapping[str, str] = {
 
 
 def refusal(key: str) -> str | None:
-    """Why a setting of Connect's cannot be taken over, or None where nothing is known against it."""
+    """Return why a setting of Connect's cannot be taken over, or None if nothing is known against it."""
     if key in REFUSED:
         return REFUSED[key]
     return next((reason for prefix, reason in REFUSED_PREFIXES.items() if key.startswith(prefix)), None)
@@ -191,14 +191,14 @@ _LIBRDKAFKA = ("sasl.", "ssl.", "security.", "socket.", "fetch.", "session.", "c
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a file says, and what its reader should know about it."""
+    """The settings of a file, and notes for its reader."""
 
     settings: Settings
     notes: tuple[str, ...]
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Raises UsageError for a file that cannot be read, is malformed, or holds a key that is not known."""
+    """Raise UsageError for a file that cannot be read, is malformed, or holds a key that is not known."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -217,7 +217,7 @@ def read_config_file(path: Path) -> ConfigFile:
 
 
 def settings_of(entries: list[DocumentEntry]) -> ConfigFile:
-    """The meaning of a file's entries; raises UsageError as `read_config_file` does."""
+    """Return the meaning of a file's entries; raises UsageError as `read_config_file` does."""
     reader = _SettingsReader()
     for entry in entries:
         reader.take(entry)

@@ -10,8 +10,7 @@ from annotated_types import Ge, Le
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from blockgz.config.files import ALIASES, BUCKETS, NOT_USED, PREFIXES, REFUSED
-from blockgz.config.model import KAFKA_RESERVED, NONE, RunConfig, parse_none
+from blockgz.config.model import NONE, RunConfig, parse_none
 from blockgz.errors import camel_case
 from blockgz.store.s3_settings import REFERENCES, S3Settings
 from blockgz.units import format_duration, format_size, parse_duration, parse_size
@@ -20,7 +19,7 @@ FIELDS = RunConfig.model_fields
 
 
 FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
-"""How a user names a field on the command line, where it is not `--` and the field's name."""
+"""Names of fields on the command line that are not `--` and the field's name."""
 
 
 SPARK_NAMES = {"path": "archive"} | {
@@ -61,12 +60,12 @@ _PLAIN = {
     str: FieldKind.TEXT,
 }
 _TELLING = (FieldKind.CHOICE, FieldKind.SIZE, FieldKind.DURATION, FieldKind.COUNT)
-"""Kinds whose values want an explanation beside the field's."""
+"""Kinds whose values need an explanation in addition to the field's."""
 _PARSED = {parse_size: FieldKind.SIZE, parse_duration: FieldKind.DURATION}
 
 
 def field_kind(field: str) -> FieldKind:
-    """What the field takes."""
+    """Return the kind of values that the field takes."""
     if field_choices(field):
         return FieldKind.CHOICE
     parts = list(_parts(field))
@@ -77,13 +76,13 @@ def field_kind(field: str) -> FieldKind:
 
 
 def field_choices(field: str) -> tuple[str, ...]:
-    """The values of an enumeration; empty for other fields."""
+    """Return the values of an enumeration; empty for other fields."""
     annotation = FIELDS[field].annotation
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def meaning(field: str) -> str:
-    """What the field is, and what it takes where that is not plain."""
+    """Return the field's description, and the values that it takes unless that is plain."""
     described = FIELDS[field].description or ""
     if field_kind(field) not in _TELLING:
         return described
@@ -91,7 +90,7 @@ def meaning(field: str) -> str:
 
 
 def wanted(field: str) -> str:
-    """What is to be written, in words."""
+    """Return in words what to write as a value."""
     if field in _EXAMPLES:
         return _EXAMPLES[field]
     choices = field_choices(field)
@@ -107,7 +106,7 @@ def _bounds(field: str) -> str:
 
 
 def value_text(field: str, value: Any) -> str:
-    """A value of the field as it would be written; empty where there is none."""
+    """Return a value of the field as it would be written; empty if there is none."""
     if value in (None, (), [], {}):
         return NONE if _may_be_none(field) else ""
     match field_kind(field):
@@ -124,13 +123,13 @@ def value_text(field: str, value: Any) -> str:
 
 
 def default_text(field: str) -> str:
-    """The default as it would be written; empty where there is none."""
+    """Return the default as it would be written; empty if there is none."""
     info = FIELDS[field]
     return "" if info.is_required() else value_text(field, info.get_default(call_default_factory=True))
 
 
 def _may_be_none(field: str) -> bool:
-    """Whether "none" switches a limit off."""
+    """Return whether "none" switches a limit off."""
     return any(isinstance(part, BeforeValidator) and part.func is parse_none for part in _parts(field))
 
 
@@ -170,7 +169,7 @@ def option_name(field: str) -> str:
 
 
 def variable_name(field: str) -> str:
-    """The environment variable of a field."""
+    """Return the environment variable of a field."""
     special = {"bootstrap_servers": "BOOTSTRAP_SERVER", "kafka": "KAFKA_PROPERTIES"}
     return "BLOCKGZ_" + special.get(field, field.upper())
 
@@ -213,7 +212,7 @@ EXAMPLES = {
 
 
 def yaml_template() -> str:
-    """A file with every field: the required ones to be filled in, the others commented out at their defaults."""
+    """Return a file with every field: the required ones to be filled in, the others commented out at their defaults."""
     lines = [
         "# The configuration of archiver and replayer: -C FILE, BLOCKGZ_CONFIG or ~/.config/blockgz/config.yaml.",
         "# Flags come before environment, environment before this file. Commands other than `archiver run` use the",
@@ -235,33 +234,3 @@ def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a YAML or JSON file with our own names."""
     schema = RunConfig.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "required": []}
-
-
-def markdown_fields() -> str:
-    """The table of fields in docs/configuration.md."""
-    rows = ["| field | flag | environment | default | meaning |", "|---|---|---|---|---|"]
-    for field, info in FIELDS.items():
-        default = f"`{default_text(field)}`" if default_text(field) else "required" if info.is_required() else ""
-        flag = option_name(field)
-        if field_kind(field) is FieldKind.SWITCH:
-            flag += f"`, `{flag.replace('--', '--no-', 1)}"
-        rows.append(f"| `{field}` | `{flag}` | `{variable_name(field)}` | {default} | {meaning(field)} |")
-    return "\n".join(rows) + "\n"
-
-
-def markdown_connect_names() -> str:
-    """The table of Connect's names in docs/configuration.md."""
-    rows = ["| Connect's name | here | note |", "|---|---|---|"]
-    rows += [f"| `{name}` | `archive` | the bucket of `s3://bucket/prefix` |" for name in BUCKETS]
-    rows += [f"| `{name}` | `archive` | the prefix of `s3://bucket/prefix` |" for name in PREFIXES]
-    rows += [f"| `{name}` | `{alias.field}` | {alias.note} |" for name, alias in ALIASES.items()]
-    rows += [f"| `{name}` | not used | {note} |" for name, note in NOT_USED.items()]
-    rows += [f"| `{name}` | refused | {reason} |" for name, reason in REFUSED.items()]
-    return "\n".join(rows) + "\n"
-
-
-def markdown_reserved() -> str:
-    """The table of librdkafka's settings that may not be set, in docs/configuration.md."""
-    rows = ["| setting | why |", "|---|---|"]
-    rows += [f"| `{name}` | {reason} |" for name, reason in KAFKA_RESERVED.items()]
-    return "\n".join(rows) + "\n"

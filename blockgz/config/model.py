@@ -36,7 +36,7 @@ from index_format.identity import FORMER_GROUP, ArchiveInfo
 from index_format.keys import check_topic
 
 NONE = "none"
-"""What stands for no bound where a field allows it."""
+"""The word for no limit, in fields that allow it."""
 
 
 def parse_none(text: Any) -> Any:
@@ -63,7 +63,7 @@ def _positive(text: str, value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    """Topics from `orders, payments`; a `~regex` is one pattern, whatever commas it holds."""
+    """Return topics from `orders, payments`; a `~regex` is one pattern, even if it holds commas."""
     if not isinstance(value, str):
         return value
     return (value,) if value.startswith("~") else tuple(name for name in re.split(r"[,\s]+", value) if name)
@@ -229,7 +229,7 @@ class RunConfig(BaseModel):
     groups: OptionalPatterns = ("*",)
     """Consumer groups whose offsets are kept for each topic: names, globs or ~regex, or none."""
     groups_interval: Annotated[Seconds, Field(le=3600)] = 60
-    """How often the cluster is asked for the offsets of consumer groups."""
+    """How often to request the offsets of consumer groups from the cluster."""
     ends_interval: OptionalEndsSeconds = 300
     """How often to store where a topic's partitions end if only that changed; none: every hour."""
     archive_retention: Patterns = ()
@@ -239,13 +239,13 @@ class RunConfig(BaseModel):
     compact: OptionalPatterns = None
     """Topics whose small chunks are merged: names, globs or ~regex, or none."""
     compact_chunks: int = Field(512, ge=2)
-    """Compact a partition once so many small chunks are in its catalogs."""
+    """Compact a partition once its catalogs hold this many small chunks."""
     maintenance_interval: Annotated[Seconds, Field(le=30 * 24 * 3600)] = 3600
     """How often archive_retention and compact are applied."""
     maintenance_rate: Size = 16 * 1024**2
     """Bytes that compact may read and write in a second, per process."""
     maintenance_buffer: Size = 1024**3
-    """Disk budget for merged chunks, per process, besides buffer_bytes."""
+    """Disk budget for merged chunks, per process, in addition to buffer_bytes."""
     workers: int = Field(1, ge=1, le=256)
     """Number of processes that share the partitions. Each has its own --memory, and the next port for --http."""
     http: HostAndPort | None = None
@@ -356,7 +356,7 @@ class RunConfig(BaseModel):
         if self.key_filter is not None and self.encrypt is not None:
             raise _together(
                 ("key_filter", "encrypt"),
-                "key filters tell who has no key which record keys a block is likely to hold",
+                "key filters show to anyone without a key which record keys a block is likely to hold",
                 "leave key_filter out",
             )
         if self.gzip_library == "isal" and self.gzip_level is not None and self.gzip_level > 3:
@@ -394,12 +394,12 @@ class RunConfig(BaseModel):
 
     @property
     def s3(self) -> S3Settings:
-        """What is set for S3."""
+        """The settings of S3."""
         return S3Settings(**self.model_dump(include=S3_FIELDS))
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """The topic that takes records that cannot be archived, where that is the policy."""
+        """The topic for records that cannot be archived, if that is the policy."""
         return self.dlq_topic if self.on_bad_record == "dlq" else None
 
     @property
@@ -408,17 +408,17 @@ class RunConfig(BaseModel):
         return self.group_id or FORMER_GROUP
 
     def of_archive(self, archive: ArchiveInfo) -> "RunConfig":
-        """The same, with the group that the archive names where none was chosen."""
+        """Return the configuration with the group that the archive names, unless one was chosen."""
         return self.model_copy(update={"group_id": archive.group(self.group_id)})
 
     @property
     def compression_library(self) -> str:
-        """What compresses, by its name among COMPRESSORS."""
+        """The compressor's name among COMPRESSORS."""
         return "zstd" if self.codec == "zstd" else self.gzip_library
 
     @property
     def compression_level(self) -> int:
-        """The level in force: the library's best trade where none is given."""
+        """The level in force: the library's best trade if none is given."""
         if self.codec == "zstd":
             return self.zstd_level
         if self.gzip_level is not None:
@@ -426,7 +426,7 @@ class RunConfig(BaseModel):
         return 1 if self.gzip_library == "isal" else 6
 
     def masking(self, fields: frozenset[str]) -> "RunConfig":
-        """The same, with the values of these fields left out wherever it is shown."""
+        """Return the configuration with the values of these fields masked when it is shown."""
         copy = self.model_copy()
         copy._masked = fields
         return copy

@@ -41,7 +41,7 @@ class Resolved:
         return rows
 
     def check_secrets(self, environ: Mapping[str, str]) -> None:
-        """Raises UnresolvedReference for a secret of librdkafka's or S3's that is not on this machine."""
+        """Raise UnresolvedReference for a secret of librdkafka's or S3's that is not on this machine."""
         for name in REFERENCES:
             if (reference := getattr(self.config, name)) is not None:
                 looked_up(name, Setting(reference, self.origins.get(name, DEFAULT)), environ)
@@ -56,7 +56,7 @@ class Resolved:
 
 
 def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
-    """The configuration that the layers make, later ones before earlier ones; librdkafka's settings are merged.
+    """Return the configuration that the layers make, later ones before earlier ones; librdkafka's settings are merged.
 
     References in librdkafka's settings, and those to secrets of S3, are checked for their form and looked up where a
     client is made; those in other fields are looked up here. Raises UsageError.
@@ -89,7 +89,7 @@ def _is_masked(name: str, value: Any) -> bool:
 
 
 def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) -> Any:
-    """The value with its references replaced, or with `environ` None only checked.
+    """Return the value with its references replaced, or with `environ` None only checked.
 
     Raises UsageError for a malformed reference, UnresolvedReference for one that leads nowhere.
     """
@@ -105,7 +105,7 @@ def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) ->
 
 
 def text_of(name: str, setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """The text of a setting that takes one, its references replaced; those to secrets of S3 stay.
+    """Return the text of a setting that takes one, its references replaced; those to secrets of S3 stay.
 
     Raises UsageError, as `looked_up` does.
     """
@@ -118,7 +118,7 @@ def text_of(name: str, setting: Setting, environ: Mapping[str, str]) -> str | No
 
 
 def check_kafka(settings: Settings) -> dict[str, str]:
-    """The settings of librdkafka's in a file, by their names, as they are written.
+    """Return the settings of librdkafka's in a file, by their names, as they are written.
 
     Raises UsageError for one that nobody may set, that loads code, or whose reference is malformed.
     """
@@ -207,7 +207,7 @@ STAND_INS: Mapping[str, str] = {"archive": "./archive", "bootstrap_servers": "lo
 
 
 def check_config_file(path: Path, environ: Mapping[str, str]) -> tuple[Resolved, tuple[str, ...]]:
-    """The configuration of a file, stand-ins in the place of what it leaves open, and what its reader should know.
+    """Return the configuration of a file, with stand-ins for required fields that it lacks, and notes for its reader.
 
     Raises UsageError for what would keep any run from starting with this file.
     """

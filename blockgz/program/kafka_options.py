@@ -11,10 +11,10 @@ import click
 from click.core import ParameterSource
 
 from blockgz.errors import UsageError
+from blockgz.hosts import unencrypted_brokers
 from blockgz.kafka.secrets import refuse_code
 from blockgz.program.config_file import kafka_defaults
 from blockgz.program.options import Option, OptionSet
-from blockgz.unencrypted import unencrypted_brokers
 
 PROPERTIES_VARIABLE = "BLOCKGZ_KAFKA_PROPERTIES"
 

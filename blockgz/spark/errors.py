@@ -1,4 +1,4 @@
-"""What a job must not read over silently, and how errors pass through Spark, which knows them as texts alone."""
+"""Errors on their way through Spark, which only passes texts on."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from blockgz.errors import UsageError, camel_case, exit_code
 from index_format.errors import BlockgzError
 
 PREFIX = "blockgz failure: "
-"""Stands before an error of ours, as JSON, in what Spark says of an exception."""
+"""The text before an error of ours, as JSON, in Spark's message about an exception."""
 
 _TRACE = re.compile(r"at |Traceback|File \"|JVM stacktrace|Driver stacktrace|: [a-z.]+\.[A-Z]")
 """Beginnings of lines of stack traces."""
@@ -30,7 +30,7 @@ _SETTLED = {
     "AVRO_DATA_SOURCE_NOT_ENABLED": "add Spark's Avro jar: --jars spark-avro_2.13-VERSION.jar, or "
     "--conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION",
 }
-"""Conditions of Spark that are about what was asked for."""
+"""Conditions of Spark that the user's options caused, with remedies."""
 
 
 class ReadFailed(Exception):
@@ -38,11 +38,11 @@ class ReadFailed(Exception):
 
 
 class WriteFailed(Exception):
-    """The same of a write."""
+    """An error of a write, in one text as ReadFailed has it."""
 
 
 class TaskFailed(Exception):
-    """The same of a task of one of our jobs."""
+    """An error of a task of one of our jobs, in one text as ReadFailed has it."""
 
 
 class SparkFailed(BlockgzError):
@@ -62,7 +62,7 @@ class JobFailed(BlockgzError):
 
 @contextmanager
 def report_errors(kind: type[Exception]) -> Iterator[None]:
-    """Raises errors of ours as `kind`, with a text for people, in words of the format."""
+    """Raise errors of ours as `kind`, with a text for people, in words of the format."""
     try:
         yield
     except BlockgzError as error:
@@ -72,7 +72,7 @@ def report_errors(kind: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def carry_errors(kind: type[Exception], wording: Callable[[str], str] = str) -> Iterator[None]:
-    """As `report_errors`, for `failure_of` to find: behind the text stands the same as JSON.
+    """Raise errors of ours as `kind` with JSON behind the text, which `failure_of` finds.
 
     `wording` is applied to what, why and remedy.
     """
@@ -87,7 +87,7 @@ def carry_errors(kind: type[Exception], wording: Callable[[str], str] = str) -> 
 
 
 def in_options(text: str) -> str:
-    """The text with the names of the format's options in place of the program's: groupId for --group-id.
+    """Return the text with the names of the format's options in place of the program's: groupId for --group-id.
 
     A command that it names stays as it is.
     """
@@ -101,7 +101,7 @@ def _option(match: re.Match[str]) -> str:
 
 
 def _hide_traceback() -> None:
-    """In a worker of Spark's, which ends with the exception: it would show our stack, and the text below it."""
+    """Hide the traceback in a worker of Spark's, which ends with the exception: the text would be below our stack."""
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name.startswith("pyspark."):
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
@@ -113,7 +113,7 @@ def _text(what: str, why: str, remedy: str) -> str:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark raises, as errors of ours."""
+    """Raise Spark's errors as errors of ours."""
     try:
         yield
     except BlockgzError:
@@ -127,7 +127,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def failure_of(text: str, condition: str | None = None) -> BlockgzError:
-    """The error in what Spark says of an exception: ours if there is one, otherwise Spark's own first lines."""
+    """Return the error in Spark's message about an exception: ours if there is one, otherwise Spark's first lines."""
     if (place := text.find(PREFIX)) >= 0:
         with suppress(ValueError):  # cut short on the way
             fields, _ = json.JSONDecoder().raw_decode(text[place + len(PREFIX) :])
@@ -151,7 +151,7 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
 
 
 def _first_words(text: str) -> str:
-    """What Spark says, without stack traces."""
+    """Return the first lines of Spark's message without stack traces."""
     lines = [line.strip() for line in text.splitlines()]
     said = [line for line in lines if line and not _TRACE.match(line)]
     return " ".join(" ".join(said[:3]).split())[:500]

@@ -1,4 +1,4 @@
-"""What the Spark formats share: Kafka's columns, options by name, pickling for workers, and Spark's versions."""
+"""Code that the Spark formats share: Kafka's columns, options by name, pickling for workers, Spark's versions."""
 
 import difflib
 import json
@@ -38,6 +38,9 @@ S3A_NAMES = {
 S3A_ENDPOINT = "fs.s3a.endpoint"
 """It may be a host alone."""
 
+SPARK_OPTIONS = ("checkpointLocation", "queryName")
+"""Options of Spark's own that it hands on to the format of a stream."""
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -53,7 +56,7 @@ class FormatOptions:
         hidden: Collection[str] = (),
         dotted: str = "remove it",
     ) -> None:
-        """Raises UsageError for an option that is neither known nor `hidden`, which is known and never offered.
+        """Raise UsageError for an option that is neither known nor `hidden`, which is known and never offered.
 
         `dotted` is the remedy for names with a dot, as a Kafka client has them; its {} is the name.
         """
@@ -78,14 +81,14 @@ class FormatOptions:
                     remedy=f"did you mean {lower[near[0]]}?" if near else other,
                 )
         self.given = {names[option.lower()]: value for option, value in given.items()}
-        """By the names as they are documented."""
+        """The given options by their documented names."""
 
     def text(self, name: str) -> str | None:
-        """The value; None where the option was left out or left empty."""
+        """Return the value; None if the option was left out or left empty."""
         return self.given.get(name) or None
 
     def path(self, usage: str) -> str:
-        """The archive's address: a bare name is a folder, as everywhere in Spark.
+        """Return the archive's address: a bare name is a folder, as everywhere in Spark.
 
         Folders are absolute, because executors work in folders of their own. Raises UsageError.
         """
@@ -97,18 +100,18 @@ class FormatOptions:
         return path if _URL.match(path) else str(LocalAddress(path).root())
 
     def word(self, name: str, words: Collection[str], default: str) -> str:
-        """One of `words`, in any case."""
+        """Return one of `words`, given in any case."""
         text = self.given.get(name, default).lower()
         if text not in words:
             raise bad_value(name, text, " or ".join(words))
         return text
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """A switch."""
+        """Return the value of a switch."""
         return self.word(name, ("true", "false"), str(default).lower()) == "true"
 
     def number(self, name: str) -> int | None:
-        """A whole number that is not negative."""
+        """Return a whole number that is not negative."""
         text = self.given.get(name)
         if text is None:
             return None
@@ -118,7 +121,7 @@ class FormatOptions:
 
 
 def _without_s3a(given: Mapping[str, str]) -> dict[str, str]:
-    """The options, those of S3A by our names; raises UsageError for one without an equal, and for one given twice."""
+    """Return the options with our names for those of S3A; raises UsageError for an unknown or repeated one."""
     options = {name: value for name, value in given.items() if not name.lower().startswith("fs.s3a.")}
     for name in given.keys() - options.keys():
         lower, value = name.lower(), given[name]
@@ -136,7 +139,7 @@ def _without_s3a(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, Any]:
-    """The JSON object of an option; raises UsageError."""
+    """Return the JSON object of an option; raises UsageError."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -147,12 +150,12 @@ def json_object(name: str, text: str, example: str) -> dict[str, Any]:
 
 
 def bad_value(name: str, text: str, example: str) -> UsageError:
-    """The error for a value that an option does not take."""
+    """Return the error for a value that an option does not take."""
     return UsageError(f"{name} is {text[:80]!r}", why="the value is not valid", remedy=f"write it like {example}")
 
 
 class Shipped:
-    """What Spark pickles for workers; one whose Python lacks this package says so, and what to do."""
+    """An object that Spark pickles for workers; a worker whose Python lacks this package says so, and what to do."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str, bytes]]:
         kind = type(self)
@@ -160,7 +163,7 @@ class Shipped:
 
 
 def _opener() -> Callable[..., Any]:
-    """A function that cloudpickle sends as code and not by its name, as it does with functions inside others."""
+    """Return a function that cloudpickle sends as code and not by its name, as it does with functions inside others."""
 
     def opened(module: str, name: str, state: bytes) -> Any:
         import importlib  # noqa: PLC0415
@@ -192,7 +195,7 @@ else:
 
 
 def require_spark(version: str, what: str, found: str = pyspark.__version__) -> None:
-    """Raises UsageError where Spark is older than `version`, such as 4.2, which `what` needs."""
+    """Raise UsageError if Spark is older than `version`, such as 4.2, which `what` needs."""
     if _number(found) < _number(version):
         raise UsageError(
             f"{what} needs Spark {version} or later",

@@ -12,7 +12,7 @@ from blockgz.spark.errors import spark_errors
 
 
 def worker_python(master: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
-    """The Python that workers must be told to use; None where the environment, or each machine, says it.
+    """Return the Python that workers have to use; None if the environment, or each machine, sets it.
 
     Workers on this machine have the packages that the driver has: they run the same Python, not python3 of the path.
     """
@@ -33,7 +33,7 @@ def use_drivers_python(spark: SparkSession) -> None:
 
 
 def _configured_master(settings: Mapping[str, str]) -> str:
-    """What `settings` or spark-submit say; this machine otherwise."""
+    """Return the master that `settings` or spark-submit name; this machine otherwise."""
     if "spark.master" not in settings and "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
         return SparkConf().get("spark.master") or "local"
@@ -44,7 +44,7 @@ def _configured_master(settings: Mapping[str, str]) -> str:
 def session(
     name: str, master: str | None, settings: Mapping[str, str], *, quiet: bool = True
 ) -> Iterator[SparkSession]:
-    """A session, stopped in the end; one that was there before is used and stays.
+    """Yield a session, stopped in the end; one that was there before is used and stays.
 
     Without a `master` Spark's configuration says where it runs, and that is this machine unless it is set. Times are
     UTC. `quiet` keeps Spark's log to itself, unless `settings` say otherwise.

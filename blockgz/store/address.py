@@ -33,7 +33,7 @@ class LocalAddress(NamedTuple):
         return f"file://{self.path}" if self.path.startswith("/") else self.path
 
     def root(self) -> Path:
-        """The folder, absolute; raises UsageError for the home of a user that there is not."""
+        """Return the folder, absolute; raises UsageError for the home of a user that there is not."""
         try:
             return Path(self.path).expanduser().absolute()
         except RuntimeError as error:
@@ -46,7 +46,7 @@ Address = S3Address | LocalAddress
 
 
 def parse_address(text: str) -> Address:
-    """The address that `text` names; raises BadName."""
+    """Return the address that `text` names; raises BadName."""
     scheme, separator, rest = text.partition("://")
     if text.startswith("file:/") and not separator:
         scheme, separator, rest = "file", "://", text.removeprefix("file:")

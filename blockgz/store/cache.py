@@ -16,7 +16,7 @@ STALE_SECONDS = 3600
 
 
 def default_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/blockgz/objects`, or below `~/.cache`; None where there is no home."""
+    """Return `$XDG_CACHE_HOME/blockgz/objects`, or the one below `~/.cache`; None without a home directory."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         home = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
@@ -40,7 +40,7 @@ class DiskCache:
         self.bytes_found = 0
 
     async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The object's bytes: those kept, or what `fetch` gives, which are kept if they have that sha256."""
+        """Return the object's bytes: those kept, or what `fetch` gives, which are kept if they have that sha256."""
         path = self._folder / hashlib.sha256("\0".join((archive_id, key, sha256)).encode()).hexdigest()
         found = await asyncio.to_thread(_read, path, sha256)
         if found is not None:
@@ -66,7 +66,7 @@ class DiskCache:
             return
 
     def _make_room(self) -> None:
-        """Removes the files that were unused longest until an eighth of the bound is free."""
+        """Remove the files that were unused longest until an eighth of the bound is free."""
         files = sorted(self._files())
         held = sum(size for _, size, _ in files)
         for used, size, path in files:

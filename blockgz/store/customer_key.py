@@ -38,7 +38,7 @@ class CustomerKey:
 
     @property
     def fingerprint(self) -> str:
-        """What may be shown."""
+        """The key's fingerprint, which may be shown."""
         return key_id(self.key)
 
     def of_object(self, name: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class CustomerKey:
 
 
 def load_customer_key(reference: str | None) -> CustomerKey | None:
-    """The key that `${file:/path}` or `${env:NAME}` leads to on this machine; None without a reference.
+    """Return the key that `${file:/path}` or `${env:NAME}` leads to on this machine; None without a reference.
 
     Raises UsageError. Warns of a file that every user can read.
     """
@@ -76,13 +76,13 @@ def _warn_once(file: str) -> None:
 
 
 def fingerprint_of(reference: str | None) -> str | None:
-    """The fingerprint of the key that a reference leads to; raises as `load_customer_key`."""
+    """Return the fingerprint of a referenced key; raises as `load_customer_key`."""
     key = load_customer_key(reference)
     return None if key is None else key.fingerprint
 
 
 def check_fingerprint(archive: ArchiveInfo, given: str | None, url: str) -> None:
-    """Raises AccessDenied if the archive has another key than the one with that fingerprint, or UsageError if none."""
+    """Raise AccessDenied if the archive has another key than the one with that fingerprint, or UsageError if none."""
     named = archive.customer_key or None
     if named == given:
         return
@@ -100,7 +100,7 @@ def check_fingerprint(archive: ArchiveInfo, given: str | None, url: str) -> None
 
 
 def check_stored_archive(store: ToolStore, given: str | None) -> None:
-    """The same of the archive at a store, if there is one."""
+    """Check the fingerprint of the archive at a store, if there is one."""
     for key in map(archive_key, LAYOUTS):
         found = store.get(key)
         if found is not None:
@@ -109,7 +109,7 @@ def check_stored_archive(store: ToolStore, given: str | None) -> None:
 
 
 class KeyCheckingReader(PassingReader):
-    """Says of a read that S3 refuses whether the customer key is the reason."""
+    """A reader that reports if the customer key is the reason for a refused read."""
 
     def __init__(self, reader: ObjectReader, fingerprint: str | None) -> None:
         super().__init__(reader)

@@ -59,10 +59,10 @@ LOCK_PAUSE_SECONDS = 0.02
 
 
 class LocalReader:
-    """Reads files in threads."""
+    """A reader of files, in threads."""
 
     def __init__(self, address: LocalAddress) -> None:
-        """Raises UsageError for the home of a user that there is not."""
+        """Raise UsageError for the home of a user that there is not."""
         self._root = address.root()
 
     @property
@@ -128,8 +128,8 @@ class LocalReader:
 class LocalStore:
     """An archive in a folder, where link, rename and flock are those of one machine.
 
-    A root that it makes is its owner's alone. What it makes below a root may be read and written by whom the root's
-    mode says, whatever the umask.
+    A root that it makes is its owner's alone. What it makes below a root may be read and written as the root's
+    mode says, regardless of the umask.
 
     On a network file system, flock must hold between all machines (NFS 4 does), or one machine at a time may write.
     """
@@ -219,7 +219,7 @@ class LocalStore:
             yield from _folders(self._root, prefix)
 
     def clock(self) -> float:
-        """See ToolStore: the file system's, which may be another machine's; this one's where nothing may be written."""
+        """See ToolStore: the file system's, which may be another machine's; this one's if nothing may be written."""
         path = self._root / ".clock"
         with _file_errors(path):
             try:
@@ -231,7 +231,7 @@ class LocalStore:
         return time.time()
 
     def leftovers(self) -> Iterator[Leftover]:
-        """See ToolStore: temporary files, and what is left of probes. The buffer's owners clean up after themselves."""
+        """See ToolStore: temporary files, and objects of probes. The buffer's owners clean up after themselves."""
         for folder, subfolders, names in os.walk(self._root):
             subfolders[:] = [
                 name for name in subfolders if not name.startswith(".") or PROBE_FOLDER.fullmatch(name + "/")
@@ -268,7 +268,7 @@ class LocalStore:
 
     @contextmanager
     def _scratch(self, path: Path, body: Body) -> Iterator[Path]:
-        """The body in a synced file on the target's file system, gone afterwards."""
+        """Yield the body in a synced file on the target's file system, gone afterwards."""
         with scratch_file(path) as scratch:
             if isinstance(body, FileBody):
                 self._fill(scratch, body)
@@ -312,7 +312,7 @@ class LocalStore:
 
     @contextmanager
     def _syncing(self, path: Path) -> Iterator[None]:
-        """Raises SyncFailed for what a failed fsync raises; files are copied and not linked from then on."""
+        """Raise SyncFailed for what a failed fsync raises; files are copied and not linked from then on."""
         try:
             yield
         except OSError as error:
@@ -320,7 +320,7 @@ class LocalStore:
             raise SyncFailed(
                 f"{path} cannot be synced",
                 why=error.strerror or str(error),
-                remedy="check the disk; the archiver reads what was written again before it continues",
+                remedy="check the disk; the archiver reads it again before it continues",
             ) from error
 
 
@@ -356,7 +356,7 @@ def _content_tag(body: bytes) -> ContentTag:
 
 
 def _last_touched(status: os.stat_result) -> float:
-    """A linked file keeps the mtime of the buffer that it was made from; its ctime is that of the link."""
+    """Return a linked file keeps the mtime of the buffer that it was made from; its ctime is that of the link."""
     return max(status.st_mtime, status.st_ctime)
 
 
@@ -370,12 +370,12 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def _lock_of(path: Path) -> Path:
-    """The marker's lock is a file of its own: a rename would swap the marker's inode under its holder."""
+    """Return the marker's lock is a file of its own: a rename would swap the marker's inode under its holder."""
     return path.with_name(f".{path.name}.lock")
 
 
 def _set_mode(path: Path, mode: int) -> None:
-    """As far as the file system has modes, and the file is not another user's."""
+    """Set the mode if the file system has modes, and the file is not another user's."""
     with suppress(OSError):
         path.chmod(mode)
 
@@ -405,7 +405,7 @@ def _lock(path: Path, deadline_seconds: float, mode: int) -> Iterator[None]:
 
 @contextmanager
 def _file_errors(path: Path, done: str = "written", failure: type[StoreError] = StoreError) -> Iterator[None]:
-    """Raises the operating system's errors as those of a store; `failure` is that of errors that do not pass."""
+    """Raise the operating system's errors as those of a store; `failure` is that of errors that do not pass."""
     try:
         yield
     except OSError as error:

@@ -15,7 +15,7 @@ from blockgz.store.writer import ToolStore
 
 @asynccontextmanager
 async def open_reader(address: Address, s3: S3Settings = AT_AWS) -> AsyncIterator[ObjectReader]:
-    """The store at the address, closed at the end."""
+    """Yield the store at the address, closed at the end."""
     if isinstance(address, LocalAddress):
         yield LocalReader(address)
         return
@@ -28,7 +28,7 @@ async def open_reader(address: Address, s3: S3Settings = AT_AWS) -> AsyncIterato
 
 
 def open_store(address: str, s3: S3Settings) -> ToolStore:
-    """The store at `s3://bucket/prefix`, `file:///dir` or `./dir`; a missing folder is created, a bucket is not."""
+    """Open the store at `s3://bucket/prefix`, `file:///dir` or `./dir`; create a missing folder, but no bucket."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
         return LocalStore(parsed.root())
@@ -39,9 +39,9 @@ def open_store(address: str, s3: S3Settings) -> ToolStore:
 
 
 def open_existing_store(address: str, s3: S3Settings) -> ToolStore:
-    """The same for tools, which create nothing.
+    """Open a store for tools, which create nothing.
 
-    Raises NoArchiveThere where there is no such folder, AccessDenied where S3 needs another customer key.
+    Raises NoArchiveThere if the folder does not exist, AccessDenied if S3 needs another customer key.
     """
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():
@@ -57,7 +57,7 @@ def open_existing_store(address: str, s3: S3Settings) -> ToolStore:
 
 
 def default_buffer_root(address: str) -> Path:
-    """Where open chunks wait unless told otherwise: inside a local archive, so that they are linked and not copied."""
+    """Return the default folder of open chunks: inside a local archive, so that they are linked and not copied."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
         return parsed.root() / ".buffer"

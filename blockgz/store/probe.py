@@ -1,4 +1,4 @@
-"""Does the store keep the promises that commits rest on? Asked with scratch objects before the first claim."""
+"""A check that the store keeps the promises that commits rest on, with scratch objects before the first claim."""
 
 import hashlib
 import uuid
@@ -15,7 +15,7 @@ from index_format.errors import BlockgzError
 RACERS = 32
 OVER_ONE_PART_BYTES = 16 * 1024 * 1024 + 1
 TRIES = 3
-"""So often a write that was wrongly refused is tried under a new key: its first answer may have been lost."""
+"""Tries of a write that was wrongly refused, each under a new key: its first answer may have been lost."""
 
 
 class _WriteRefused(Exception):
@@ -23,7 +23,7 @@ class _WriteRefused(Exception):
 
 
 def probe(store: Store, *, multipart: bool) -> None:
-    """Raises StoreUnfit where a conditional write that must be refused is accepted.
+    """Raise StoreUnfit if a conditional write that must be refused is accepted.
 
     `multipart`: the store writes large objects in parts, so that their completion is probed too.
     """

@@ -14,42 +14,42 @@ SILENT_SECONDS = 5.0
 class ObjectReader(Protocol):
     """Reads objects; safe for many concurrent calls.
 
-    Every method raises AccessDenied or StoreUnavailable where the store does.
+    Every method raises AccessDenied or StoreUnavailable if the store does.
     """
 
     @property
     def address(self) -> str:
-        """Where the root is, for people: `s3://bucket/prefix` or `file:///dir`."""
+        """The root's address for people: `s3://bucket/prefix` or `file:///dir`."""
 
     async def get(self, key: str, max_bytes: int) -> bytes:
-        """The whole object.
+        """Return the whole object.
 
-        Raises ObjectMissing; TooLarge, before reading it, where it has more than `max_bytes`. Where the credentials
+        Raises ObjectMissing; TooLarge, before reading it, if it has more than `max_bytes`. Where the credentials
         may not list the bucket, S3 answers for a missing object as for a forbidden one: that is AccessDenied.
         """
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         """Exactly the bytes [start, end), end > start.
 
-        Raises ObjectMissing, ObjectTruncated where the object ends before `end`, and ObjectChanged where it is replaced
+        Raises ObjectMissing, ObjectTruncated if the object ends before `end`, and ObjectChanged if it is replaced
         while it is read.
         """
 
     async def size(self, key: str) -> int:
-        """The object's length in bytes; raises ObjectMissing."""
+        """Return the object's length in bytes; raises ObjectMissing."""
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
-        """The keys that begin with `prefix` and are greater than `after`, in lexical order."""
+        """Return the keys that begin with `prefix` and are greater than `after`, in lexical order."""
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        """What follows `prefix` up to the next slash in the keys that begin with it, each once, in lexical order.
+        """Return the folders below `prefix`, each once, in lexical order: the part of keys up to the next slash.
 
         `prefix` is empty or ends with a slash; `folders("topic=a/")` is `("partition=00000", ...)`.
         """
 
 
 class PassingReader:
-    """Passes everything on: the base of decorators."""
+    """A reader that passes everything on: the base of decorators."""
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
@@ -75,7 +75,7 @@ class PassingReader:
 
 
 class WatchedReader(PassingReader):
-    """Calls `tell`, once, when a small request is without an answer for SILENT_SECONDS."""
+    """A reader that calls `tell`, once, when a small request has no answer for SILENT_SECONDS."""
 
     def __init__(self, reader: ObjectReader, tell: Callable[[str], object]) -> None:
         super().__init__(reader)
@@ -109,7 +109,7 @@ class WatchedReader(PassingReader):
 
 
 class CountingReader(PassingReader):
-    """Counts requests and bytes; a listing counts once, however many pages it has."""
+    """A reader that counts requests and bytes; a listing counts once, regardless of its pages."""
 
     def __init__(self, reader: ObjectReader) -> None:
         super().__init__(reader)

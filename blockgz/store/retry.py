@@ -21,18 +21,18 @@ from index_format.errors import BlockgzError
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 LONGEST_REFUSAL_SECONDS = 300.0
-"""What waits for a person: asking more often would only fill logs."""
+"""The longest wait after a refusal, which a person has to end: more attempts would only fill logs."""
 HURRIED_SECONDS = 1.0
-"""The longest wait where a grace runs out meanwhile."""
+"""The longest wait while a grace period runs out."""
 TRIES_OF_COMMANDS = 8
 BUSY_SECONDS = 60.0
-"""So long a store may say that it is overloaded before a run gives up that could not begin yet."""
+"""Seconds that a store may be overloaded before a run that could not begin gives up."""
 
 T = TypeVar("T")
 
 
 def backoff_seconds(attempt: int, cause: BlockgzError | str = "") -> float:
-    """The longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS.
+    """Return the longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS.
 
     After a refusal and on a full store, up to LONGEST_REFUSAL_SECONDS.
     """
@@ -49,10 +49,10 @@ class StoreBackoff:
     store_url: str
     abandoned: threading.Event
     tries: int | None
-    """So many failures in a row are borne; None: any number."""
+    """Failures in a row before it gives up; None: no limit."""
 
     def __call__(self, attempt: int, cause: BlockgzError | str, hurried: threading.Event | None = None) -> None:
-        """Wait with full jitter; raises ShuttingDown when the run ends meanwhile, StoreUnavailable after `tries`.
+        """Wait with full jitter; raises ShuttingDown when the run ends in the meantime, StoreUnavailable after `tries`.
 
         `hurried` cuts this wait and later ones short, to HURRIED_SECONDS; who sets `abandoned` sets it as well.
         """
@@ -70,12 +70,12 @@ class StoreBackoff:
 
 
 def bounded_backoff(store_url: str) -> StoreBackoff:
-    """That of a command which ends by itself and which nobody asks to end in order."""
+    """Return the backoff of a command that ends by itself and is not stopped in order."""
     return StoreBackoff(store_url, threading.Event(), TRIES_OF_COMMANDS)
 
 
 def retry_while_busy(action: Callable[[], T], ended: threading.Event, is_busy: Callable[[BaseException], bool]) -> T:
-    """What `action` returns, tried again while the store is busy, until BUSY_SECONDS are over or the run is to end."""
+    """Return what `action` returns; repeat it while the store is busy, until BUSY_SECONDS are over or the run ends."""
     trials = Retrying(
         retry=retry_if_exception(is_busy),
         stop=stop_after_delay(BUSY_SECONDS) | stop_when_event_set(ended),

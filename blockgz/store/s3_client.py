@@ -1,11 +1,13 @@
-"""What the S3 clients of both programs share: their options, the table of S3's errors, and these errors as ours."""
+"""Code that both S3 clients share: options, credentials, the table of S3's errors, and these errors as ours."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
+from botocore.config import Config
+from botocore.credentials import AssumeRoleCredentialFetcher
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -37,11 +39,11 @@ from index_format.errors import BlockgzError
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
 ROLE_SESSION = "blockgz"
-"""What AWS's logs of a role call this program."""
+"""The name of this program in AWS's logs of a role."""
 REQUEST_ATTEMPTS = 4
-"""By the client itself, with pauses of up to some seconds between them; after that the caller decides."""
+"""Attempts by the client itself, with pauses of up to some seconds; after that the caller decides."""
 BODY_ATTEMPTS = 4
-"""For a body that breaks off, which botocore does not repeat."""
+"""Attempts to read a body that breaks off, which botocore does not repeat."""
 
 
 def _codes(names: str) -> frozenset[str]:
@@ -98,7 +100,7 @@ S = TypeVar("S", bound=Session)
 
 
 def open_session(kind: type[S], s3: S3Settings, role: Any = None) -> S:
-    """A session with credentials of `role`, which loads them, or those that the settings refer to, or of AWS's chain.
+    """Return a session with credentials that `role` loads, that the settings refer to, or of AWS's chain.
 
     Raises UnresolvedReference, and ProfileNotFound.
     """
@@ -115,7 +117,7 @@ def open_session(kind: type[S], s3: S3Settings, role: Any = None) -> S:
 
 @cache
 def _loader(data_path: str | None) -> Loader:
-    """What reads the SDK's descriptions of services: megabytes of JSON, parsed once for all sessions of a process."""
+    """Return a reader of the SDK's descriptions of services: megabytes of JSON, parsed once in a process."""
     loader: Loader = create_loader(data_path)
     return loader
 
@@ -141,15 +143,25 @@ def client_options(
     }
 
 
-def role_arguments(s3: S3Settings) -> dict[str, Any]:
-    """Arguments of botocore's fetchers of a role's credentials, which renew them before they expire."""
+def role_fetcher(s3: S3Settings) -> Callable[[], dict[str, Any]]:
+    """Return what fetches credentials of the role that is to be assumed. Raises NoCredentialsError without own ones."""
+    own = open_session(Session, s3)
+    credentials = own.get_credentials()
+    if credentials is None:
+        raise NoCredentialsError
+    config = Config(**client_options(s3, connections=1, attempts=REQUEST_ATTEMPTS))
+    create = partial(own.create_client, region_name=s3.region, config=config)
     named = {"ExternalId": s3.external_id, "RoleSessionName": ROLE_SESSION}
-    return {"role_arn": s3.role_arn, "extra_args": {name: value for name, value in named.items() if value is not None}}
+    more = {name: value for name, value in named.items() if value is not None}
+    fetch: Callable[[], dict[str, Any]] = AssumeRoleCredentialFetcher(
+        create, credentials, role_arn=str(s3.role_arn), extra_args=more
+    ).fetch_credentials
+    return fetch
 
 
 @contextmanager
 def setup_errors(s3: S3Settings) -> Iterator[None]:
-    """Raises UsageError where a client cannot be made, AccessDenied where its credentials cannot be had."""
+    """Raise UsageError if a client cannot be made, AccessDenied where its credentials cannot be had."""
     try:
         yield
     except BlockgzError:
@@ -174,7 +186,7 @@ def error_code(error: ClientError) -> str:
 def s3_errors(
     address: S3Address, key: str, permissions: str, no_answer: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Raises botocore's errors as ours.
+    """Raise botocore's errors as ours.
 
     `permissions` are those that the program needs, `no_answer` errors of the client's own HTTP library.
     """
@@ -218,7 +230,7 @@ def _without_credentials(error: Exception) -> AccessDenied:
 
 
 def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError:
-    """The first of code and status that says enough: S3 answers with 403 to a clock that is wrong, too."""
+    """Return the first of code and status that says enough: S3 answers with 403 to a clock that is wrong, too."""
     if error_code(error) == "InvalidObjectState":
         return StoreError(
             f"{address}/{key} has to be restored before it can be read",

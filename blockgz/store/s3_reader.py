@@ -1,7 +1,7 @@
-"""An S3 bucket, or whatever speaks its API, as a store of the replayer.
+"""An S3 bucket, or another store with its API, as a store of the replayer.
 
-A range read that is slow for its size is asked for twice: the first answer wins, the other request is cancelled. A
-store answers one request in a hundred ten times as slowly as the others; asked again it mostly answers at once. The
+A range read that is slow for its size is requested twice: the first answer wins, the other request is cancelled. A
+store answers one request in a hundred ten times as slowly as the others; a second one is mostly answered at once. The
 share of second requests is bounded, so that a store that is slow altogether is not asked twice as much.
 """
 
@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 
 import aiohttp
 from aiobotocore.config import AioConfig
-from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredRefreshableCredentials
+from aiobotocore.credentials import AioDeferredRefreshableCredentials
 from aiobotocore.session import AioSession
 from botocore.exceptions import (
     ClientError,
     HTTPClientError,
     IncompleteReadError,
-    NoCredentialsError,
     ResponseStreamingError,
 )
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -39,7 +38,7 @@ from blockgz.store.s3_client import (
     client_options,
     error_code,
     open_session,
-    role_arguments,
+    role_fetcher,
     s3_errors,
     setup_errors,
 )
@@ -48,7 +47,7 @@ from index_format.errors import TooLarge
 
 MAX_CONNECTIONS = 64
 READ_SECONDS = 20
-"""So long a server may send nothing; with all attempts a store that hangs is given up after about a minute."""
+"""Seconds that a server may send nothing; with all attempts, a store that hangs is given up after about a minute."""
 PIECE_BYTES = 1024 * 1024
 PERMISSIONS = "s3:GetObject and s3:ListBucket"
 
@@ -76,7 +75,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader"]:
-    """A reader on one client, closed at the end."""
+    """Yield a reader on one client, closed at the end."""
     options = client_options(s3, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS)
     config = AioConfig(**options)
     with setup_errors(s3):
@@ -97,18 +96,12 @@ class _AsyncRole:
         self._s3 = s3
 
     async def load_credentials(self) -> AioDeferredRefreshableCredentials:
-        own = open_session(AioSession, self._s3)
-        credentials = await own.get_credentials()
-        if credentials is None:
-            raise NoCredentialsError
-        config = AioConfig(**client_options(self._s3, connections=1, attempts=REQUEST_ATTEMPTS))
-        create = partial(own.create_client, region_name=self._s3.region, config=config)
-        fetcher = AioAssumeRoleCredentialFetcher(create, credentials, **role_arguments(self._s3))
-        return AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+        fetch = await asyncio.to_thread(role_fetcher, self._s3)
+        return AioDeferredRefreshableCredentials(partial(asyncio.to_thread, fetch), "assume-role")
 
 
 class S3Reader:
-    """Reads the objects under a prefix of a bucket."""
+    """A reader of the objects under a prefix of a bucket."""
 
     def __init__(self, address: S3Address, client: Any, key: CustomerKey | None = None) -> None:
         self._address = address
@@ -138,7 +131,7 @@ class S3Reader:
         condition: dict[str, str] = {}
 
         async def advance() -> None:
-            """Reads on from the byte reached, of the same version, until the end or until the body breaks off again."""
+            """Read on from the byte reached, of the same version, until the end or until the body breaks off again."""
             nonlocal reached, condition
             response = await self._client.get_object(
                 **self._where(key), Range=f"bytes={reached}-{end - 1}", **condition
@@ -194,7 +187,7 @@ class S3Reader:
 
 
 async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
-    """What `attempt` returns, tried again where the body broke off; of a range, that asks for no byte twice."""
+    """Return what `attempt` returns; repeat it if the body broke off. A range requests no byte twice."""
     trials = AsyncRetrying(
         retry=retry_if_exception_type(_BROKEN_BODY),
         stop=stop_after_attempt(BODY_ATTEMPTS),
@@ -206,7 +199,7 @@ async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
 
 @contextmanager
 def _errors(address: S3Address, key: str, wanted: tuple[int, int] = (0, 0)) -> Iterator[None]:
-    """Raises the client's errors as those of ObjectReader; `wanted` is the range that was asked for."""
+    """Raise the client's errors as those of ObjectReader; `wanted` is the requested range."""
     with s3_errors(address, key, PERMISSIONS, no_answer=(aiohttp.ClientError,)):
         try:
             yield
@@ -228,7 +221,7 @@ def _errors(address: S3Address, key: str, wanted: tuple[int, int] = (0, 0)) -> I
 
 
 class SlowReads:
-    """What reads lately took, by their size, and how many second requests that allows. No clock: seconds are given."""
+    """The durations of recent reads by size, and the second requests that they allow. No clock: seconds are given."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED_READS))
@@ -243,11 +236,11 @@ class SlowReads:
         return max(known[int(len(known) * QUANTILE)], SHORTEST_PATIENCE)
 
     def took(self, num_bytes: int, seconds: float) -> None:
-        """Remembers what a read took."""
+        """Remember what a read took."""
         self._seconds[_size_class(num_bytes)].append(seconds)
 
     def spend(self) -> bool:
-        """Whether a second request may be made now; counts it if so."""
+        """Return whether a second request may be made now, and count it if so."""
         if self._allowance < 1:
             return False
         self._allowance -= 1
@@ -255,7 +248,7 @@ class SlowReads:
 
 
 class HedgingReader(PassingReader):
-    """Asks twice for ranges that come slowly; passes everything else on."""
+    """A reader that requests slow ranges twice, and passes everything else on."""
 
     def __init__(
         self, reader: ObjectReader, slow_reads: SlowReads | None = None, clock: Callable[[], float] = time.monotonic
@@ -284,7 +277,7 @@ class HedgingReader(PassingReader):
 
 
 async def _first_answer(tasks: list[asyncio.Task[bytes]]) -> bytes:
-    """What the first one to succeed gives; where all fail, the error of the first request."""
+    """Return the result of the first request to succeed; if all fail, raise the error of the first one."""
     waiting = set(tasks)
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What is set for S3 beside an archive's address: where its API is, as whom it is asked, how objects are stored."""
+"""Settings of S3 in addition to an archive's address: the endpoint, the credentials, how objects are stored."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from blockgz.errors import UsageError
 
 ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
 STORAGE_CLASSES = ("STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "REDUCED_REDUNDANCY")
-"""Those whose objects can be read at once."""
+"""Storage classes whose objects can be read at once."""
 SLOW_CLASSES = ("GLACIER", "DEEP_ARCHIVE")
 ACLS = (
     "private",
@@ -22,7 +22,7 @@ ACLS = (
     "bucket-owner-full-control",
 )
 CHECKSUMS = ("CRC32", "SHA1", "SHA256")
-"""Those that botocore computes without further libraries."""
+"""Checksums that botocore computes without further libraries."""
 MOST_TAGS = 10
 
 CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
@@ -50,10 +50,10 @@ class S3Settings:
     """
 
     endpoint_url: str | None = None
-    """None at AWS; another one is addressed path style."""
+    """None for AWS; another endpoint is addressed path style."""
     region: str | None = None
     profile: str | None = None
-    """Of AWS's configuration files; None for what the environment says."""
+    """A profile of AWS's configuration files; None for that of the environment."""
     proxy_url: str | None = field(default=None, repr=False)
     """It may hold a password."""
     role_arn: str | None = None
@@ -68,7 +68,7 @@ class S3Settings:
     sse: str | None = None
     kms_key_id: str | None = None
     storage_class: str | None = None
-    """Of chunks' data. All else is small, or replaced often, and stays STANDARD."""
+    """The class of chunks' data. All else is small, or replaced often, and stays STANDARD."""
     acl: str | None = None
     object_tags: str | None = None
     checksum_algorithm: str | None = None
@@ -95,7 +95,7 @@ class S3Settings:
 
     @property
     def of_content(self) -> dict[str, Any]:
-        """Arguments of whatever sends content, UploadPart among it."""
+        """Arguments of every request that sends content, such as UploadPart."""
         return {} if self.checksum_algorithm is None else {"ChecksumAlgorithm": self.checksum_algorithm}
 
     @property
@@ -105,7 +105,7 @@ class S3Settings:
 
 
 def check_setting(name: str, value: str) -> None:
-    """Raises UsageError for a value that the setting cannot have."""
+    """Raise UsageError for a value that the setting cannot have."""
     if name in CHECKED:
         CHECKED[name](name, value)
 
@@ -212,7 +212,7 @@ CHECKED: Mapping[str, Callable[[str, str], None]] = {
     "object_tags": _check_tags,
     "checksum_algorithm": _one_of(*CHECKSUMS),
 }
-"""The settings that have a form, with what raises UsageError where they have not."""
+"""The settings that have a form, with functions that raise UsageError for other values."""
 
 AT_AWS = S3Settings()
 """Everything as the environment says."""

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import boto3
 from botocore.config import Config
-from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.credentials import DeferredRefreshableCredentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     IncompleteReadError,
-    NoCredentialsError,
     ResponseStreamingError,
 )
 from botocore.session import Session
@@ -43,7 +42,7 @@ from blockgz.store.s3_client import (
     client_options,
     error_code,
     open_session,
-    role_arguments,
+    role_fetcher,
     s3_errors,
     setup_errors,
 )
@@ -75,7 +74,7 @@ MAX_CONNECTIONS = 128
 RENEWED_SECONDS = 30.0
 PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
 COMPLETED_FIELDS = {"ETag", *(f"Checksum{algorithm}" for algorithm in CHECKSUMS)}
-"""What completing an upload repeats of the answer to each part."""
+"""Fields of the answer to each part that completing an upload repeats."""
 
 
 class S3Store:
@@ -159,7 +158,7 @@ class S3Store:
         reraise=True,
     )
     def _read(self, key: str, **more: Any) -> StoredObject:
-        """An object or a part of it, asked for again where the body breaks off: botocore repeats only the request."""
+        """Return an object or a part of it; repeat the request if the body breaks off, which botocore does not."""
         answer = self._client.get_object(**self._content_of(key), **more)
         return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
 
@@ -194,7 +193,7 @@ class S3Store:
             raise StoreError(f"{self.url} does not report its time", why=f"its answer is dated {date!r}") from None
 
     def leftovers(self) -> Iterator[Leftover]:
-        """See ToolStore: what is left of probes, and uploads that nobody completed, other programs' among them."""
+        """See ToolStore: objects of probes, and uploads that nobody completed, including those of other programs."""
         for found in self.list(".probe-"):
             if PROBE_FOLDER.match(found.key):
                 yield Leftover("probe object", found.key, found.size, found.modified, "")
@@ -239,7 +238,7 @@ class S3Store:
                 **where, UploadId=upload, MultipartUpload={"Parts": uploaded}, IfNoneMatch="*"
             )
         except BaseException:
-            # A part that arrives after the abort would stay, and cost, for ever.
+            # A part that arrives after the abort would stay, and cost, forever.
             for part in parts:
                 part.cancel()
             wait(parts)
@@ -271,7 +270,7 @@ class S3Store:
         return {"Bucket": self._bucket, "Key": self.prefix + key}
 
     def _content_of(self, key: str) -> dict[str, Any]:
-        """The same for requests that write or read the object's content."""
+        """Return arguments of requests that write or read the object's content."""
         return self._where(key) | (self._key.of_object(key) if self._key else {})
 
     def _pages(
@@ -303,7 +302,7 @@ class S3Store:
 
 
 def _client(s3: S3Settings, attempts: int) -> "S3Client":
-    """Raises as `setup_errors` does; takes about a second."""
+    """Raise as `setup_errors` does; takes about a second."""
     config = Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts))
     with setup_errors(s3):
         session = open_session(Session, s3, _SyncRole(s3) if s3.role_arn is not None else None)
@@ -317,21 +316,13 @@ class _SyncRole:
 
     def __init__(self, s3: S3Settings) -> None:
         self._s3 = s3
-        self._key = load_customer_key(s3.customer_key)
 
     def load_credentials(self) -> DeferredRefreshableCredentials:
-        own = open_session(Session, self._s3)
-        credentials = own.get_credentials()
-        if credentials is None:
-            raise NoCredentialsError
-        config = Config(**client_options(self._s3, connections=1, attempts=REQUEST_ATTEMPTS))
-        create = partial(own.create_client, region_name=self._s3.region, config=config)
-        fetcher = AssumeRoleCredentialFetcher(create, credentials, **role_arguments(self._s3))
-        return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+        return DeferredRefreshableCredentials(role_fetcher(self._s3), "assume-role")
 
 
 class _PassingOver:
-    """Passes over S3's errors of these codes."""
+    """A context that passes over S3's errors of these codes."""
 
     def __init__(self, codes: Set[str]) -> None:
         self._codes = codes
@@ -344,7 +335,7 @@ class _PassingOver:
 
 @contextmanager
 def _contested(key: str) -> Iterator[None]:
-    """Raises StoreUnavailable for a write that met another one under way: it may be tried again."""
+    """Raise StoreUnavailable for a write that met a concurrent one: it may be tried again."""
     try:
         yield
     except ClientError as error:
@@ -355,7 +346,7 @@ def _contested(key: str) -> Iterator[None]:
 
 @contextmanager
 def _content(body: Body) -> Iterator[bytes | BinaryIO]:
-    """What the client is to send: bytes of its own, of a small file, or a file to read from."""
+    """Yield the content to send: the bytes given, those of a small file, or a file to read from."""
     if isinstance(body, bytes):
         yield body
     elif body.size <= WHOLE_BYTES:

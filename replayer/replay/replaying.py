@@ -15,7 +15,7 @@ from blockgz.archive.positions import Budget, OffsetRange
 from blockgz.archive.request import SKIPS, DamagePolicies
 from blockgz.archive.selection import Reading, Selection, cuts_of, notes_of, selected
 from blockgz.errors import NotInArchive, listed
-from blockgz.open_files import allow_open_files
+from blockgz.process import allow_open_files
 from blockgz.store.writer import Store
 from index_format.keys import check_topic, parse_topic_folder
 from index_format.records import Record, iter_records

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from blockgz.archive.damage import Verdict, worst
-from blockgz.open_files import allow_open_files
+from blockgz.process import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder, refuse_changed_target

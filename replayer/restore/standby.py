@@ -12,7 +12,7 @@ import msgspec
 from blockgz.archive.damage import SkipDamage
 from blockgz.archive.positions import OffsetRange, resolve_range
 from blockgz.archive.selection import Reading, Selection
-from blockgz.open_files import allow_open_files
+from blockgz.process import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.errors import JobTakenOver
 from replayer.groups import map_of

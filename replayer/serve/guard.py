@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from blockgz.own_host import is_own_name
+from blockgz.hosts import is_own_name
 from replayer.serve.errors import MAX_BODY_BYTES, WORDS
 from replayer.serve.settings import Access
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blockgz.archive.place import ArchivePlace
 from blockgz.errors import UsageError
-from blockgz.own_host import is_loopback
+from blockgz.hosts import is_loopback
 
 Network = IPv4Network | IPv6Network
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")

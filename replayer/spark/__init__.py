@@ -47,20 +47,20 @@ class ArchiveSource(DataSource):
         return "blockgz"
 
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka source, keys and values decoded as the options say."""
+        """Return the columns of Spark's Kafka source, keys and values decoded as the options say."""
         from replayer.spark.source import schema_of  # noqa: PLC0415
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> "BatchReader":
-        """A batch: from the earliest offset to the latest, unless the options say otherwise."""
+        """Return a batch: from the earliest offset to the latest, unless the options say otherwise."""
         from replayer.spark.source import batch_reader  # noqa: PLC0415
 
         # Anywhere else Spark refuses a reader that takes filters.
         return batch_reader(self.options, schema, takes_filters=_FILTER_PLANNER in sys.modules)
 
     def streamReader(self, schema: StructType) -> "StreamReader | RefusedStream":  # noqa: N802
-        """A stream: what is committed from now on, unless the options say otherwise."""
+        """Return a stream: what is committed from now on, unless the options say otherwise."""
         try:
             with report_errors(ReadFailed):
                 require_spark("4.2", "a stream that reads an archive")
@@ -91,13 +91,13 @@ class TopicSink(DataSource):
         return "blockgz-kafka"
 
     def writer(self, schema: StructType, overwrite: bool) -> "TopicBatchWriter":
-        """A batch; raises WriteFailed before anything is written, where the target would not keep the rows."""
+        """Return a batch; raises WriteFailed before anything is written, where the target would not keep the rows."""
         from replayer.spark.sink import batch_writer  # noqa: PLC0415
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "TopicStreamWriter":  # noqa: N802
-        """A stream, asked for again with every batch: the topic holds records then."""
+        """Return a stream, asked for again with every batch: the topic holds records then."""
         from replayer.spark.sink import stream_writer  # noqa: PLC0415
 
         return stream_writer(self.options, schema, overwrite=overwrite)

@@ -26,11 +26,11 @@ class AvroDecoder:
 
     @property
     def type(self) -> pa.DataType:
-        """What values become; raises UsageError."""
+        """The type of the column of values; raises UsageError."""
         return arrow_type(json.loads(self.schema))
 
     def decode(self, value: bytes) -> object:
-        """The decoded value; raises ValueError."""
+        """Return the decoded value; raises ValueError."""
         number = schema_id(value)
         reader = _parsed(self.schema)
         writer = reader if self.registry is None else _registered(self.registry, number)
@@ -48,7 +48,7 @@ class AvroDecoder:
 
 
 def avro_decoder(schema: Any, registry: str | None) -> AvroDecoder:
-    """A decoder to that schema (JSON); raises UsageError for what is none, or no column."""
+    """Return a decoder to that schema (JSON); raises UsageError for what is none, or no column."""
     try:
         ready = plain(schema)
         parse_schema(ready)
@@ -69,14 +69,14 @@ def _parsed(schema: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _registered(url: str, number: int) -> Any:
-    """The writer's schema of that id: asked for once in each Python worker."""
+    """Return the writer's schema of that id: requested once in each Python worker."""
     registry = SchemaRegistry(url)
     schema = registry.schema(AVRO, number)
     return None if schema is None else parse_schema(plain(_whole(registry, schema)))
 
 
 def latest_avro(registry: SchemaRegistry, subject: str) -> Any:
-    """The newest schema of a subject as JSON, with those that it refers to in it; raises as the registry does."""
+    """Return the newest schema of a subject as JSON, including those it refers to; raises as the registry does."""
     return _whole(registry, registry.latest(AVRO, subject))
 
 
@@ -89,7 +89,7 @@ def _whole(registry: SchemaRegistry, schema: Schema) -> Any:
 
 
 def _defined(schema: Any, namespace: str, others: dict[str, Any]) -> Any:
-    """The schema with the definition of each name of `others` where it comes first; takes them out of `others`."""
+    """Return the schema with each definition of `others` at the first use of its name; remove it from `others`."""
     if isinstance(schema, str):
         name = schema if schema in others else _full_name(schema, namespace)
         return _defined(others.pop(name), "", others) if name in others else schema
@@ -126,11 +126,11 @@ _LOGICAL: dict[tuple[str, str | None], pa.DataType] = {
 """Logical types that columns have as well; values of all others but decimals keep their plain type."""
 _NAMED = ("record", "error", "enum", "fixed")
 _PARTS = ("type", "items", "values")
-"""Where schemas stand in a schema, beside the types of fields."""
+"""Keys of a schema whose values are schemas, in addition to the types of fields."""
 
 
 def plain(schema: Any) -> Any:
-    """The schema without logical types that no column has (times of day, durations, UUIDs)."""
+    """Return the schema without logical types that no column has (times of day, durations, UUIDs)."""
     if isinstance(schema, list):
         return [plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -145,7 +145,7 @@ def plain(schema: Any) -> Any:
 
 
 def arrow_type(schema: Any) -> pa.DataType:
-    """The column of a `plain` schema; raises UsageError for what no column holds."""
+    """Return the column of a `plain` schema; raises UsageError for what no column holds."""
     return _Types().of(schema, "", ())
 
 
@@ -167,7 +167,7 @@ class _Types:
     def _object(self, kind: str, schema: Mapping[str, Any], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
         logical = schema.get("logicalType")
         if kind in _NAMED:
-            return self._named_type(kind, schema, namespace, inside)
+            return self._type_of_named(kind, schema, namespace, inside)
         if kind == "array":
             return pa.list_(self.of(schema["items"], namespace, inside))
         if kind == "map":
@@ -176,7 +176,9 @@ class _Types:
             return _decimal(schema)
         return _LOGICAL.get((kind, logical)) or self._by_name(kind, namespace, inside)
 
-    def _named_type(self, kind: str, schema: Mapping[str, Any], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _type_of_named(
+        self, kind: str, schema: Mapping[str, Any], namespace: str, inside: tuple[str, ...]
+    ) -> pa.DataType:
         name = _full_name(schema["name"], schema.get("namespace", namespace))
         self._named[name] = schema
         if kind == "enum":

@@ -12,12 +12,12 @@ from blockgz.process import share_heaps
 T = TypeVar("T")
 
 AHEAD = 2
-"""Items that wait for the consumer of `iterated`, beside what the read itself fetches ahead."""
+"""Items that wait for the consumer of `iterated`, in addition to those that the read itself fetches ahead."""
 _POLL_SECONDS = 0.1
 
 
 class Background(Generic[T]):
-    """Runs `produce` in a thread that does not keep the process from ending."""
+    """A thread that runs `produce` and does not keep the process from ending."""
 
     def __init__(self, produce: Callable[[Callable[[T], bool]], object], ahead: int) -> None:
         """`produce` hands each item to the function that it gets, and returns once that says False."""
@@ -28,7 +28,7 @@ class Background(Generic[T]):
         self._thread.start()
 
     def next(self, seconds: float | None = None) -> T | None:
-        """The next item, None after the last; raises TimeoutError after so long, or what `produce` raised."""
+        """Return the next item, None after the last; raises TimeoutError after so long, or what `produce` raised."""
         try:
             item = self._waiting.get(timeout=seconds)
         except queue.Empty:
@@ -40,7 +40,7 @@ class Background(Generic[T]):
         return None
 
     def close(self) -> None:
-        """Takes no more items, and waits for the thread."""
+        """Take no more items, and waits for the thread."""
         self._given_up.set()
         self._thread.join()
 
@@ -62,14 +62,14 @@ class Background(Generic[T]):
 
 
 class _End:
-    """Nothing follows; the error that ended it, if one did."""
+    """The mark behind the last item, with the error that ended the thread, if any."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 def iterated(source: Callable[[], AsyncGenerator[T]]) -> Iterator[T]:
-    """What `source` yields, in order, and its error; the read ends where the iteration is given up."""
+    """Yield what `source` yields, in order, and raise its error; the read ends if the iteration is given up."""
 
     async def read(offer: Callable[[T], bool]) -> None:
         async with aclosing(source()) as items:

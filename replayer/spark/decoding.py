@@ -32,14 +32,14 @@ class UndecodableRecord(BlockgzError):
 
 
 class Decoder(Protocol):
-    """Keys or values as a column."""
+    """A decoder of keys or values into a column."""
 
     @property
     def type(self) -> pa.DataType:
-        """What they become."""
+        """The type of the column."""
 
     def decode(self, content: bytes) -> object:
-        """The decoded content; raises ValueError with a sentence that says why not."""
+        """Return the decoded content; raises ValueError with the reason as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RowDecoder:
     value: Decoder | None = None
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows; what could not be decoded is null."""
+        """Return the rows decoded; a key or value that could not be decoded is null."""
         bad: list[str | None] = [None] * rows.num_rows
         for name, decoder in (("key", self.key), ("value", self.value)):
             if decoder is not None:
@@ -73,7 +73,7 @@ class RowDecoder:
         return rows.append_column(BAD, pa.array(bad, pa.string()))
 
 
-def settled(rows: pa.RecordBatch, on_bad: str) -> pa.RecordBatch:
+def handle_bad(rows: pa.RecordBatch, on_bad: str) -> pa.RecordBatch:
     """Decoded rows after `on_bad`: `fail` raises UndecodableRecord, `skip` drops rows, `column` leaves all as it is."""
     if on_bad == "column":
         return rows
@@ -131,7 +131,7 @@ def _each(column: pa.Array, kind: pa.DataType, decode: Callable[[bytes], object]
 
 
 _WRAPPED = {"schema", "payload"}
-"""What Kafka Connect's JsonConverter puts around a value with schemas.enable."""
+"""The keys of the object around a value of Kafka Connect's JsonConverter with schemas.enable."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class JsonDecoder:
     type: pa.DataType
 
     def decode(self, content: bytes) -> object:
-        """The object; raises ValueError."""
+        """Return the object; raises ValueError."""
         text = content[HEADER_BYTES:] if content[:1] == b"\0" else content
         reader = self._reader
         try:
@@ -163,7 +163,7 @@ class JsonDecoder:
 
 
 def _python_type(kind: pa.DataType) -> Any:
-    """What msgspec checks values by; fields that are missing, and those of no column, are no errors."""
+    """Return the type by which msgspec checks values; missing fields, and fields without a column, are allowed."""
     if pa.types.is_struct(kind):
         fields = {field.name: _python_type(field.type) for field in kind}
         return TypedDict("Fields", fields, total=False) | None  # type: ignore[operator]
@@ -176,7 +176,7 @@ def _python_type(kind: pa.DataType) -> Any:
 
 
 def json_type(option: str, schema: str) -> pa.DataType:
-    """The type of objects with a schema in Spark's JSON; raises UsageError. JSON has no times, decimals and bytes."""
+    """Return the type of a schema in Spark's JSON; raises UsageError. JSON has no times, decimals and bytes."""
     try:
         found = StructType.fromJson(json.loads(schema))
         kind = to_arrow_type(found, timezone="UTC")
@@ -213,12 +213,12 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 def envelope_type(row: pa.DataType) -> pa.DataType:
-    """The type of an envelope around rows of a table."""
+    """Return the type of an envelope around rows of a table."""
     return pa.struct([("before", row), ("after", row), ("op", pa.string()), ("ts_ms", pa.int64())])
 
 
 def check_envelope(value: pa.DataType) -> None:
-    """Raises UsageError for values that are no envelopes."""
+    """Raise UsageError for values that are no envelopes."""
     fields = {field.name: field.type for field in value} if pa.types.is_struct(value) else {}
     missing = [name for name in ("before", "after", "op", "ts_ms") if name not in fields]
     if missing:
@@ -230,7 +230,7 @@ def check_envelope(value: pa.DataType) -> None:
 
 
 def unwrapped(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with `op`, `before`, `after` and `changed_at` in place of `value`; all are null for a tombstone.
+    """Return the rows with `op`, `before`, `after` and `changed_at` in place of `value`; all are null for a tombstone.
 
     Raises UndecodableRecord for a time that microseconds cannot hold.
     """
@@ -259,19 +259,13 @@ def _instants(times: pa.Array, rows: pa.RecordBatch) -> pa.Array:
 
 FORMATS = ("binary", "string", "json", *REGISTERED)
 DEBEZIUM = "debezium"
-OPTIONS = (
-    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "keySubject", "valueSubject"),
-    *("schemaRegistry", "onBadValue", "envelope"),
-)
-
-
 Content = tuple[str, str | None, str | None]
 """How keys or values are encoded: the format, its schema, and the subject in the registry."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """What was asked for."""
+    """The options about decoding."""
 
     key: Content
     value: Content
@@ -282,20 +276,20 @@ class Decoding:
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """Decodes batches of `read.rows.to_rows`; picklable."""
+    """A picklable decoder of batches of `to_rows`."""
 
     decoder: RowDecoder
     on_bad: str
     has_envelope: bool
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Raises UndecodableRecord where bad rows are to fail."""
-        rows = settled(self.decoder(rows), self.on_bad)
+        """Raise UndecodableRecord if bad rows are to fail."""
+        rows = handle_bad(self.decoder(rows), self.on_bad)
         return unwrapped(rows) if self.has_envelope else rows
 
 
 def parse_decoding(options: FormatOptions) -> Decoding | None:
-    """None where keys and values stay bytes; raises UsageError."""
+    """None if keys and values stay bytes; raises UsageError."""
     contents = [_content(options, side) for side in ("key", "value")]
     registry = options.text("schemaRegistry")
     on_bad = options.word("onBadValue", ("fail", "null", "skip", "column"), "fail")
@@ -328,7 +322,7 @@ def _content(options: FormatOptions, side: str) -> Content:
 
 
 def decoded_rows(wanted: Decoding, topics: Sequence[str]) -> DecodedRows:
-    """What decodes rows of the topics; asks the registry where it must.
+    """Return a decoder of rows of the topics; requests schemas from the registry if needed.
 
     Raises UsageError, NotInArchive, AccessDenied or StoreUnavailable.
     """

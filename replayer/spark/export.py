@@ -51,7 +51,7 @@ class Skipped(NamedTuple):
 
 
 class _Lists(AccumulatorParam["list[Skipped]"]):
-    """What tasks skipped, one after the other."""
+    """Lists of skipped ranges, concatenated."""
 
     def zero(self, value: list[Skipped]) -> list[Skipped]:  # noqa: ARG002
         return []
@@ -60,22 +60,22 @@ class _Lists(AccumulatorParam["list[Skipped]"]):
         return value1 + value2
 
 
-async def named_topics(archive: Archive, texts: Sequence[str], more: Iterable[str] = ()) -> list[TopicPartitions]:
-    """What names, globs and `~regex` mean, each topic once; raises UsageError or NotInArchive.
+async def match_topics(archive: Archive, texts: Sequence[str], more: Iterable[str] = ()) -> list[TopicPartitions]:
+    """Return the topics that names, globs and `~regex` match, each once; raises UsageError or NotInArchive.
 
-    Patterns match `more` names of topics beside the archived ones.
+    Patterns match `more` names of topics in addition to the archived ones.
     """
     found: dict[str, TopicPartitions] = {}
     topics = sorted({*await archive.topics(), *more}) if any(map(is_pattern, texts)) else []
     for text in texts:
-        for named in _named(topics, text):
+        for named in _match(topics, text):
             known = found.get(named.topic, named).partitions
             both = None if known is None or named.partitions is None else tuple(sorted({*known, *named.partitions}))
             found[named.topic] = replace(named, partitions=both)
     return list(found.values())
 
 
-def _named(topics: Sequence[str], text: str) -> list[TopicPartitions]:
+def _match(topics: Sequence[str], text: str) -> list[TopicPartitions]:
     if not is_pattern(text):
         return [parse_topic(text)]
     pattern, separator, numbers = (text, "", "") if text.startswith("~") else text.partition(":")
@@ -133,7 +133,7 @@ def _decoded(
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """How to read keys and values. `schema` is Avro's or Spark's JSON or a DDL text, as given; None to find it out."""
+    """How to read keys and values. `schema` is Avro's or Spark's JSON or a DDL text, as given; None to infer it."""
 
     value: str = "binary"
     key: str = "binary"
@@ -155,12 +155,12 @@ class ValueOptions:
 
     @property
     def decodes(self) -> bool:
-        """Whether values become columns with fields."""
+        """True if values become columns with fields."""
         return self.value in ("json", *REGISTERED)
 
 
 def row_decoder(options: ValueOptions, topics: tuple[str, ...]) -> RowDecoder:
-    """What tasks do with rows; asks the registry where it must. Raises UsageError, NotInArchive, StoreUnavailable."""
+    """Return the decoder of tasks, with schemas of the registry. Raises UsageError, NotInArchive, StoreUnavailable."""
     value: Decoder | None = None
     if options.value in ("text", "json"):
         value = TextDecoder("value")
@@ -172,7 +172,7 @@ def row_decoder(options: ValueOptions, topics: tuple[str, ...]) -> RowDecoder:
 
 
 def with_values(rows: DataFrame, options: ValueOptions) -> DataFrame:
-    """Decoded rows with JSON values as Spark reads them: where a value is none, it is null and `bad` says so."""
+    """Return decoded rows with JSON values as Spark reads them; a value that is not JSON is null, and `bad` says so."""
     if options.value != "json":
         return rows
     with spark_errors():
@@ -183,13 +183,13 @@ def with_values(rows: DataFrame, options: ValueOptions) -> DataFrame:
     text, found = fn.col("value"), fn.col("_blockgz_json")
     is_null = text.isNull() | (fn.trim(text) == "null")
     is_bad = ~is_null & (found.isNull() | found[_CORRUPT].isNotNull())
-    bad = fn.coalesce(fn.col("bad"), fn.when(is_bad, fn.lit("the value is no JSON object of that schema")))
+    bad = fn.coalesce(fn.col("bad"), fn.when(is_bad, fn.lit("the value is not a JSON object of that schema")))
     value = fn.when(is_null | is_bad, fn.lit(None)).otherwise(found.dropFields(_CORRUPT))
     return parsed.withColumn("bad", bad).withColumn("value", value).drop("_blockgz_json")
 
 
 def inferred(rows: DataFrame) -> StructType:
-    """The schema that fits all JSON values; reads every record. Raises UsageError where there is none."""
+    """Return the schema that fits all JSON values; reads every record. Raises UsageError if there is none."""
     texts = rows.where(fn.col("value").isNotNull()).select("value")
     found = rows.sparkSession.read.json(texts)
     fields = [field for field in found.schema.fields if field.name != "_corrupt_record"]
@@ -203,7 +203,7 @@ def inferred(rows: DataFrame) -> StructType:
 
 
 def json_schema(text: str) -> StructType:
-    """A schema as DDL (`id BIGINT, name STRING`) or as Spark's JSON; raises UsageError."""
+    """Return a schema as DDL (`id BIGINT, name STRING`) or as Spark's JSON; raises UsageError."""
     try:
         schema = StructType.fromJson(json.loads(text)) if text.lstrip().startswith("{") else StructType.fromDDL(text)
     except Exception as error:  # KeyError, ParseException, …
@@ -217,8 +217,8 @@ def json_schema(text: str) -> StructType:
     return schema
 
 
-def settled(rows: DataFrame, on_bad: str) -> DataFrame:
-    """Rows without `bad`, after what is to be done with those that could not be decoded."""
+def without_bad(rows: DataFrame, on_bad: str) -> DataFrame:
+    """Return rows without `bad`: rows that could not be decoded fail, are skipped, or stay as null."""
     bad = fn.col("bad")
     if on_bad == "fail":
         rows = rows.withColumn(
@@ -230,7 +230,7 @@ def settled(rows: DataFrame, on_bad: str) -> DataFrame:
 
 
 def _complaint() -> Column:
-    """The text of the error about a row, for `errors.failure_of`."""
+    """Return a column with the text of the error about a row, for `errors.failure_of`."""
     place = fn.concat_ws(":", fn.col("topic"), fn.col("partition").cast("string"), fn.col("offset").cast("string"))
     error = fn.struct(
         fn.concat(fn.lit("the record "), place, fn.lit(" cannot be decoded")).alias("what"),
@@ -242,7 +242,7 @@ def _complaint() -> Column:
 
 
 PARTS = ("topic", "date", "hour")
-"""What there is to partition by besides fields of values; date and hour of the timestamp are UTC's."""
+"""Columns to partition by, in addition to fields of values; date and hour of the timestamp are in UTC."""
 
 FIELD = "value."
 
@@ -252,11 +252,11 @@ CSV = {"header": "true", "escape": '"'}
 
 @dataclass(frozen=True)
 class Export:
-    """What to read and how to decode it, and where rows go: to files below `path`, or to a table."""
+    """The options of an export: what to read, how to decode it, and its destination, files below `path` or a table."""
 
     place: ArchivePlace
     topics: Sequence[str]
-    """As `named_topics` takes them."""
+    """Names and patterns, as `match_topics` takes them."""
     selection: SelectionRequest
     values: ValueOptions
     skips_damage: bool
@@ -274,7 +274,7 @@ class Export:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """`bytes` are those of whole chunks as stored, `records` all of theirs: what is read is at most as much."""
+    """The plan of an export; `bytes` and `records` count whole chunks as stored: at most as much is read."""
 
     topics: tuple[str, ...]
     tasks: tuple[PartitionRange, ...]
@@ -296,7 +296,7 @@ async def plan_export(export: Export) -> ExportPlan:
     wanted = selection.filter.may_match if selection.filter.by_time else None
     portions, gaps = [], []
     async with opened(export.place) as archive:
-        named = await named_topics(archive, export.topics)
+        named = await match_topics(archive, export.topics)
         selections = [each for topic in named for each in await selection.select(archive, topic)]
         for partition, (start, end), *_ in selections:
             if end <= start:
@@ -320,7 +320,7 @@ async def plan_export(export: Export) -> ExportPlan:
 
 
 class WriteResult(NamedTuple):
-    """What a job did. `bad` rows are among `read`, and among `written` unless they were skipped."""
+    """The counts of an export. `bad` rows are among `read`, and among `written` unless they were skipped."""
 
     read: int
     written: int
@@ -341,7 +341,7 @@ def write_export(spark: SparkSession, plan: ExportPlan, export: Export) -> Write
     with spark_errors():
         rows = records(spark, export.place, plan.tasks, export.selection.filter, decoder, skipped)
         rows = _counted(with_values(rows, values), seen)
-        rows = fitted(parted(settled(rows, values.on_bad), export.partition_by), export.file_format)
+        rows = fitted(parted(without_bad(rows, values.on_bad), export.partition_by), export.file_format)
         _refuse_homeless_table(spark, export.table)
         _save(rows.write, export)
         counts = seen.get
@@ -386,7 +386,7 @@ def _refuse_homeless_table(spark: SparkSession, table: str | None) -> None:
 
 
 def check_parts(parts: Sequence[str], *, decodes: bool) -> None:
-    """Raises UsageError for what is nothing to partition by."""
+    """Raise UsageError for parts that rows cannot be partitioned by."""
     for part in parts:
         if part in PARTS:
             continue
@@ -405,12 +405,12 @@ def check_parts(parts: Sequence[str], *, decodes: bool) -> None:
 
 
 def column_of(part: str) -> str:
-    """The column, and so the folder, of a part."""
+    """Return the column, and so the folder, of a part."""
     return part.rpartition(".")[2]
 
 
 def parted(rows: DataFrame, parts: Sequence[str]) -> DataFrame:
-    """The rows with the columns to partition by, and each task's rows in order of them and of offsets."""
+    """Return the rows with the columns to partition by, and each task's rows in order of them and of offsets."""
     if not parts:
         return rows
     taken = set(rows.columns)
@@ -434,7 +434,7 @@ def parted(rows: DataFrame, parts: Sequence[str]) -> DataFrame:
 
 
 def fitted(rows: DataFrame, file_format: str) -> DataFrame:
-    """The rows as that format of files can hold them: of `csv`, no bytes and nothing inside of a column."""
+    """Return the rows as that file format can hold them: csv has no bytes and no nested columns."""
     if file_format != "csv":
         return rows
     columns = []

@@ -24,7 +24,7 @@ P = TypeVar("P", bound=Position)
 
 
 class SourceLane(NamedTuple):
-    """Where the position of one source partition is kept: at partition `number` of the target, for `job`'s group."""
+    """The place of one source partition's position: partition `number` of the target, in the group of `job`."""
 
     source: int
     job: Job
@@ -43,7 +43,7 @@ def places_for(router: Router, sources: Sequence[int]) -> int:
 
 
 def source_lane(job: Job, source: int, places: int) -> SourceLane:
-    """The lane of a source partition, where positions can be kept at the target's first `places` partitions.
+    """Return the lane of a source partition, where positions can be kept at the target's first `places` partitions.
 
     `places` must stay the same for all of a job's life. What does not fit goes to further groups, `{job}.1` and so on.
     """
@@ -53,7 +53,7 @@ def source_lane(job: Job, source: int, places: int) -> SourceLane:
 
 @dataclass(frozen=True)
 class OfSource:
-    """A router for a lane: whatever the lane's number, its records are those of `source`."""
+    """A router for a lane: its records are those of `source`, regardless of the lane's number."""
 
     router: Router
     source: int
@@ -71,7 +71,7 @@ class OfSource:
 
 @dataclass(frozen=True)
 class LaneTarget:
-    """Where the records of lanes go: a cluster, and a topic by its routing and its limit, where that is known."""
+    """The target of lanes: a cluster, and a topic's routing and its message limit, if known."""
 
     properties: Mapping[str, str]
     router: Router
@@ -80,7 +80,7 @@ class LaneTarget:
 
 @contextmanager
 def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str], P]) -> Iterator[TransactionalSink[P]]:
-    """The transactional producer of a lane, not begun; what is not committed in the end is given up.
+    """Yield the transactional producer of a lane, not begun; records that are not committed at the end are given up.
 
     `decode` makes a position of a committed offset and its metadata. Raises UsageError.
     """
@@ -95,7 +95,7 @@ def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str],
 
 @contextmanager
 def untransactional_sink(lane: SourceLane, target: LaneTarget) -> Iterator[RecordSink]:
-    """The same without transactions; the position is in the cluster still, where every machine sees it."""
+    """Yield a producer without transactions; the position is still in the cluster, so that every machine sees it."""
     with closing(CommittedPositions(target.properties, lane.job, decode_position)) as positions:
         store = _OneLaneStore(positions, lane.number)
         router = OfSource(target.router, lane.source)
@@ -120,7 +120,7 @@ class LaneStore:
     """The positions of all lanes of a job, for its driver; each lane's own producer writes what comes after."""
 
     def __init__(self, properties: Mapping[str, str], lanes: Sequence[SourceLane]) -> None:
-        """Raises UsageError."""
+        """Raise UsageError."""
         self._properties = properties
         self._pages: dict[Job, dict[int, int]] = {}
         """For each group's job, sources by lane."""
@@ -129,7 +129,7 @@ class LaneStore:
         self._positions = {job: CommittedPositions(properties, job, decode_position) for job in self._pages}
 
     def read(self) -> dict[int, LanePosition]:
-        """What is recorded, by source; raises as CommittedPositions."""
+        """Return the recorded positions by source; raises as CommittedPositions."""
         found = {}
         for job, sources in self._pages.items():
             for number, position in self._positions[job].read(sources).items():
@@ -137,9 +137,9 @@ class LaneStore:
         return found
 
     def begin(self, first: Mapping[int, LanePosition], *, transactional: bool) -> dict[int, LanePosition]:
-        """Records `first` of every lane that has no position, so that the job's end stands; what is recorded then.
+        """Record `first` of every lane without a position, so that the job's end is fixed; return all positions.
 
-        Transactional, it fences whoever wrote to any lane before. Raises as TransactionalSink or CommittedPositions.
+        If transactional, it fences earlier writers of every lane. Raises as TransactionalSink or CommittedPositions.
         """
         standing = {}
         for job, sources in self._pages.items():
@@ -151,7 +151,7 @@ class LaneStore:
         return standing
 
     def close(self) -> None:
-        """Leaves the cluster."""
+        """Leave the cluster."""
         for positions in self._positions.values():
             positions.close()
 

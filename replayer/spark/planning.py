@@ -1,6 +1,6 @@
 """The logs of a subscription, the offsets that a job reads of them, and how these are shared out to tasks.
 
-A topic that was created again has one log for each time. Several folders hold one log where it was truncated: a folder
+A topic that was created again has one log for each time. Several folders hold one log if it was truncated: a folder
 then holds a partition's own part, up to where the next folder continues it.
 """
 
@@ -25,7 +25,7 @@ from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
 from index_format.records import NO_TIMESTAMP
 from index_format.seek import TimeBounded
-from replayer.spark.source_options import Bound, SourceOptions, Subscription, named_in, position_in
+from replayer.spark.source_options import Bound, SourceOptions, Subscription, names_partition, position_in
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -47,7 +47,7 @@ class LogPart(NamedTuple):
 
     partition: ArchivedPartition
     log: int
-    """Which of the topic's logs it is of; 0 is the oldest."""
+    """The number of the log among those of the topic; 0 is the oldest."""
     start: int
     end: int
 
@@ -57,7 +57,7 @@ class LogPart(NamedTuple):
 
 
 class Listing:
-    """Which partitions a subscription has; lists them again after `LISTED_SECONDS`."""
+    """The partitions of a subscription, listed again after `LISTED_SECONDS`."""
 
     def __init__(self, subscription: Subscription, clock: Callable[[], float] = time.monotonic) -> None:
         self._subscription = subscription
@@ -66,11 +66,11 @@ class Listing:
         self._places: list[Place] = []
 
     def forget(self) -> None:
-        """Lists again when asked next."""
+        """List again when asked next."""
         self._listed_at = None
 
     async def places(self, archive: Archive) -> Sequence[Place]:
-        """By topic in the order of the subscription, then by incarnation, oldest first; raises NotInArchive."""
+        """Return places by topic in the subscription's order, then from the oldest incarnation; raises NotInArchive."""
         if self._listed_at is None or self._clock() - self._listed_at > LISTED_SECONDS:
             listed_at = self._clock()
             self._places = await _listed(archive, self._subscription)
@@ -92,7 +92,7 @@ async def log_parts(archive: Archive, listing: Listing) -> list[LogPart]:
 
 
 def parts_of(opened: Sequence[ArchivedPartition]) -> list[LogPart]:
-    """The partitions with their logs: neighbouring folders of a topic hold one log if their ids or markers say so."""
+    """Return partitions with their logs: neighbouring folders of a topic hold one log if ids or markers say so."""
     folders = sorted({each.keys.folder for each in opened})
     ids = {each.keys.folder: each.marker.topic_id for each in opened if each.marker.topic_id is not None}
     continued = {(older.folder, each.keys.folder) for each in opened for older, _ in each.folders[:-1]}
@@ -150,7 +150,7 @@ async def _opened(archive: Archive, places: Sequence[Place]) -> list[ArchivedPar
 
 
 async def each_of(items: Sequence[T], work: Callable[[T], Coroutine[Any, Any, R]]) -> list[R]:
-    """The results of `work`, in the order of the items; many run at once."""
+    """Return the results of `work`, in the order of the items; many run at once."""
     return [each async for each in prefetched(streamed(items), work, cost=lambda _: 1, budget=CONCURRENT_REQUESTS)]
 
 
@@ -196,7 +196,7 @@ class WantedLog(NamedTuple):
 
 
 async def subscribed(archive: Archive, options: SourceOptions) -> list[WantedLog]:
-    """What the options ask for, the logs of each topic oldest first.
+    """Return the partitions that the options select, the logs of each topic oldest first.
 
     Older logs of a topic are read where a partition begins at the earliest offset or at a time, each to its end.
     Raises NotInArchive or UsageError.
@@ -223,14 +223,14 @@ async def subscribed(archive: Archive, options: SourceOptions) -> list[WantedLog
 def _position(bound: Bound, partition: ArchivedPartition, option: str, kinds: Any) -> Position | None:
     """Return where a partition begins or ends; None for an older log whose position is none of `kinds`."""
     folder, number = partition.keys.folder, partition.partition
-    if kinds is None or named_in(bound, folder, number):
+    if kinds is None or names_partition(bound, folder, number):
         return position_in(bound, folder, number, option)
     position = bound.get((folder.topic, number)) if isinstance(bound, Mapping) else bound
     return position if isinstance(position, kinds) else None
 
 
 async def ranges(wanted: Sequence[WantedLog], options: SourceOptions) -> list[PartitionRange]:
-    """The offsets that are asked for of each partition; raises UsageError or DataLost."""
+    """Return the selected offsets of each partition; raises UsageError or DataLost."""
     starts = await starting_offsets(wanted, options)
 
     async def run(item: tuple[WantedLog, int]) -> PartitionRange:
@@ -265,7 +265,7 @@ async def tasks(
     options: SourceOptions,
     filters: "Sequence[Filter]" = (),
 ) -> list[PartitionRange]:
-    """The runs cut into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside.
+    """Cut the runs into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside.
 
     Blocks that hold no row which passes the filters are left out where a whole stretch of them does.
     """
@@ -298,7 +298,7 @@ async def _portions(
 async def shared_out(
     portions: Sequence[Portion], task_bytes: int, min_tasks: int, *, skips_damage: bool = False
 ) -> list[PartitionRange]:
-    """The portions cut at the edges of chunks and blocks: tasks of at most about `task_bytes`, and so many at least."""
+    """Cut portions at the edges of chunks and blocks: at least `min_tasks` tasks of at most about `task_bytes`."""
     total = sum(entry.bytes for portion in portions for entry in portion.entries)
     limit = max(1, min(task_bytes, -(-total // min_tasks)))
     found = []
@@ -331,7 +331,7 @@ def cut(run: PartitionRange, pieces: Sequence[tuple[int, int]], limit: int) -> l
 
 
 async def refuse_gaps(partition: ArchivedPartition, run: PartitionRange) -> None:
-    """Raises DataLost where the run covers a recorded gap, unless nobody knows whether it held a record.
+    """Raise DataLost if the run covers a recorded gap, unless it is unknown whether it held a record.
 
     Erased records are no lost ones.
     Of a topic with transactions, streams into an archive leave such gaps where a transaction and a batch end together.
@@ -367,13 +367,13 @@ async def _offset(partition: ArchivedPartition, position: Position, options: Sou
 
 
 def range_of(partition: ArchivedPartition, start: int, end: int) -> PartitionRange:
-    """Offsets [start, end) of a partition, by a name that means the same wherever it is opened."""
+    """Offsets [start, end) of a partition, by a name that is unambiguous on every machine."""
     folder = partition.keys.folder
     return PartitionRange(f"{folder.topic}~{folder.incarnation}", partition.partition, start, end)
 
 
 Bounds = Mapping[str, tuple[Any, Any]]
-"""Of columns: the least and the greatest value that rows have; times in microseconds."""
+"""The least and the greatest value of rows, by column; times in microseconds."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WITHOUT_TIMES = "text"
@@ -394,7 +394,7 @@ _TESTS: Mapping[str, Callable[[Any, Any, Any], bool]] = {
 
 
 def may_pass(filters: "Sequence[Filter]", bounds: Bounds) -> bool:
-    """Whether a row with values in these bounds may pass all filters, as far as they are of these columns."""
+    """Return whether a row with values in these bounds may pass all filters of these columns."""
     return all(_may_pass(each, bounds) for each in filters)
 
 
@@ -409,7 +409,7 @@ def _may_pass(condition: Any, bounds: Bounds) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """Times as microseconds since 1970, also in a tuple; the rest as it is."""
+    """Return times as microseconds since 1970, also in a tuple, and other values unchanged."""
     if isinstance(value, list | tuple):
         return tuple(_comparable(each) for each in value)
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -417,8 +417,8 @@ def _comparable(value: Any) -> Any:
     return value
 
 
-def narrowed(start: int, end: int, filters: "Sequence[Filter]") -> tuple[int, int]:
-    """Offsets [start, end) without those before and behind which no row passes: their catalogs are not read."""
+def narrow_range(start: int, end: int, filters: "Sequence[Filter]") -> tuple[int, int]:
+    """Return offsets [start, end) without those at both ends that no row passes: their catalogs are not read."""
     for each in filters:
         match each:
             case datasource.EqualTo(("offset",), int(value)):
@@ -442,7 +442,7 @@ async def passing(partition: ArchivedPartition, run: PartitionRange, filters: "S
     pass where rows without a time would.
     """
     place = {"topic": (partition.topic,) * 2, "partition": (partition.partition,) * 2}
-    start, end = narrowed(run.start, run.end, filters)
+    start, end = narrow_range(run.start, run.end, filters)
     if start >= end or not may_pass(filters, place):
         return []
 
@@ -478,7 +478,7 @@ def _times(span: TimeBounded) -> Bounds:
 
 
 async def _blocks(partition: ArchivedPartition, entry: ChunkEntry, filters: "Sequence[Filter]") -> list[BlockEntry]:
-    """Those of a chunk that may hold rows which pass."""
+    """Return the blocks of a chunk that may hold rows which pass."""
     has_times = await _has_times(partition, entry)
     return [
         block

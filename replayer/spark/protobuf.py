@@ -55,18 +55,18 @@ _WRAPPERS = {
 
 @dataclass(frozen=True)
 class ProtobufDecoder:
-    """Values of the first message of `files`, whichever schema of the registry wrote them: fields go by number."""
+    """A decoder of the first message of `files`, for every writer's schema in the registry: fields go by number."""
 
     files: Files
     registry: str
 
     @property
     def type(self) -> pa.DataType:
-        """What values become; raises UsageError."""
+        """The type of the column of values; raises UsageError."""
         return _message_type(_first(self.files), ())
 
     def decode(self, content: bytes) -> object:
-        """The decoded value; raises ValueError."""
+        """Return the decoded value; raises ValueError."""
         number = schema_id(content)
         indexes, start = message_indexes(content, HEADER_BYTES)
         written, wanted = _name(self.registry, number, indexes), _first(self.files).full_name
@@ -79,14 +79,14 @@ class ProtobufDecoder:
 
 
 def latest_protobuf(registry: SchemaRegistry, subject: str) -> Files:
-    """The newest schema of a subject; raises as the registry does, and UsageError for what is no column."""
+    """Return the newest schema of a subject; raises as the registry does, and UsageError if it cannot be a column."""
     files = _files(registry, registry.latest(PROTOBUF, subject))
     _ = _message_type(_first(files), ())
     return files
 
 
 def message_indexes(content: bytes, start: int) -> tuple[tuple[int, ...], int]:
-    """Which message of its schema's file a value is, and where it begins: zigzag varints, 0 alone for the first one.
+    """Return the path to a value's message in its schema's file, and its start: zigzag varints, 0 for the first one.
 
     Raises ValueError.
     """
@@ -112,7 +112,7 @@ def _varint(content: bytes, start: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _name(url: str, number: int, indexes: tuple[int, ...]) -> str:
-    """The message that a writer named; raises ValueError where its schema has none such."""
+    """Return the name of the message that a writer named; raises ValueError if its schema has no such message."""
     registry = SchemaRegistry(url)
     schema = registry.schema(PROTOBUF, number)
     if schema is None:
@@ -145,7 +145,7 @@ def _file(name: str, schema: Schema) -> descriptor_pb2.FileDescriptorProto:
     except (ValueError, DecodeError) as error:
         raise UsageError(
             "the schema registry gives no descriptors of protobuf",
-            why=f"it was asked for format=serialized, and the answer is none: {error}",
+            why=f"the request was for format=serialized, and the answer has another:  {error}",
             remedy="use a registry that knows it, as Confluent's does since 5.5",
         ) from error
     file.name = name or file.name or "value.proto"
@@ -169,13 +169,13 @@ def _add_standard(name: str, found: dict[str, bytes]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _pool(files: Files) -> tuple[descriptor_pool.DescriptorPool, FileDescriptor]:
-    """The pool is kept as long as its descriptors are in use."""
+    """Return the pool is kept as long as its descriptors are in use."""
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in files:
             added = pool.AddSerializedFile(file)
     except TypeError as error:
-        raise UsageError("the schema registry's schema is no schema of protobuf", why=str(error)) from error
+        raise UsageError("the schema registry's schema is not one of protobuf", why=str(error)) from error
     return pool, added
 
 
@@ -218,7 +218,7 @@ def _type(field: FieldDescriptor, inside: tuple[str, ...]) -> pa.DataType:
 
 
 def _map_entry(field: FieldDescriptor) -> Descriptor | None:
-    """The message of a map's entries; None for a field that is none."""
+    """Return the message of a map's entries; None for a field that is none."""
     message = field.message_type
     return message if message is not None and message.GetOptions().map_entry else None
 
@@ -254,16 +254,16 @@ T = TypeVar("T")
 
 
 def avro_values(schema: str, registry: str | None) -> AvroDecoder:
-    """Decodes to a given schema what schemas of the registry wrote, or without one the given schema."""
+    """Decode to a given schema what schemas of the registry wrote, or without one the given schema."""
     try:
         found = json.loads(schema)
     except ValueError as error:
-        raise UsageError("--schema is no Avro schema", why=str(error), remedy="give a file .avsc") from error
+        raise UsageError("--schema is not an Avro schema", why=str(error), remedy="give a file .avsc") from error
     return avro_decoder(found, None if registry is None else SchemaRegistry(registry).given)
 
 
 def registered_values(kind: str, url: str, subjects: Sequence[str]) -> AvroDecoder | ProtobufDecoder:
-    """Decodes to the newest schema of the subjects, which must be one.
+    """Decode to the newest schema of the subjects, which must be one.
 
     Raises UsageError, NotInArchive, AccessDenied or StoreUnavailable.
     """

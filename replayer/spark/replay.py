@@ -39,13 +39,13 @@ from replayer.spark.lanes import (
 )
 
 ROUNDS_IN_VAIN = 3
-"""So many rounds of tasks without any progress end a replay that the cluster or the store keeps from its end."""
+"""Rounds of tasks without progress after which a replay gives up on a cluster or store that fails."""
 STATUS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class LaneWork:
-    """What all lanes of a replay have in common."""
+    """The work that all lanes of a replay have in common."""
 
     place: ArchivePlace
     pipeline: Pipeline
@@ -68,7 +68,7 @@ class SourceTask:
 
 @dataclass(frozen=True)
 class LaneOutcome:
-    """What one attempt did: `failure` is why it ended early."""
+    """The counts of one attempt; `failure` is the error that ended it early."""
 
     source: int
     zero_timestamps: int = 0
@@ -92,11 +92,11 @@ class Replay:
 
     @property
     def before(self) -> Mapping[int, LanePosition]:
-        """Where the lanes stand before this run."""
+        """The positions of the lanes before this run."""
         return {**self.first, **self.recorded}
 
     def tasks(self, now: Mapping[int, LanePosition]) -> list[SourceTask]:
-        """Of the lanes that are not complete."""
+        """Return tasks for the lanes that are not complete."""
         return [
             SourceTask(self.work, self.topics[source], lane, self.first[source])
             for source, lane in self.lanes.items()
@@ -106,7 +106,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class LanesResult:
-    """Where the lanes stood before and stand now, and what tasks said."""
+    """The positions of the lanes before and now, and the outcomes of tasks."""
 
     before: Mapping[int, LanePosition]
     now: Mapping[int, LanePosition]
@@ -114,12 +114,12 @@ class LanesResult:
 
     @property
     def records(self) -> int:
-        """Records that this run wrote."""
+        """Record that this run wrote."""
         return written(self.now) - written(self.before)
 
     @property
     def records_before(self) -> int:
-        """Records of the job that were in the target before this run."""
+        """Record of the job that were in the target before this run."""
         return written(self.before)
 
     @property
@@ -129,28 +129,28 @@ class LanesResult:
 
     @property
     def left_out(self) -> LeftOut:
-        """What transforms left out, in all tasks."""
+        """The records that transforms left out, in all tasks."""
         return reduce(LeftOut.added, (each.left_out for each in self.outcomes), LeftOut())
 
     @property
     def skipped(self) -> list[tuple[int, LostRange]]:
-        """What was passed over at damage by source partition, in order and once."""
+        """The damaged ranges that were skipped, by source partition, in order and once."""
         return sorted({(outcome.source, each) for outcome in self.outcomes for each in outcome.skipped})
 
 
 def topics_of(selections: Iterable[Selection]) -> dict[int, str]:
-    """By source partition, a name that means the same folder wherever it is opened."""
+    """Map each source partition to the name of its folder, which is the same on every machine."""
     folders = {each.partition.partition: each.partition.keys.folder for each in selections}
     return {source: f"{folder.topic}~{folder.incarnation}" for source, folder in folders.items()}
 
 
 def written(positions: Mapping[int, LanePosition]) -> int:
-    """Records of the job in the target."""
+    """Return the number of the job's records in the target."""
     return sum(position.written for position in positions.values())
 
 
 async def run_rounds(replay: Replay, spark: SparkSession, progress: Callable[[int], None]) -> LanesResult:
-    """Runs rounds of tasks until every lane is complete; calls `progress` with the records that came since.
+    """Run rounds of tasks until every lane is complete; calls `progress` with the records that came since.
 
     Raises what a task failed with, or what Spark says.
     """
@@ -185,7 +185,7 @@ def _collected(spark: SparkSession, tasks: list[SourceTask]) -> list[LaneOutcome
 
 
 def _raise_failure(outcomes: Sequence[LaneOutcome], *, last: bool) -> None:
-    """Raises the first failure that another round would meet again, and in the last round any."""
+    """Raise the first failure that another round would meet again, and in the last round any."""
     for outcome in outcomes:
         may_pass = isinstance(outcome.failure, CommitLost | BrokerUnreachable | StoreUnavailable)
         if outcome.failure is not None and (last or not may_pass):
@@ -193,9 +193,9 @@ def _raise_failure(outcomes: Sequence[LaneOutcome], *, last: bool) -> None:
 
 
 def run_lane(task: SourceTask) -> LaneOutcome:
-    """Replays what the lane's position leaves to do: the replayer's own core with a single lane.
+    """Replay what the lane's position leaves to do: the replayer's own core with a single lane.
 
-    An error of ours is an outcome and no exception: Spark would run the task again, whatever the error is, and show
+    An error of ours is an outcome and no exception: Spark would run the task again, for any error, and show
     its traceback. What Spark does run again are tasks whose process died.
     """
     damage = SkipDamage()

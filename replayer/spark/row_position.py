@@ -1,6 +1,6 @@
-"""What a job has written of one source partition when it is given rows rather than an archive: a sink's ledger.
+"""A sink's ledger: what a job has written of one source partition, if it is given rows rather than an archive.
 
-A sink sees rows and nothing else: not where they begin, not what another task was given. So it remembers the ranges of
+A sink sees rows and nothing else: neither their start nor the rows of other tasks. So it remembers the ranges of
 source offsets that it wrote, drops what lies inside, and refuses what it would have to guess about. Pure: no clock, no
 Kafka.
 """
@@ -32,7 +32,7 @@ BEGIN_AGAIN = f"{REMEDY}; and start another job with an empty topic, since it is
 
 
 class TaskRun(NamedTuple):
-    """Who writes: a run of the job (a write, or a batch of a stream), and the number of its task."""
+    """A writer: a run of the job (a write, or a batch of a stream), and the number of its task."""
 
     run: str
     task: int
@@ -40,7 +40,7 @@ class TaskRun(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPosition:
-    """`written` records stand in the target, from the ranges `done` and `newest` of the offsets of `topic`.
+    """The position of a source partition: `written` records are in the target, from the ranges `done` and `newest`.
 
     `newest` is what one task wrote without a break, `rows` how many records that were; `writer` came last.
     """
@@ -52,7 +52,7 @@ class RowPosition:
     newest: OffsetRange
     rows: int
     incarnation: int | None = None
-    """Of the topic; None where the rows did not say."""
+    """The incarnation of the topic; None if the rows did not say."""
 
     def encoded(self) -> str:
         return msgspec.json.encode({"v": VERSION} | {name: getattr(self, name) for name in _STORED}).decode()
@@ -62,7 +62,7 @@ _STORED = ("topic", "writer", "done", "newest", "rows", "incarnation")
 
 
 def decode_row_position(written: int, metadata: str) -> RowPosition:
-    """The reverse; raises ReplayRefused for what this program did not write."""
+    """Return the position that `encoded` made; raises ReplayRefused for other metadata."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(metadata)
         if fields["v"] != VERSION:
@@ -79,9 +79,9 @@ def decode_row_position(written: int, metadata: str) -> RowPosition:
 class RowLedger:
     """One task's work on one source partition, begun at what is committed.
 
-    Offsets must rise. What is in a range is dropped; what lies between ranges, or before all, was passed over once and
-    is refused: it can be written in order no more. A task that comes through the whole newest range must have met as
-    many rows there as were written: others mean that another task had a part of them.
+    Offsets must rise. Rows in a range are dropped; rows between ranges, or before all, were passed over once and
+    are refused: they can no longer be written in order. A task that comes through the whole newest range must have met
+    as many rows there as were written: others mean that another task had a part of them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RowLedger:
     ) -> None:
         """`last` is where the task's ledger before this one ended, if it had one for this partition.
 
-        Raises ReplayRefused where the partition is another topic's or incarnation's, or another task's of the same run.
+        Raises ReplayRefused if the partition is another topic's or incarnation's, or another task's of the same run.
         """
         self._where = f"partition {partition} of {topic}{'' if incarnation is None else f'~{incarnation}'}"
         self._topic, self._writer, self._incarnation = topic, writer, incarnation
@@ -106,11 +106,11 @@ class RowLedger:
         self._position = committed
         self._last = last
         self._meets_newest = False
-        """Whether this task has come through the newest range from its start."""
+        """True if this task has come through the newest range from its start."""
         self._met = 0
         """Rows that it met there."""
         self._continues = False
-        """Whether what comes next belongs to the newest range."""
+        """True if the next rows belong to the newest range."""
 
     @property
     def last(self) -> int:
@@ -118,12 +118,12 @@ class RowLedger:
         return self._last
 
     def refuse_other_topic(self, topic: str) -> None:
-        """Raises ReplayRefused for rows of another topic than this ledger's."""
+        """Raise ReplayRefused for rows of another topic than this ledger's."""
         if topic != self._topic:
             raise _other_topic(self._topic, topic)
 
     def accept(self, offsets: Offsets) -> int:
-        """From which row on the rows are new; they count as written from now on. Raises ReplayRefused."""
+        """Return the number of the first new row; new rows count as written from now on. Raises ReplayRefused."""
         if not len(offsets):
             return 0
         self._refuse_disorder(offsets)
@@ -137,19 +137,19 @@ class RowLedger:
         return split
 
     def finish(self) -> None:
-        """There are no more rows; raises ReplayRefused as `accept` does."""
+        """End the rows; raises ReplayRefused as `accept` does."""
         if self._position is not None and self._last >= self._position.newest.end - 1:
             self._refuse_other_rows(self._position)
 
     def position(self) -> RowPosition | None:
-        """What to commit with the rows accepted so far; None where nothing has changed."""
+        """Return the position to commit with the rows accepted so far; None if nothing has changed."""
         if self._position is None:
             return None
         position = replace(self._position, writer=self._writer, incarnation=self._incarnation)
         return None if position == self._committed else position
 
     def committed(self, position: RowPosition) -> None:
-        """Notes that this position, as `position` gave it, stands."""
+        """Note that this position, as `position` gave it, stands."""
         self._committed = self._position = position
 
     def _pass_over(self, offsets: Offsets, position: RowPosition) -> None:

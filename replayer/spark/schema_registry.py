@@ -40,7 +40,7 @@ class Schema(NamedTuple):
 
 
 def schema_id(content: bytes) -> int:
-    """The id of the schema that a value was written with; raises ValueError."""
+    """Return the id of the schema that a value was written with; raises ValueError."""
     if len(content) < HEADER_BYTES or content[0]:
         raise ValueError("the value does not begin with a zero byte and the id of a schema")
     number: int = struct.unpack(">I", content[1:HEADER_BYTES])[0]
@@ -51,7 +51,7 @@ class SchemaRegistry:
     """`url` may hold a user and a password, or `${env:NAME}` and `${file:/path}` for them."""
 
     def __init__(self, url: str) -> None:
-        """Raises UsageError for what is no address, UnresolvedReference for a secret that is not on this machine."""
+        """Raise UsageError for an invalid address, UnresolvedReference for a secret that is not on this machine."""
         self.given = url
         with naming("--schema-registry", remedy="write ${file:/path} or ${env:NAME}"):
             parts = urlsplit(resolve_references(url, os.environ))
@@ -68,12 +68,12 @@ class SchemaRegistry:
             self._headers["Authorization"] = f"Basic {token}"
 
     def schema(self, kind: str, number: int) -> Schema | None:
-        """The schema of that id; None where there is none. Raises as `latest` does."""
+        """Return the schema of that id; None if there is none. Raises as `latest` does."""
         answer = self._get(f"/schemas/ids/{number}", kind)
         return None if answer is None else self._read(answer, kind, f"schema {number}")
 
     def latest(self, kind: str, subject: str) -> Schema:
-        """The newest schema of a subject; `kind` is AVRO or PROTOBUF.
+        """Return the newest schema of a subject; `kind` is AVRO or PROTOBUF.
 
         Raises NotInArchive, StoreUnavailable, AccessDenied or UsageError.
         """
@@ -87,7 +87,7 @@ class SchemaRegistry:
         return self._read(answer, kind, f"subject {subject}")
 
     def referred(self, kind: str, schema: Schema) -> dict[str, Schema]:
-        """The schemas that a schema refers to and those that they refer to, by name, each after what it uses itself.
+        """Return the schemas that a schema refers to, directly or not, by name, each after those that it uses itself.
 
         Raises as `latest` does.
         """

@@ -55,7 +55,7 @@ LaneKey = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class WriteWork:
-    """What every task of a write gets; `target` is None where each row names its topic."""
+    """The work of every task of a write; `target` is None if each row names its topic."""
 
     options: TopicSinkOptions
     columns: Columns
@@ -63,7 +63,7 @@ class WriteWork:
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: TaskRun) -> int:
-    """Writes what arrives, all of it taken by the cluster in the end; how many records that were.
+    """Write all rows; return the number of records once the cluster has taken all of them.
 
     Raises a BlockgzError for rows that cannot be written as promised, or that the cluster does not take.
     """
@@ -152,10 +152,10 @@ class _Idempotent:
         self.written += records.num_rows
 
     def due_in(self) -> None:
-        """No transaction is open, so that there is no hurry."""
+        """Return None: no transaction is open, and nothing has to end soon."""
 
     def commit_due(self) -> None:
-        """Lets go of what the cluster took."""
+        """Let go of what the cluster took."""
         self._sink.acknowledged(wait=False)
 
     def finish(self) -> None:
@@ -184,9 +184,9 @@ class _Transactional:
     def __init__(self, options: TopicSinkOptions, target: Target, writer: TaskRun) -> None:
         self._options, self._target, self._writer = options, target, writer
         self._lanes: OrderedDict[LaneKey, _OpenLane] = OrderedDict()
-        """Those that are open, the one that was written to last at the end."""
+        """The open lanes, in order of their last write."""
         self._last: dict[LaneKey, int] = {}
-        """Where closed lanes ended: rows below it that come later would pass for written."""
+        """The last offsets of closed lanes: later rows below them would pass for written."""
 
     def write(self, part: RowPart) -> None:
         if part.partition is None:
@@ -201,12 +201,12 @@ class _Transactional:
         self._lanes[key].write(part)
 
     def due_in(self) -> float | None:
-        """Seconds until `commit_due` is to be called; None where there is no hurry."""
+        """Return the seconds until `commit_due` has to be called; None if nothing is open."""
         waits = [wait for lane in self._lanes.values() if (wait := lane.due_in()) is not None]
         return min(waits, default=None)
 
     def commit_due(self) -> None:
-        """Ends the transactions that may not stay open any longer."""
+        """End the transactions that may not stay open any longer."""
         for lane in self._lanes.values():
             if lane.due_in() == 0.0:
                 lane.commit()
@@ -229,7 +229,7 @@ class _Transactional:
 
 
 def _lane_of(options: TopicSinkOptions, target: str, partition: int, incarnation: int | None) -> SourceLane:
-    """Where the position of a source partition is kept: `{job}.{partition}.{incarnation}`, else as other jobs do."""
+    """Return the lane of a source partition: group `{job}.{partition}.{incarnation}`, or as other jobs have it."""
     job = options.job_into(target)
     if incarnation is None or incarnation == options.recorded_incarnation:
         return source_lane(job, partition, PLACES)
@@ -242,7 +242,7 @@ class _OpenLane:
     def __init__(
         self, options: TopicSinkOptions, target: Target, part: RowPart, writer: TaskRun, last: int = NOTHING
     ) -> None:
-        """Fences whoever wrote the partition before, and reads what stands; `part` is the first of it.
+        """Fence earlier writers of the partition, and read its position; `part` holds its first rows.
 
         `last` is that of the task's lane before this one for the same partition, if there was one.
 
@@ -270,7 +270,7 @@ class _OpenLane:
         return self._ledger.last
 
     def write(self, part: RowPart) -> None:
-        """Sends those of the records that do not stand yet; raises ReplayRefused, or what TransactionalSink raises."""
+        """Send those of the records that do not stand yet; raises ReplayRefused, or what TransactionalSink raises."""
         self._ledger.refuse_other_topic(part.topic or "")
         records = part.records
         fresh, _ = sendable(records.slice(self._ledger.accept(records.column("offset").to_numpy())))
@@ -284,7 +284,7 @@ class _OpenLane:
         self._open_bytes += payload_bytes(fresh)
 
     def due_in(self) -> float | None:
-        """Seconds until the transaction has to end, None where none is open."""
+        """Return the seconds until the transaction has to end; None if none is open."""
         if self._open_since is None:
             return None
         if self._open_records >= CADENCE.records or self._open_bytes >= CADENCE.bytes:
@@ -292,7 +292,7 @@ class _OpenLane:
         return max(0.0, self._open_since + CADENCE.seconds - monotonic())
 
     def commit(self) -> None:
-        """Ends the transaction, if there is anything to commit."""
+        """End the transaction, if there is anything to commit."""
         position = self._ledger.position()
         if position is not None:
             self._sink.acknowledged(wait=True)
@@ -302,12 +302,12 @@ class _OpenLane:
         self._open_records = self._open_bytes = 0
 
     def finish(self) -> None:
-        """There are no more records; commits."""
+        """Commit the last records."""
         self._ledger.finish()
         self.commit()
 
     def stop(self) -> None:
-        """Gives up what is not committed."""
+        """Give up records that are not committed."""
         self._open.close()
 
 
@@ -336,13 +336,13 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class WrittenRows(WriterCommitMessage):
-    """What one task wrote."""
+    """The number of records that one task wrote."""
 
     records: int
 
 
 def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
-    """Checks everything that can be checked before the tasks run; raises a BlockgzError."""
+    """Check everything that can be checked before the tasks run; raises a BlockgzError."""
     options = parse_sink_options(given)
     columns = check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
     if overwrite:
@@ -361,7 +361,7 @@ def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, ba
 
 
 def refuse_unfit(options: TopicSinkOptions, columns: Columns) -> None:
-    """Raises UsageError where these columns do not go with these options."""
+    """Raise UsageError if these columns do not go with these options."""
     if options.topic is None and "topic" not in columns:
         raise UsageError("no topic is named", why="there is no column topic either", remedy='add .option("topic", …)')
     if options.topic is None and "offset" in columns and not options.into_source:
@@ -385,7 +385,7 @@ def refuse_unfit(options: TopicSinkOptions, columns: Columns) -> None:
     if options.transactional and missing:
         raise UsageError(
             "these rows cannot be written transactionally",
-            why=f"there is no column {missing[0]}: rows written before could not be told apart from new ones",
+            why=f"there is no column {missing[0]}: rows written before would look like new ones",
             remedy="keep the columns topic, partition and offset of the source, or remove transactional",
         )
 
@@ -413,7 +413,7 @@ def refuse_unfit_incarnation(options: TopicSinkOptions, columns: Columns) -> Non
 
 
 class _TopicWriter(Shipped):
-    """What Spark pickles to tasks, which commit for themselves: what they have committed stays, whatever comes then."""
+    """The writer that Spark pickles for tasks, which commit for themselves: committed records stay in any case."""
 
     def __init__(self, work: WriteWork) -> None:
         self._work = work
@@ -436,13 +436,13 @@ class TopicStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> TopicBatchWriter:
-    """Raises WriteFailed before anything is written, where the target would not keep the rows."""
+    """Raise WriteFailed before anything is written, where the target would not keep the rows."""
     with report_errors(WriteFailed):
         return TopicBatchWriter(prepare(given, schema, overwrite=overwrite, batch=True))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> TopicStreamWriter:
-    """Raises WriteFailed, as `batch_writer`."""
+    """Raise WriteFailed, as `batch_writer`."""
     with report_errors(WriteFailed):
         require_spark("4.1", "a stream of format blockgz-kafka")
         return TopicStreamWriter(prepare(given, schema, overwrite=overwrite, batch=False))

@@ -1,4 +1,4 @@
-"""Options of the format `blockgz-kafka`, its rows as records by where they come from, and checks of its target."""
+"""Options of the format `blockgz-kafka`, its rows as records by source partition, and checks of its target."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from blockgz.errors import NoSuchTopic, UsageError
 from blockgz.kafka.secrets import refuse_code
 from blockgz.kafka.settings import RESERVED
-from blockgz.spark.formats import FormatOptions
+from blockgz.spark.formats import SPARK_OPTIONS, FormatOptions
 from index_format.records import SCHEMA, header_column, header_column_of_lists
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
@@ -32,7 +32,7 @@ SELECTION = "0" * 16
 
 @dataclass(frozen=True)
 class TopicSinkOptions:
-    """What a write was asked for; `routing` is None where the columns decide."""
+    """The options of a write; `routing` is None if the columns decide."""
 
     properties: Mapping[str, str]
     topic: str | None
@@ -45,31 +45,21 @@ class TopicSinkOptions:
     incarnation: int | None
     """The incarnation of the topic that all rows come from, if they have no column that says it."""
     recorded_incarnation: int | None
-    """Whose positions those are that were recorded of rows without an incarnation."""
+    """The incarnation of positions that were recorded for rows without one."""
 
     def job_into(self, target: str) -> Job:
-        """The job as far as it writes to one target topic."""
+        """Return the job as far as it writes to one target topic."""
         return Job(self.job or "none", target, SELECTION)
 
 
-_OF_SPARK = {"checkpointLocation", "queryName"}
-"""Spark's own options: a stream hands them on."""
-_KNOWN = {
-    "topic",
-    "partitions",
-    "includeHeaders",
-    "transactional",
-    "job",
-    "append",
-    "intoSource",
-    "incarnation",
-    "recordedIncarnation",
-    *_OF_SPARK,
-}
+_KNOWN = (
+    *("topic", "partitions", "includeHeaders", "transactional", "job", "append", "intoSource", "incarnation"),
+    *("recordedIncarnation", *SPARK_OPTIONS),
+)
 
 
 def parse_sink_options(given: Mapping[str, str]) -> TopicSinkOptions:
-    """The options by their names in any case; raises UsageError that names the option and the remedy."""
+    """Return the options by their names in any case; raises UsageError that names the option and the remedy."""
     of_client = [name for name in given if name.lower().startswith(KAFKA_PREFIX)]
     properties = {name.lower().removeprefix(KAFKA_PREFIX): given[name] for name in of_client}
     own = {name: value for name, value in given.items() if name not in of_client}
@@ -141,7 +131,7 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
 
 
 class RowPart(NamedTuple):
-    """Records of one source partition in the rows' order; None for what there is no column for.
+    """Records of one source partition in the rows' order; None for a column that is missing.
 
     They are of one incarnation of the topic. `records` is a batch of `SCHEMA`. Without an offset column its offsets
     count the task's rows.
@@ -158,7 +148,7 @@ Columns = frozenset[str]
 
 
 def check_columns(types: Mapping[str, str]) -> Columns:
-    """The columns by name and type, as Spark calls them; raises UsageError for what cannot be written."""
+    """Return the columns by name and type, as Spark calls them; raises UsageError for what cannot be written."""
     if "value" not in types:
         raise UsageError(
             "there is no column named value",
@@ -176,7 +166,7 @@ def check_columns(types: Mapping[str, str]) -> Columns:
 
 
 class RowReader:
-    """Makes records of one task's batches of rows."""
+    """A converter of one task's batches of rows into records."""
 
     def __init__(self, columns: Columns, *, headers: bool, clock: Clock = wall_clock) -> None:
         self._columns = columns
@@ -185,7 +175,7 @@ class RowReader:
         self._rows = 0
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[RowPart]:
-        """The batch by topic, incarnation and partition, each in the rows' order.
+        """Yield the batch by topic, incarnation and partition, each in the rows' order.
 
         Raises ReplayRefused for what no record can be.
         """
@@ -262,7 +252,7 @@ def _groups(
     partitions: npt.NDArray[np.int64] | None,
     count: int,
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each topic, incarnation and partition, rising, in the order of their first rows."""
+    """Yield the rows of each topic, incarnation and partition, rising, in the order of their first rows."""
     codes = np.zeros(count, np.int64)
     if topics is not None:
         codes += topics.dictionary_encode().indices.to_numpy().astype(np.int64) << 48
@@ -304,12 +294,12 @@ class Target:
 
     @property
     def max_message_bytes(self) -> int | None:
-        """The topic's limit, where it is known."""
+        """The topic's message limit, if it is known."""
         return self.facts.config.max_message_bytes if self.facts.config else None
 
 
 def opened_admin(options: TopicSinkOptions) -> KafkaAdmin:
-    """A client for questions; raises UsageError for properties that are not the user's to set, or unknown.
+    """Return an admin client; raises UsageError for properties that may not be set, or are unknown.
 
     Raises AccessDenied or BrokerUnreachable, too.
     """
@@ -327,7 +317,7 @@ def opened_admin(options: TopicSinkOptions) -> KafkaAdmin:
 
 
 def find_target(options: TopicSinkOptions, columns: Columns, name: str, admin: KafkaAdmin) -> Target:
-    """The topic, its configuration checked; raises NoSuchTopic, ReplayRefused, AccessDenied or BrokerUnreachable."""
+    """Return the checked topic; raises NoSuchTopic, ReplayRefused, AccessDenied or BrokerUnreachable."""
     facts = admin.topic(name)
     if facts is None:
         raise NoSuchTopic(
@@ -343,9 +333,9 @@ def find_target(options: TopicSinkOptions, columns: Columns, name: str, admin: K
 
 
 def refuse_foreign_records(options: TopicSinkOptions, target: Target, admin: KafkaAdmin) -> None:
-    """Raises ReplayRefused where the topic holds records, unless that was allowed or they are this job's."""
+    """Raise ReplayRefused if the topic holds records, unless that was allowed or they are this job's."""
     facts = target.facts
-    if options.append or _begun(options, facts.name, admin):
+    if options.append or _has_positions(options, facts.name, admin):
         return
     for partition, bounds in admin.watermarks(facts.name, range(facts.num_partitions)).items():
         if bounds.end > bounds.low:
@@ -357,7 +347,7 @@ def refuse_foreign_records(options: TopicSinkOptions, target: Target, admin: Kaf
 
 
 def refuse_other_key(options: TopicSinkOptions, columns: Columns, admin: KafkaAdmin) -> None:
-    """Raises ReplayRefused where the job's positions are by incarnation and the rows name none, or the reverse.
+    """Raise ReplayRefused if the job's positions are by incarnation and the rows name none, or the reverse.
 
     Offsets of one incarnation would pass for those of another: rows would be lost, or written twice.
     """
@@ -383,7 +373,7 @@ def refuse_other_key(options: TopicSinkOptions, columns: Columns, admin: KafkaAd
 
 
 def refuse_part(target: Target, part: RowPart) -> None:
-    """Raises ReplayRefused where the topic would lose, rewrite or reject these records."""
+    """Raise ReplayRefused if the topic would lose, rewrite or reject these records."""
     config = target.facts.config
     if config is None:
         return
@@ -406,7 +396,7 @@ def refuse_part(target: Target, part: RowPart) -> None:
 
 
 def refuse_missing_partition(target: Target, source: int) -> None:
-    """Raises ReplayRefused where the topic has no partition for records of a source partition."""
+    """Raise ReplayRefused if the topic has no partition for records of a source partition."""
     facts, partition = target.facts, max(target.router.targets(source))
     if partition >= facts.num_partitions:
         raise ReplayRefused(
@@ -417,8 +407,8 @@ def refuse_missing_partition(target: Target, source: int) -> None:
         )
 
 
-def _begun(options: TopicSinkOptions, target: str, admin: KafkaAdmin) -> bool:
-    """Whether anything is recorded of the job, of whatever source partition."""
+def _has_positions(options: TopicSinkOptions, target: str, admin: KafkaAdmin) -> bool:
+    """Return whether a position of the job is recorded, for any source partition."""
     if not options.transactional:
         return False
     lane = re.compile(re.escape(options.job_into(target).group_id) + r"(\.\d+){0,2}")

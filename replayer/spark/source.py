@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""What is handed to Spark at once: smaller ones cost more each, larger ones leave the processor's caches."""
+"""Bytes handed to Spark at once: smaller batches cost more each, larger ones leave the processor's caches."""
 
 
 def check_columns(types: Mapping[str, str], known: Mapping[str, str]) -> None:
-    """Raises UsageError for a schema that a user gave and that has other columns or types than `known`."""
+    """Raise UsageError for a schema that a user gave and that has other columns or types than `known`."""
     for name, found in types.items():
         if name not in known:
             raise UsageError(
@@ -56,7 +56,7 @@ def check_columns(types: Mapping[str, str], known: Mapping[str, str]) -> None:
 
 
 def batched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about `BATCH_BYTES`."""
+    """Yield the rows in batches of about `BATCH_BYTES`."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -74,13 +74,13 @@ T = TypeVar("T")
 
 @dataclass
 class ReadTask(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     run: PartitionRange
 
 
 class TaskReader(Shipped):
-    """What Spark pickles to tasks."""
+    """The reader that Spark pickles for tasks."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
         """`columns` are those of the rows, in their order."""
@@ -89,7 +89,7 @@ class TaskReader(Shipped):
         self._decoder = decoder
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a task; Spark asks for None where no task was planned."""
+        """Yield the rows of a task; Spark passes None if no task was planned."""
         if isinstance(partition, ReadTask):
             with report_errors(ReadFailed):
                 yield from batched(iterated(lambda: self._rows(partition.run)))
@@ -116,7 +116,7 @@ R = TypeVar("R", bound=TaskReader)
 
 
 class TellSkipped:
-    """Skips what is damaged, and says so on the worker's stderr, which is the executor's."""
+    """A damage policy that skips, and reports it on the worker's stderr, which is the executor's."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -136,30 +136,30 @@ class BatchReader(TaskReader, DataSourceReader):
 
 
 class FilteredReader(BatchReader):
-    """The same where Spark says which rows a query wants: it leaves out blocks that hold none of them."""
+    """A reader for a query with filters: it leaves out blocks that hold no matching rows."""
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802
-        """Takes note of all; Spark applies each of them to the rows again."""
+        """Take note of all; Spark applies each of them to the rows again."""
         self._filters = tuple(filters)
         return filters
 
 
 def schema_of(given: Mapping[str, str]) -> StructType:
-    """The columns of a read; raises ReadFailed."""
+    """Return the columns of a read; raises ReadFailed."""
     with report_errors(ReadFailed):
         options = parse_options(given, default_start=Earliest())
         return columns_of(decoder_of(options), headers=options.headers, incarnation=options.incarnation)
 
 
 def columns_of(decoder: DecodedRows | None, *, headers: bool = True, incarnation: bool = True) -> StructType:
-    """Of the rows that come."""
+    """Return the columns of the rows."""
     nothing = pa.RecordBatch.from_pylist([], SCHEMA)
     rows = to_rows(nothing, "", 0, headers=headers, incarnation=1 if incarnation else None)
     return from_arrow_schema((rows if decoder is None else decoder(rows)).schema)
 
 
 def decoder_of(options: SourceOptions) -> DecodedRows | None:
-    """What decodes keys and values, None where they stay bytes. Raises as `decoding.decoded_rows`, or ReadFailed."""
+    """Return the decoder of keys and values; None if they stay bytes. Raises as `decoded_rows`, or ReadFailed."""
     return None if options.decoding is None else decoded_rows(options.decoding, done(_topics(options)))
 
 
@@ -173,12 +173,12 @@ async def _topics(options: SourceOptions) -> list[str]:
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType, *, takes_filters: bool) -> BatchReader:
-    """Raises ReadFailed; `schema` may leave columns out."""
+    """Raise ReadFailed; `schema` may leave columns out."""
     return reader_of(FilteredReader if takes_filters else BatchReader, given, schema, Earliest())
 
 
 def reader_of(kind: type[R], given: Mapping[str, str], schema: StructType, default_start: Position) -> R:
-    """A reader of the columns of `schema`; raises ReadFailed."""
+    """Return a reader of the columns of `schema`; raises ReadFailed."""
     with report_errors(ReadFailed):
         options = parse_options(given, default_start=default_start)
         decoder = decoder_of(options)
@@ -191,7 +191,7 @@ def _kinds(schema: StructType) -> dict[str, str]:
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:
-    """The result of asynchronous work; raises ReadFailed."""
+    """Return the result of asynchronous work; raises ReadFailed."""
     with report_errors(ReadFailed):
         return asyncio.run(work)
 
@@ -204,7 +204,7 @@ async def _batch(options: SourceOptions, filters: "Sequence[Filter]") -> list[Pa
 
 
 def incarnation_of(partition: ArchivedPartition, batch: pa.RecordBatch) -> int:
-    """The number of the folder that holds a batch: no chunk lies in two."""
+    """Return the number of the folder that holds a batch: no chunk is in two."""
     first = batch.column("offset")[0].as_py()
     (keys, _), *newer = partition.folders
     return next((keys for keys, start in reversed(newer) if start <= first), keys).folder.incarnation

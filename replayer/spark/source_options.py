@@ -16,22 +16,21 @@ from blockgz.store.s3_settings import CONNECTION, S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder
-from replayer.spark.decoding import OPTIONS as DECODING_OPTIONS
 from replayer.spark.decoding import Decoding, parse_decoding
 
 TASK_BYTES = 128 * 1024 * 1024
 """Stored bytes of one task: a tenth of that in memory, and long enough to be worth a task."""
 
 EARLIEST, LATEST = -2, -1
-"""What stands for an end of a partition in offsets as JSON."""
+"""Numbers for the ends of a partition in offsets as JSON."""
 
 Bound = Position | Mapping[tuple[str, int], Position]
-"""Where all partitions begin or end, or each by topic and partition."""
+"""The start or end of all partitions, or of each by topic and partition."""
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which partitions: topics by name, by a pattern, or single partitions (`partitions` of a topic; None: all)."""
+    """The subscribed topics by name, with partitions or None for all, or by a pattern."""
 
     topics: Mapping[str, tuple[int, ...] | None]
     pattern: str | None = None
@@ -39,7 +38,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a read was asked for."""
+    """The options of a read."""
 
     place: ArchivePlace
     subscription: Subscription
@@ -47,11 +46,11 @@ class SourceOptions:
     end: Bound
     headers: bool
     incarnation: bool
-    """Whether rows say which incarnation of their topic they are of."""
+    """True if rows have a column with the incarnation of their topic."""
     fails_on_data_loss: bool
     skips_damage: bool
     late_start_means_latest: bool
-    """Whether a start by time that no record reaches means the end, rather than an error."""
+    """True if a start by time that no record reaches means the end, rather than an error."""
     min_tasks: int
     task_bytes: int
     max_offsets_per_trigger: int | None
@@ -61,33 +60,17 @@ class SourceOptions:
 
 _S3 = {camel_case(field): field for field in CONNECTION}
 _KNOWN = (
-    "path",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "includeHeaders",
-    "includeIncarnation",
-    "minPartitions",
-    "maxOffsetsPerTrigger",
-    "failOnDataLoss",
-    "onDamage",
-    "taskBytes",
-    *_S3,
-    "keys",
-    "maxBlockBytes",
-    *DECODING_OPTIONS,
+    *("path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp"),
+    *("endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+    *("startingOffsetsByTimestampStrategy", "includeHeaders", "includeIncarnation", "minPartitions"),
+    *("maxOffsetsPerTrigger", "failOnDataLoss", "onDamage", "taskBytes", *_S3, "keys", "maxBlockBytes"),
+    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "keySubject", "valueSubject"),
+    *("schemaRegistry", "onBadValue", "envelope"),
 )
 
 
 def parse_options(given: Mapping[str, str], *, default_start: Position) -> SourceOptions:
-    """The options by their names in any case; raises UsageError that names the option and the remedy."""
+    """Return the options by their names in any case; raises UsageError that names the option and the remedy."""
     refused = "remove it: Kafka client options do not apply to an archive"
     options = FormatOptions("blockgz", given, _KNOWN, dotted=refused)
     path = options.path(".load(path)")
@@ -119,16 +102,16 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
     )
 
 
-def named_in(bound: Bound, folder: TopicFolder, partition: int) -> bool:
-    """Whether offsets are given for a partition of this very incarnation: `{"orders~1":{"0":23}}`."""
+def names_partition(bound: Bound, folder: TopicFolder, partition: int) -> bool:
+    """Return whether offsets are given for a partition of this very incarnation: `{"orders~1":{"0":23}}`."""
     return isinstance(bound, Mapping) and (f"{folder.topic}~{folder.incarnation}", partition) in bound
 
 
 def position_in(bound: Bound, folder: TopicFolder, partition: int, option: str) -> Position:
-    """Where one partition begins or ends; raises UsageError where offsets are given and not for this one."""
+    """Return the start or end of one partition; raises UsageError if offsets are given, but not for this one."""
     if not isinstance(bound, Mapping):
         return bound
-    if named_in(bound, folder, partition):
+    if names_partition(bound, folder, partition):
         return bound[f"{folder.topic}~{folder.incarnation}", partition]
     try:
         return bound[folder.topic, partition]
@@ -176,7 +159,7 @@ def _assigned(text: str) -> dict[str, tuple[int, ...] | None]:
 
 
 def _bound(options: FormatOptions, side: str, default: Position) -> Bound:
-    """Where partitions begin or end: `side` is "starting" or "ending"."""
+    """Return the start or end of partitions; `side` is "starting" or "ending"."""
     if (time := options.number(f"{side}Timestamp")) is not None:
         return AtTime(time)
     name = f"{side}OffsetsByTimestamp"

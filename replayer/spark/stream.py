@@ -19,25 +19,25 @@ from replayer.spark.source import ReadTask, TaskReader, done, reader_of
 from replayer.spark.source_options import SourceOptions
 
 Offsets = dict[str, dict[str, int]]
-"""By incarnation (`orders~1`) and partition, the offset before which everything is read."""
+"""Next offsets to read, by incarnation (`orders~1`) and partition."""
 
 PartitionName = tuple[str, str]
-"""An incarnation and a partition, as they stand in offsets."""
+"""An incarnation and a partition, as offsets name them."""
 
 
 BEHIND = "behind"
-"""What stands beside the latest offsets of a query's progress; incarnations have a ~ in their names."""
+"""A key next to the latest offsets of a query's progress; incarnations have a ~ in their names."""
 
 
 class Reached(NamedTuple):
-    """Where the next batch ends, and where all that is committed does, with how far that is from there."""
+    """The end of the next batch, and the end of all committed records with the lag between them."""
 
     next: Offsets
     latest: Offsets
 
 
 async def initial(options: SourceOptions) -> Offsets:
-    """Where a new query begins; raises UsageError or DataLost."""
+    """Return the start of a new query; raises UsageError or DataLost."""
     async with opened(options.place) as archive:
         wanted = await planning.subscribed(archive, options)
         starts = await planning.starting_offsets(wanted, options)
@@ -45,7 +45,7 @@ async def initial(options: SourceOptions) -> Offsets:
 
 
 def _offsets(reached: Iterable[tuple[ArchivedPartition, int]]) -> Offsets:
-    """Of a partition whose log was truncated, each folder has the offset up to which its own part is read."""
+    """Return offsets for each folder: those of a truncated log have the end of their own part."""
     offsets: Offsets = {}
     for partition, offset in reached:
         folders = partition.folders
@@ -57,7 +57,7 @@ def _offsets(reached: Iterable[tuple[ArchivedPartition, int]]) -> Offsets:
 
 
 async def latest(options: SourceOptions, listing: Listing) -> Offsets:
-    """The end of every partition by now, of older incarnations of the topics too."""
+    """Return the end of every partition by now, of older incarnations of the topics too."""
     async with opened(options.place) as archive:
         return _ends(await log_parts(archive, listing))
 
@@ -65,16 +65,16 @@ async def latest(options: SourceOptions, listing: Listing) -> Offsets:
 async def next_end(
     start: Offsets, last: Offsets | None, most: int | None, options: SourceOptions, listing: Listing
 ) -> Reached:
-    """Where the next batch ends: never behind `start`, not beyond `last`, at most `most` offsets ahead in all.
+    """Return the end of the next batch: never below `start`, not beyond `last`, at most `most` offsets ahead in all.
 
     A batch reads one log of a topic: a newer one when all that is committed of those before it is read.
     """
     async with opened(options.place) as archive:
         parts = await log_parts(archive, listing)
     ends = _ends(parts)
-    bounds = begun(start, last if last is not None else ends)
+    bounds = known_ends(start, last if last is not None else ends)
     reached = _reached(start, parts, bounds, most)
-    return Reached(reached, {**ends, BEHIND: behind(reached, parts, begun(start, ends))})
+    return Reached(reached, {**ends, BEHIND: behind(reached, parts, known_ends(start, ends))})
 
 
 def behind(reached: Offsets, parts: Iterable[LogPart], ends: Offsets) -> dict[str, int]:
@@ -110,7 +110,7 @@ def _reached(start: Offsets, parts: Sequence[LogPart], bounds: Offsets, most: in
 
 
 def _current(start: Offsets, parts: Sequence[LogPart], bounds: Offsets) -> list[LogPart]:
-    """What the next batch may read: of each topic the oldest log with a record left, the newest one if none has.
+    """Return the parts that the next batch may read: each topic's oldest log with a record left, otherwise the newest.
 
     Within a log, a partition's folder follows when the one before it is read.
     """
@@ -133,8 +133,8 @@ def _current(start: Offsets, parts: Sequence[LogPart], bounds: Offsets) -> list[
     ]
 
 
-def begun(start: Offsets, ends: Offsets) -> Offsets:
-    """The ends without incarnations older than those that the query began with; all of a topic that it did not know."""
+def known_ends(start: Offsets, ends: Offsets) -> Offsets:
+    """Return the ends without incarnations older than those of the query's start; all of a topic that is new to it."""
     oldest: dict[str, int] = {}
     for folder in map(parse_topic_folder, start):
         oldest[folder.topic] = min(folder.incarnation, oldest.get(folder.topic, folder.incarnation))
@@ -143,7 +143,7 @@ def begun(start: Offsets, ends: Offsets) -> Offsets:
 
 
 def shared_out(lags: Mapping[PartitionName, int], most: int | None) -> dict[PartitionName, int]:
-    """How far each partition goes: all of its lag, or its share of `most` offsets, at least one where it lags."""
+    """How far each partition goes: all of its lag, or its share of `most` offsets, at least one if it lags."""
     total = sum(lags.values())
     if most is None or total <= most:
         return dict(lags)
@@ -151,7 +151,7 @@ def shared_out(lags: Mapping[PartitionName, int], most: int | None) -> dict[Part
 
 
 async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) -> list[PartitionRange]:
-    """The tasks of a batch; a partition that `start` does not know is read from its first archived offset.
+    """Return the tasks of a batch; a partition that `start` does not know is read from its first archived offset.
 
     Raises DataLost for a gap inside, NotInArchive for a partition that is no longer there.
     """
@@ -189,15 +189,15 @@ def _note(offsets: Offsets, folder: TopicFolder, partition: int, offset: int) ->
 
 
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
+    """A reader of records that are committed while the query runs; offsets are {topic: {partition: next offset}}."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
         super().__init__(options, columns, decoder)
         self._listing = Listing(options.subscription)
         self._last: Offsets | None = None
-        """Where Trigger.AvailableNow ends."""
+        """The end of Trigger.AvailableNow."""
         self._latest: Offsets | None = None
-        """What the newest trigger found, for the query's progress."""
+        """The latest offsets at the newest trigger, for the query's progress."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         return done(initial(self._options))
@@ -223,5 +223,5 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
-    """Raises ReadFailed; `schema` may leave columns out."""
+    """Raise ReadFailed; `schema` may leave columns out."""
     return reader_of(StreamReader, given, schema, Latest())

@@ -17,7 +17,7 @@ from blockgz.archive.place import ArchivePlace, opened
 from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
-from replayer.spark.export import named_topics
+from replayer.spark.export import match_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import ChunkChain, ChunkChoice, ChunkFindings, check_chunks, unwatched
 from replayer.verify.earlier import EarlierReport, compare_with
@@ -40,12 +40,12 @@ class ChunkSlice(NamedTuple):
     chunks: int
     bytes: int
     choice: ChunkChoice | None = None
-    """Of a task that takes all of a partition: it reads the chain for itself, and chooses its chunks."""
+    """The choice of a task that takes all of a partition: it reads the chain and chooses its chunks itself."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A partition under verification: what the driver knows of it, or already the report where there is no more."""
+    """A partition under verification, as the driver knows it."""
 
     topic: str
     partition: ArchivedPartition
@@ -55,7 +55,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class VerificationPlan:
-    """What is to be checked."""
+    """The subjects and slices of a verification."""
 
     survey: Survey
     subjects: Sequence[Subject | PartitionReport]
@@ -82,18 +82,18 @@ async def planned(
     expected: Sequence[str] = (),
     earlier: EarlierReport | None = None,
 ) -> VerificationPlan:
-    """Check chains, of topics as `named_topics` takes them, and compare with an earlier report; return what is left.
+    """Check chains of topics (see `match_topics`) and compare with an earlier report; return the remaining work.
 
-    Something of the `expected` topics has to be there. With `digests`, a task takes all of a partition, as they are
+    The `expected` topics must not be empty. With `digests`, a task takes all of a partition, as they are
     serial.
     """
     subjects: list[Subject | PartitionReport] = []
     slices: list[ChunkSlice] = []
     async with opened(place) as archive:
-        named = await named_topics(archive, topics)
+        named = await match_topics(archive, topics)
         found = await survey(archive, [(each.topic, each.partitions) for each in named], expected)
         if earlier is not None:
-            witness = await named_topics(archive, topics, {each.folder.topic for each in earlier.partitions})
+            witness = await match_topics(archive, topics, {each.folder.topic for each in earlier.partitions})
             compared = await compare_with(archive, found.identity.archive_id, earlier, witness)
             found.report.since_report = compared
         listing = await list_above(archive, found.places, chunks=not choice.takes_all)
@@ -125,7 +125,7 @@ def verify(spark: SparkSession, plan: VerificationPlan, place: ArchivePlace, dep
 
 
 def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindings]) -> ArchiveReport:
-    """The report of findings by subject and number of the slice."""
+    """Return the report of findings by subject and number of the slice."""
     identity, _, report = plan.survey
     parts: dict[int, list[ChunkFindings]] = {}
     for each in plan.slices:
@@ -162,7 +162,7 @@ def _slices(
 def _by_folder(
     partition: ArchivedPartition, entries: Sequence[ChunkEntry]
 ) -> list[tuple[PartitionKeys, list[ChunkEntry]]]:
-    """Neighbours in one folder, as they stand there: a partition whose log was truncated lies in several."""
+    """Group neighbours by folder, as stored there: a partition whose log was truncated has several."""
     runs = groupby(entries, partition.keys_of)
     return [(keys, [partition.as_stored(each) for each in run]) for keys, run in runs] or [(partition.keys, [])]
 

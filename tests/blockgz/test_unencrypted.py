@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main as archiver
-from blockgz.own_host import is_loopback
-from blockgz.unencrypted import unencrypted_brokers, unencrypted_endpoint
+from blockgz.hosts import is_loopback, unencrypted_brokers, unencrypted_endpoint
 from replayer.cli import main as replayer
 
 

@@ -22,7 +22,7 @@ COMMANDS = {
         "Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.",
     ),
 }
-"""Commands, where they are defined, and their line on the help page; each is imported when it is used."""
+"""Commands with their modules and their lines on the help page; each is imported when it is used."""
 
 
 @click.group(

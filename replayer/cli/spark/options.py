@@ -21,7 +21,7 @@ POLL_SECONDS = 0.5
 
 
 class SessionOptions(NamedTuple):
-    """Where Spark runs (None: as spark-submit says, or on this machine), and settings of Spark."""
+    """The master of Spark (None: that of spark-submit, or this machine), and settings of Spark."""
 
     master: str | None
     settings: dict[str, str]
@@ -44,7 +44,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _schema_text(schema: str) -> str:
-    """What the file of that name holds; the text itself where it is not one's name and has a blank, as all DDL has."""
+    """Return the content of the file, or the text itself if it is not a file's name and has a blank, as DDL has."""
     try:
         if " " in schema.strip() and not Path(schema).is_file():
             return schema
@@ -155,7 +155,7 @@ partition_by_option = Option(
 def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
     """Show the tasks of the stages that pyspark's StatusTracker knows while the block runs.
 
-    On stderr: a bar on a terminal, status lines in JSON beside `--json`, nothing elsewhere. Says so if a signal ends
+    On stderr: a bar on a terminal, status lines in JSON with `--json`, nothing elsewhere. Says so if a signal ends
     the block.
     """
     with noting_what_is_left(lambda: f"{what} ended early: run it again"):

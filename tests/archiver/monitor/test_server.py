@@ -18,7 +18,7 @@ from archiver.monitor.metrics import make_registry
 from archiver.monitor.server import STALE_SECONDS, StatusServer, service_snapshot, serving
 from archiver.monitor.snapshot import LIVE_SECONDS, ServiceSnapshot
 from blockgz.errors import UsageError
-from blockgz.own_host import is_own_name
+from blockgz.hosts import is_own_name
 from tests.support.snapshots import partition, service
 
 

@@ -19,7 +19,7 @@ from archiver.spark import sink as commit
 from archiver.spark.context import WriteContext, open_context, parse_options
 from archiver.spark.rows import BatchRefused, RowPartition, to_rows
 from archiver.spark.sink import BatchOutcome, as_write_failed, commit_all, ordered
-from archiver.spark.task import TaskPartition, write_task
+from archiver.spark.task import PartitionBatch, write_task
 from blockgz.errors import StoreError, UsageError
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.spark.errors import JobFailed, SparkFailed, WriteFailed, failure_of
@@ -77,15 +77,15 @@ class Sink:
         given = {"path": str(self.folder), "singleWriter": "true", **options}
         return open_context(parse_options(given), is_batch=True)
 
-    def task(self, rows: Sequence[Placed], **options: str) -> tuple[TaskPartition, ...]:
+    def task(self, rows: Sequence[Placed], **options: str) -> tuple[PartitionBatch, ...]:
         """One task; its report went over the wire."""
         sent: WriteContext = pickle.loads(pickle.dumps(self.context(**options)))
-        report: tuple[TaskPartition, ...] = pickle.loads(pickle.dumps(write_task(map(to_rows, batches(rows)), sent)))
+        report: tuple[PartitionBatch, ...] = pickle.loads(pickle.dumps(write_task(map(to_rows, batches(rows)), sent)))
         return report
 
     def commit(
         self,
-        *reports: tuple[TaskPartition, ...],
+        *reports: tuple[PartitionBatch, ...],
         readings: Mapping[RowPartition, BatchReading] | None = None,
         **options: str,
     ) -> list[BatchOutcome]:

@@ -5,12 +5,45 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.config.files import Settings, settings_of
-from blockgz.config.kinds import markdown_connect_names, markdown_fields, markdown_reserved
+from blockgz.config.files import ALIASES, BUCKETS, NOT_USED, PREFIXES, REFUSED, Settings, settings_of
+from blockgz.config.kinds import FIELDS, FieldKind, default_text, field_kind, meaning, option_name, variable_name
+from blockgz.config.model import KAFKA_RESERVED
 from blockgz.config.resolution import resolve
 from blockgz.documents import parse_document
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def markdown_fields() -> str:
+    """The table of fields in docs/configuration.md."""
+    rows = ["| field | flag | environment | default | meaning |", "|---|---|---|---|---|"]
+    for field, info in FIELDS.items():
+        default = f"`{default_text(field)}`" if default_text(field) else "required" if info.is_required() else ""
+        flag = option_name(field)
+        if field_kind(field) is FieldKind.SWITCH:
+            flag += f"`, `{flag.replace('--', '--no-', 1)}"
+        rows.append(f"| `{field}` | `{flag}` | `{variable_name(field)}` | {default} | {meaning(field)} |")
+    return "\n".join(rows) + "\n"
+
+
+def markdown_connect_names() -> str:
+    """The table of Connect's names in docs/configuration.md."""
+    rows = ["| Connect's name | here | note |", "|---|---|---|"]
+    rows += [f"| `{name}` | `archive` | the bucket of `s3://bucket/prefix` |" for name in BUCKETS]
+    rows += [f"| `{name}` | `archive` | the prefix of `s3://bucket/prefix` |" for name in PREFIXES]
+    rows += [f"| `{name}` | `{alias.field}` | {alias.note} |" for name, alias in ALIASES.items()]
+    rows += [f"| `{name}` | not used | {note} |" for name, note in NOT_USED.items()]
+    rows += [f"| `{name}` | refused | {reason} |" for name, reason in REFUSED.items()]
+    return "\n".join(rows) + "\n"
+
+
+def markdown_reserved() -> str:
+    """The table of librdkafka's settings that may not be set, in docs/configuration.md."""
+    rows = ["| setting | why |", "|---|---|"]
+    rows += [f"| `{name}` | {reason} |" for name, reason in KAFKA_RESERVED.items()]
+    return "\n".join(rows) + "\n"
+
+
 TABLES = {"fields": markdown_fields, "reserved": markdown_reserved, "connect": markdown_connect_names}
 
 

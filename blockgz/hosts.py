@@ -1,0 +1,57 @@
+"""Names of this machine, and connections to other hosts that are not encrypted."""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or an address means this machine."""
+    name = host.lower().removesuffix(".")
+    try:
+        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def is_own_name(bound: str, asked: str | None) -> bool:
+    """Return whether a request may be for a server that is bound to this host; `asked` is its header Host.
+
+    A page of some web site can give its own name the address 127.0.0.1, and have a browser ask for it.
+    """
+    if asked is None or not is_loopback(bound):
+        return True
+    try:
+        name = urlsplit(f"//{asked}").hostname or ""
+    except ValueError:
+        return False
+    return name == bound.lower() or is_loopback(name)
+
+
+IN_THE_CLEAR = ("plaintext", "sasl_plaintext")
+
+
+def unencrypted_brokers(properties: Mapping[str, Any]) -> str | None:
+    """Return the first broker on another host that librdkafka's settings connect to without TLS."""
+    if str(properties.get("security.protocol", IN_THE_CLEAR[0])).lower() not in IN_THE_CLEAR:
+        return None
+    brokers = str(properties.get("bootstrap.servers", "")).split(",")
+    return next((each.strip() for each in brokers if each.strip() and not is_loopback(_host(each.strip()))), None)
+
+
+def unencrypted_endpoint(endpoint_url: str | None) -> str | None:
+    """Return the host of an S3 endpoint on another host that is used without TLS."""
+    try:
+        url = urlsplit(endpoint_url or "")
+        host = url.hostname
+    except ValueError:
+        return None
+    return host if url.scheme == "http" and host and not is_loopback(host) else None
+
+
+def _host(broker: str) -> str:
+    try:
+        return urlsplit(f"//{broker.rpartition('://')[2]}").hostname or broker
+    except ValueError:
+        return broker
