@@ -149,7 +149,7 @@ class GroupTables:
             ends=ends or UNSET,
         )
         # The clock may have been set back since an earlier answer, or an earlier table.
-        slot = max(slot_of(max(now_ms, table.asked_until or now_ms), self._interval_ms), known.slot or 0)
+        slot = max(slot_of(max(now_ms, table.last_answer or now_ms), self._interval_ms), known.slot or 0)
         if not known.is_due(slot, self._interval_ms, self._ends_interval_ms, table):
             return False
         is_ours = self._store.put_if_absent(dated_key(known.home, slot), encode(table), str(uuid.uuid4()))

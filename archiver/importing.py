@@ -37,7 +37,7 @@ from index_format.old_files import (
     read_file,
     records_of,
 )
-from index_format.old_objects import OldFormat, found_partitions, has_current_objects
+from index_format.old_objects import OldFormat, group_by_partition, has_current_objects
 from index_format.record_formats import record_format
 from index_format.records import Record, record_at
 
@@ -86,7 +86,7 @@ def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
         raise UsageError(
             f"{reader.store.url} is already an archive of this program", why="it has an _archive.json or its folders"
         )
-    found = found_partitions(sizes)
+    found = group_by_partition(sizes)
     if not found:
         raise NoArchiveThere(
             f"there is no old archive at {reader.store.url}",

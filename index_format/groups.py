@@ -119,7 +119,7 @@ class ConsumerGroups(Sealed, frozen=True, kw_only=True):
         return self.groups_asked is not False
 
     @property
-    def asked_until(self) -> int | None:
+    def last_answer(self) -> int | None:
         """The time of the last answer, in ms; None for a table without any."""
         times = [*(group.asked_at for group in self.groups), *(group.at for group in self.gone or ())]
         return max([*times, self.ends.answered_at] if self.ends else times, default=None)
@@ -148,9 +148,9 @@ def decode(body: bytes, key: str, slot: int) -> ConsumerGroups:
     if len(plain) <= objects.MAX_OBJECT_BYTES and (inflater.unused_data or not inflater.eof):
         raise MalformedObject(f"{key} is damaged", why="it is not one complete gzip member")
     groups = objects.decode(plain, ConsumerGroups, key)
-    if groups.asked_until is not None and groups.asked_until > slot:
+    if groups.last_answer is not None and groups.last_answer > slot:
         raise MalformedObject(
-            f"{key} is damaged", why=f"it holds an answer of {groups.asked_until}, after the time in its name"
+            f"{key} is damaged", why=f"it holds an answer of {groups.last_answer}, after the time in its name"
         )
     if groups.groups_slot is not UNSET and groups.groups_slot >= slot:
         raise MalformedObject(f"{key} is damaged", why=f"it names {groups.groups_slot} as an older table")

@@ -46,16 +46,16 @@ def key_filter(hashes: Hashes, bits: int) -> bytes:
 def may_hold(stored: bytes, hashes: Hashes) -> bool:
     """Return whether a block with this filter may hold a key with one of the hashes; never False if it holds one."""
     array = np.frombuffer(stored, np.uint8, offset=1)
-    return bool(len(array)) and bool(_found(array, stored[0], hashes).any())
+    return bool(len(array)) and bool(_probe(array, stored[0], hashes).any())
 
 
 def holds_all(stored: bytes, hashes: Hashes) -> bool:
     """Return whether the filter knows all of these hashes, as it must for the block's own keys."""
     array = np.frombuffer(stored, np.uint8, offset=1)
-    return not len(hashes) or (bool(len(array)) and bool(_found(array, stored[0], hashes).all()))
+    return not len(hashes) or (bool(len(array)) and bool(_probe(array, stored[0], hashes).all()))
 
 
-def _found(array: npt.NDArray[np.uint8], probes: int, hashes: Hashes) -> npt.NDArray[np.bool_]:
+def _probe(array: npt.NDArray[np.uint8], probes: int, hashes: Hashes) -> npt.NDArray[np.bool_]:
     found = np.ones(len(hashes), np.bool_)
     for places in _places(hashes, probes, 8 * len(array)):
         found &= (array[places >> np.uint64(3)] & _bit(places)) != 0

@@ -74,7 +74,7 @@ def has_current_objects(keys: Iterable[str]) -> bool:
     return any(key in identities or key.startswith((SEED_HOME, "topic=")) for key in keys)
 
 
-def found_partitions(keys: Iterable[str]) -> dict[OldPlace, FoundPartition]:
+def group_by_partition(keys: Iterable[str]) -> dict[OldPlace, FoundPartition]:
     """Return the partitions that a listing of an old archive shows, in order; other names are ignored.
 
     Data and index belong together by topic, partition and offset, even if midnight put them into two folders.

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from blockgz.archive.archive import TopicPartitions
-from blockgz.archive.positions import BeforeTime, Position, Rule, asked_text, position_of, time_of
+from blockgz.archive.positions import BeforeTime, Position, Rule, position_of, position_text, time_of
 from blockgz.archive.request import SelectionRequest
 from blockgz.archive.selection import Positions, positions_before
 from blockgz.errors import UsageError
@@ -83,7 +83,7 @@ def _positions(choice: Choice, now: int) -> Positions:
 def _text(place: Place | None, position: Position | None, otherwise: str) -> str:
     if place is None or position is None:
         return otherwise
-    return place.isoformat() if isinstance(place, datetime) else asked_text(str(place), position, None)
+    return place.isoformat() if isinstance(place, datetime) else position_text(str(place), position, None)
 
 
 def _timestamp(moment: Time | None, now: int) -> int | None:

@@ -379,7 +379,7 @@ async def find_topics(archive: Archive, wanted: Collection[str]) -> FoundTopics:
 
     Raises UsageError for two incarnations of one topic, NotInArchive for a name or pattern that means none.
     """
-    pinned = await archive.pinned()
+    pinned = await archive.pin()
     names = list[str]()
     for each in wanted:
         names += matching(each, await pinned.topics()) if is_pattern(each) else [each]

@@ -75,7 +75,7 @@ def take_over_last(
         try:
             return identity, (yield from take_over(identity, writer, policy))
         except FolderClosed:
-            keys = yield from _continued(identity.keys)
+            keys = yield from _next_folder(identity.keys)
             if keys is None:
                 raise
             identity = dataclasses.replace(identity, keys=keys)
@@ -84,13 +84,13 @@ def take_over_last(
 def last_folder(keys: PartitionKeys) -> Protocol[PartitionKeys]:
     """Return the folder in which a partition continues whose log was truncated, or its own folder."""
     while True:
-        following = yield from _continued(keys)
+        following = yield from _next_folder(keys)
         if following is None:
             return keys
         keys = following
 
 
-def _continued(keys: PartitionKeys) -> Protocol[PartitionKeys | None]:
+def _next_folder(keys: PartitionKeys) -> Protocol[PartitionKeys | None]:
     held = yield from read_marker(keys.marker)
     following = (yield from following_folder(keys, held.marker)) if held is not None else None
     return None if following is None else following[0]

@@ -121,7 +121,7 @@ class PartitionArchiver:
     @property
     def held(self) -> Held:
         """The marker as last committed by this writer; unpacked for each call."""
-        return self._state.marker.held()
+        return self._state.marker.unpack()
 
     def offer(self, event: PartitionEvent) -> None:
         """Hand over an event; never waits. Nothing is taken after a failure or `close`."""

@@ -401,7 +401,7 @@ def flushed(state: ArchivingState) -> Ending:
     if state.has_committer or state.pending or not is_new:
         return None
     gaps = state.chunk.gaps if state.chunk else ()
-    marker = state.marker.held().marker
+    marker = state.marker.unpack().marker
     moved = markers.advanced(marker, state.position, nonce="preview", leader_epoch=None, gaps=gaps)
     return CommitProgress(state.position, gaps, moved.chain_end)
 

@@ -46,7 +46,7 @@ class TopicPartitions:
     topic: str
     partitions: tuple[int, ...] | None
 
-    def narrowed(self, partitions: str | None) -> "TopicPartitions":
+    def narrow(self, partitions: str | None) -> "TopicPartitions":
         """Return the topic with the partitions that `--partitions` names.
 
         Raises UsageError if the topic names some too.
@@ -146,7 +146,7 @@ class Archive:
         """The archive's layout, once something of it has been found; the default one before."""
         return self._layouts[0]
 
-    async def pinned(self) -> "Archive":
+    async def pin(self) -> "Archive":
         """Return a copy that keeps the list of topics of now, to go through all of them. Raises NoArchiveThere."""
         folders = await self.find()
         same = copy(self)
@@ -205,7 +205,7 @@ class Archive:
         Raises as `folder_of`.
         """
         first = parse_topic_folder(folder)
-        same = await self.pinned()
+        same = await self.pin()
         folders = await same._folders_of(first.topic)
         if folders[0] != first:
             return folder
@@ -272,7 +272,7 @@ class Archive:
                 for each in unread:
                     found = found or await self._read_marker(each, partition)
         while found is not None and not pinned and found.marker.successor is not None:
-            successor = _named_folder(found, found.marker.successor, is_behind=True)
+            successor = _parse_folder(found, found.marker.successor, is_behind=True)
             found = await self._read_marker(successor, partition)
             if found is None:
                 raise NotInArchive(
@@ -288,11 +288,11 @@ class Archive:
         continues = newest.marker.continues
         if not continues:
             return newest
-        folder = _named_folder(newest, continues.folder)
+        folder = _parse_folder(newest, continues.folder)
         older = await self._read_marker(folder, newest.partition)
         if older is None:
             raise ObjectMissing(LAYOUTS[self.layout](folder, newest.partition).marker)
-        return await (await self._with_older(older)).continued_by(newest, continues.offset)
+        return await (await self._with_older(older)).append_folder(newest, continues.offset)
 
     async def _reopened(self, folder: TopicFolder, partition: int, reader: ObjectReader) -> ArchivedPartition:
         """Return the partition that ends in a folder, as its marker is now; raises as `open_partition`."""
@@ -416,7 +416,7 @@ class Archive:
         )
 
 
-def _named_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = False) -> TopicFolder:
+def _parse_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = False) -> TopicFolder:
     """Return the folder of the same topic that a marker names.
 
     `is_behind`: its successor, else one that it continues.

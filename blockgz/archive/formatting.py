@@ -82,7 +82,7 @@ def envelope_printer() -> Printer:
     def line(topic: str, partition: int, record: Record) -> bytes:
         return envelope(topic, partition, record) + b"\n"
 
-    return _by_record(line, partial(_around_contents, line, _as_bytes))
+    return _by_record(line, partial(_split_line, line, _as_bytes))
 
 
 def json_printer(end: bytes = b"\n") -> Printer:
@@ -91,7 +91,7 @@ def json_printer(end: bytes = b"\n") -> Printer:
     def line(topic: str, partition: int, record: Record) -> bytes:
         return msgspec.json.encode(json_object(record, topic=topic, partition=partition)) + end
 
-    return _by_record(line, partial(_around_contents, line, _as_text))
+    return _by_record(line, partial(_split_line, line, _as_text))
 
 
 def envelope(topic: str, partition: int, record: Record) -> bytes:
@@ -138,7 +138,7 @@ class _StandIn(NamedTuple):
     pieces: Iterable[bytes]
 
 
-def _around_contents(
+def _split_line(
     line: Field, shown: Callable[[bytes, bytes], _StandIn], topic: str, partition: int, record: Record
 ) -> Iterator[bytes]:
     stand_ins: list[_StandIn] = []

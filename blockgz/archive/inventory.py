@@ -70,7 +70,7 @@ def missing_partitions(
     everything = [each.folder for each in inventory.incarnations]
     asked: list[tuple[TopicFolder, Sequence[int] | None]] = [(each, None) for each in everything]
     if wanted:
-        asked = [(each, numbers) for topic, numbers in wanted for each in _meant(inventory, held, topic)]
+        asked = [(each, numbers) for topic, numbers in wanted for each in _incarnations_of(inventory, held, topic)]
     found = set[MissingPartition]()
     for folder, numbers in asked:
         claimed = inventory.of(folder)
@@ -80,7 +80,7 @@ def missing_partitions(
     return tuple(sorted(found))
 
 
-def _meant(inventory: Inventory, held: Iterable[TopicFolder], topic: str) -> list[TopicFolder]:
+def _incarnations_of(inventory: Inventory, held: Iterable[TopicFolder], topic: str) -> list[TopicFolder]:
     folder = parse_topic_folder(topic)
     if "~" in topic:
         return [folder]

@@ -250,7 +250,7 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> FoundRec
         return _after_last(partition.next_offset)
     chunk, number = place
     batch = await read_block(partition, chunk, number)
-    return FoundRecord(_alone(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
+    return FoundRecord(_copy_row(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
@@ -341,13 +341,13 @@ def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -
     outcomes: Outcomes = {}
     for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
         if present[row] == offset:
-            outcomes[offset] = FoundRecord(_alone(batch, int(row)), chunk_bytes)
+            outcomes[offset] = FoundRecord(_copy_row(batch, int(row)), chunk_bytes)
         else:
             outcomes[offset] = hole(int(present[row - 1]), int(present[row]))
     return outcomes
 
 
-def _alone(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
+def _copy_row(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
     if batch.num_rows == 1:
         return batch
     if is_large(batch.slice(row, 1)):

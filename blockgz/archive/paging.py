@@ -237,7 +237,7 @@ async def _entry_from(partition: ArchivedPartition, offset: int) -> ChunkEntry |
     try:
         return await partition.chunk_at_or_after(offset)
     except Damaged:
-        return await anext(_told(partition.walk(offset, END)), None)
+        return await anext(_only_entries(partition.walk(offset, END)), None)
 
 
 async def _entry_below(partition: ArchivedPartition, offset: int) -> ChunkEntry | Unreadable | None:
@@ -245,12 +245,12 @@ async def _entry_below(partition: ArchivedPartition, offset: int) -> ChunkEntry 
         return await partition.chunk_before(offset)
     except Damaged:
         found = None
-        async for each in _told(partition.walk(0, offset)):
+        async for each in _only_entries(partition.walk(0, offset)):
             found = each
         return found
 
 
-async def _told(opened: AsyncIterator[object]) -> AsyncIterator[ChunkEntry | Unreadable]:
+async def _only_entries(opened: AsyncIterator[object]) -> AsyncIterator[ChunkEntry | Unreadable]:
     async for each in opened:
         if isinstance(each, ChunkEntry | Unreadable):
             yield each

@@ -282,7 +282,7 @@ class ArchivedPartition:
         """Return the entry as its own folder's chain has it."""
         return next((folder.originals[entry.name] for folder in self._older if entry.name in folder.originals), entry)
 
-    async def continued_by(self, newer: "ArchivedPartition", offset: int) -> "ArchivedPartition":
+    async def append_folder(self, newer: "ArchivedPartition", offset: int) -> "ArchivedPartition":
         """Both as one partition: this one below `offset`, the newer one from there on; reads catalogs around it.
 
         Raises MalformedObject if a chunk lies on both sides.

@@ -13,7 +13,7 @@ from blockgz.store.opening import open_reader
 from blockgz.store.reader import ObjectReader
 from blockgz.store.s3_settings import AT_AWS, S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-from index_format.old_objects import OldFormat, found_partitions
+from index_format.old_objects import OldFormat, group_by_partition
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def old_archive_finder(
         # Here, because few archives are old ones and it loads slowly.
         from blockgz.archive.old_archive import OldArchive  # noqa: PLC0415
 
-        found = found_partitions([key async for key in reader.list("")])
+        found = group_by_partition([key async for key in reader.list("")])
         return OldArchive(reader, found, old_format, max_block_bytes) if found else None
 
     return find

@@ -147,7 +147,7 @@ def _unknown(text: str, what: str, forms: str, now: int, zone: tzinfo | None) ->
     return UsageError(f"{text[:80]!r} is not {what}", why=why, remedy=remedy)
 
 
-def asked_text(text: str, position: Position | None, zone: tzinfo | None) -> str:
+def position_text(text: str, position: Position | None, zone: tzinfo | None) -> str:
     """Return what a job stores of a position: a time that a zone or today's date decides becomes RFC 3339.
 
     All other texts stay as they were written, as jobs are found by them.

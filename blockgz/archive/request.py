@@ -167,7 +167,7 @@ class SelectionRequest:
 
     async def open(self, archive: Archive, topic: TopicPartitions) -> tuple[ArchivedPartition, ...]:
         """Open the selected partitions of a topic; raises as `select`."""
-        wanted = topic.narrowed(self.partitions)
+        wanted = topic.narrow(self.partitions)
         return await archive.open_topic(wanted.topic, wanted.partitions)
 
     async def resolve(
@@ -202,7 +202,7 @@ class SelectionRequest:
     def ruled(self, rule: Rule | None) -> "SelectionRequest":
         return replace(self, positions=self.positions.ruled(rule))
 
-    def narrowed(self, *conditions: Condition) -> "SelectionRequest":
+    def narrow(self, *conditions: Condition) -> "SelectionRequest":
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
 
 

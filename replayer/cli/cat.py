@@ -122,7 +122,7 @@ def grep(
     condition: Condition = Not(ValueMatches(found)) if invert_match else ValueMatches(found)
     printer = (lambda *_: ()) if count else printing.printer or template_printer(GREP_TEMPLATE)
     damage = DamagePolicies(on_damage)
-    narrowed = selection.narrowed(condition)
+    narrowed = selection.narrow(condition)
     number = run_async(print_records(archive, parse_topic(topic), narrowed, limit, printer, damage))
     if count:
         click.echo(number)

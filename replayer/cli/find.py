@@ -91,7 +91,7 @@ def command(
     if times:
         instants = [parse_time(text, time.time_ns() // 1_000_000, option_zone()) for text in times]
         asked_form = (form, time_printer(as_times))
-        return run_async(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, asked_form))
+        return run_async(_find_times(archive, cache, wanted.narrow(selection.partitions), instants, asked_form))
     if selection.filter.passes_all:
         raise UsageError(
             "there is nothing to find", why="neither a time nor a condition is given", remedy="add --time or --key"
@@ -161,7 +161,7 @@ def _find_records(
     return print_skipped(policies) or (0 if number else NOTHING_FOUND)
 
 
-def _found(topic: str, partition: int, batch: pa.RecordBatch) -> list[Row]:
+def _places_of(topic: str, partition: int, batch: pa.RecordBatch) -> list[Row]:
     offsets, timestamps = (batch.column(name).to_pylist() for name in ("offset", "timestamp"))
     return [
         {"topic": topic, "partition": partition, "offset": offset, "timestamp_ms": time if time >= 0 else None}
@@ -170,16 +170,18 @@ def _found(topic: str, partition: int, batch: pa.RecordBatch) -> list[Row]:
 
 
 def _as_csv(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
-    rows = [["" if value is None else str(value) for value in row.values()] for row in _found(topic, partition, batch)]
+    rows = [
+        ["" if value is None else str(value) for value in row.values()] for row in _places_of(topic, partition, batch)
+    ]
     return [(",".join(row) + "\n").encode() for row in rows]
 
 
 def _as_json(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
-    return [msgspec.json.Encoder().encode_lines(_found(topic, partition, batch))]
+    return [msgspec.json.Encoder().encode_lines(_places_of(topic, partition, batch))]
 
 
 def _as_table(time_text: Callable[[int], str], topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
-    rows = _found(topic, partition, batch)
+    rows = _places_of(topic, partition, batch)
     return [_table_line(partition, row["offset"], _exact(row["timestamp_ms"], time_text)) for row in rows]
 
 

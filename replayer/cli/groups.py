@@ -260,7 +260,7 @@ async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) 
     source = parse_topic_folder(kept.folder)
     async with open_archive(place) as archive:
         if asked.positions is None:
-            pinned = await archive.pinned()
+            pinned = await archive.pin()
             table = await archived_groups(pinned, source, asked.at)
             click.echo(f"positions as of {time_text(table.slot)}", err=True)
             if (vanished := await vanished_text(pinned, source, table, asked.globs)) is not None:

@@ -51,7 +51,7 @@ def ls(form: str, as_times: str, archive: ArchivePlace) -> int:
 
 async def _surveys(options: ArchivePlace) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[MissingPartition]]:
     async with open_archive(options) as archive:
-        pinned = await archive.pinned()
+        pinned = await archive.pin()
         found = [(name, await pinned.survey_topic(name)) for name in await pinned.topics()]
         return found, (await compare(pinned)).missing
 

@@ -109,7 +109,7 @@ def command(
         # Here, because no other verification needs a Kafka client.
         from replayer.cli.verify_topic import verify_against  # noqa: PLC0415
 
-        wanted = parse_topic(topics[0]).narrowed(partitions)
+        wanted = parse_topic(topics[0]).narrow(partitions)
         return verify_against(wanted, against_topic, positions, kafka, archive, report_to, as_json=as_json)
     if partitions is not None or positions != Positions():
         raise click.UsageError("--partitions, --from, --to and --at require --against-topic")

@@ -203,7 +203,7 @@ async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str
 
     Raises ReplayRefused, unless the request goes on with what is there.
     """
-    wanted = request.topic.narrowed(request.selection.partitions)
+    wanted = request.topic.narrow(request.selection.partitions)
     compared = await compare(archive, [(wanted.topic, wanted.partitions)])
     missing = [str(each) for each in compared.missing]
     if compared.damage is not None:

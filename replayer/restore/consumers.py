@@ -136,7 +136,7 @@ class FollowedGroups:
 async def plan_groups(plan: RestorePlan, wanted: RestoreGroups, restore: str, around: Surroundings) -> PlannedGroups:
     """The groups of every topic as of the time of the restore; raises as `plan_groups_of_job` does."""
     plans, notes, unknown = list[GroupPlan](), list[str](), list[str]()
-    around = around.reading(await around.archive.pinned())
+    around = around.reading(await around.archive.pin())
     for topic in plan.restorable:
         if not topic.numbers:
             continue

@@ -297,7 +297,7 @@ async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePl
 
 async def surveyed_topics(asked: RestoreRequest, around: Surroundings) -> RestorePlan:
     """The same, whatever is found."""
-    archive = await around.archive.pinned()
+    archive = await around.archive.pin()
     compared = await compare(archive)
     held = await archive.find()
     listed = compared.inventory.incarnations if compared.inventory else ()
@@ -352,7 +352,7 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin:
     get one name.
     """
     await asyncio.to_thread(RestoreFolder(around.jobs, name).refuse_begun)
-    around = replace(around, archive=await around.archive.pinned())
+    around = replace(around, archive=await around.archive.pin())
     existing = frozenset(admin.topics)
 
     async def planned(topic: TopicToRestore) -> TopicToRestore:

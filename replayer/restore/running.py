@@ -194,7 +194,7 @@ class RestoreRun:
 
     async def topics(self) -> list[TopicOutcome]:
         """Restores every topic, biggest first; a failure of one does not stop the others."""
-        self.around = self.around.reading(await self.around.archive.pinned())
+        self.around = self.around.reading(await self.around.archive.pin())
         admin = await asyncio.to_thread(lambda: self.around.admin)
         allow_open_files(self.workers * (FILES + PRODUCERS * (FILES_OF_A_PRODUCER + admin.num_brokers)))
         limit = asyncio.Semaphore(self.workers)

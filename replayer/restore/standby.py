@@ -212,7 +212,7 @@ class StandbyRun:
 
     async def _slot(self, followed: dict[str, TopicToRestore]) -> tuple[str, ...]:
         """The same; notes on the groups."""
-        around = self.around.reading(await self.around.archive.pinned())
+        around = self.around.reading(await self.around.archive.pin())
         found, due, ended = await survey(self.plan, followed, around, wall_clock())
         limit = asyncio.Semaphore(self.workers)
 

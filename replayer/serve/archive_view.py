@@ -188,7 +188,7 @@ class ArchiveView:
             await look.close()
 
     async def _take_survey(self) -> None:
-        archive = await self.archive.pinned()
+        archive = await self.archive.pin()
         names = await archive.topics()
         missing = (await compare(archive)).missing
         self.look.all = len(names)

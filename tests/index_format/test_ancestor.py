@@ -19,7 +19,7 @@ from index_format.old_objects import (
     OldPlace,
     decode_old_index,
     encode_old_index,
-    found_partitions,
+    group_by_partition,
     marker_offset,
 )
 from index_format.rebuild import scan_frames
@@ -128,7 +128,7 @@ def test_names() -> None:
         "a/2016-02-24/x-00000-000000000003.gz",
         "last_chunk_index.a-b-00001-00002.txt",
     ]
-    ((place, found),) = found_partitions(names).items()
+    ((place, found),) = group_by_partition(names).items()
     assert place == OldPlace("a-b-00001", 2) and found.marker_key == names[-1]
     assert [(each.key, each.first_offset, each.index_keys) for each in found.data] == [(names[0], 3, (names[1],))]
 

@@ -73,7 +73,7 @@ def test_ends_and_groups_that_left_come_back(more: dict[str, object]) -> None:
 
 def test_the_time_of_the_ends_counts_as_an_answer() -> None:
     table = groups_of(group("a", 0), ends=ENDS)
-    assert table.asked_until == 50_007
+    assert table.last_answer == 50_007
     with pytest.raises(MalformedObject, match="is damaged"):
         decode(encode(table), KEY, 50_006)
 
@@ -150,7 +150,7 @@ def test_an_answer_after_the_slot_is_refused() -> None:
     ],
 )
 def test_rules_are_checked(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"order|no position|metadata|no partition|not asked|before they were asked"):
+    with pytest.raises(ValueError, match=r"order|no position|metadata|no partition|not asked|before the request"):
         make()
 
 

@@ -56,7 +56,7 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
     inventory, plan = parse_inventory(found.body, key), RepairPlan()
     held = {each.folder: each.partitions for each in listed.incarnations}
     for place in places:
-        named = _named(inventory, place)
+        named = _match_place(inventory, place)
         if not named:
             raise NotInArchive(
                 f"{place} is not in the inventory",
@@ -78,7 +78,7 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
     return plan
 
 
-def _named(inventory: Inventory, place: str) -> dict[TopicFolder, list[int]]:
+def _match_place(inventory: Inventory, place: str) -> dict[TopicFolder, list[int]]:
     topic, partition = parse_place(place)
     folder, found = parse_topic_folder(topic), {}
     for each in inventory.incarnations:

@@ -28,7 +28,7 @@ from index_format.old_objects import (
     FoundPartition,
     OldPlace,
     encode_old_index,
-    found_partitions,
+    group_by_partition,
     has_current_objects,
     marker_offset,
 )
@@ -224,11 +224,11 @@ def _layout(store: ToolStore) -> str | None:
 def plan_old_indexes(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
     """Plan indexes for the named files or partitions that have none that can be used."""
     sizes = {listed.key: listed.size for listed in reader.store.list("")}
-    found, plan = found_partitions(sizes), RepairPlan()
-    wanted = _wanted(texts)
+    found, plan = group_by_partition(sizes), RepairPlan()
+    matches = _matcher(texts)
     for place, partition in found.items():
         for data in partition.data:
-            if wanted(place, data.key):
+            if matches(place, data.key):
                 plan += _index(reader, place, data, sizes[data.key])
     _check_found(texts, found, reader)
     return plan
@@ -236,10 +236,10 @@ def plan_old_indexes(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
 
 def plan_old_markers(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
     """Plan markers of the named partitions if they have none or it names no file."""
-    found, plan = found_partitions(listed.key for listed in reader.store.list("")), RepairPlan()
-    wanted = _wanted(texts)
+    found, plan = group_by_partition(listed.key for listed in reader.store.list("")), RepairPlan()
+    matches = _matcher(texts)
     for place, partition in found.items():
-        if wanted(place, ""):
+        if matches(place, ""):
             plan += _old_marker(reader, place, partition)
     _check_found(texts, found, reader)
     return plan
@@ -279,20 +279,20 @@ def _old_marker(reader: OldReader, place: OldPlace, partition: FoundPartition) -
     return storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}")
 
 
-def _wanted(texts: Sequence[str]) -> Callable[[OldPlace, str], bool]:
+def _matcher(texts: Sequence[str]) -> Callable[[OldPlace, str], bool]:
     keys = {text for text in texts if "/" in text}
     places = [parse_place(text) for text in texts if text not in keys]
 
-    def wanted(place: OldPlace, key: str) -> bool:
+    def matches(place: OldPlace, key: str) -> bool:
         return key in keys or any(
             place.topic == topic and number in (None, place.partition) for topic, number in places
         )
 
-    return wanted
+    return matches
 
 
 def _check_found(texts: Sequence[str], found: dict[OldPlace, FoundPartition], reader: OldReader) -> None:
     for text in texts:
-        wanted = _wanted([text])
-        if not any(wanted(place, data.key) for place, each in found.items() for data in each.data):
+        matches = _matcher([text])
+        if not any(matches(place, data.key) for place, each in found.items() for data in each.data):
             raise NotInArchive(f"{text} is not in {reader.store.url}", why="no file has this name")

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
-from blockgz.archive.positions import AtTime, BeforeTime, Rule, asked_text, parse_position, parse_time
+from blockgz.archive.positions import AtTime, BeforeTime, Rule, parse_position, parse_time, position_text
 from blockgz.archive.request import MAX_FILE_BYTES, SKIPS, STOPS, DamagePolicies, SelectionRequest
 from blockgz.archive.selection import Positions, Selection, cuts_of, notes_of, positions_before
 from blockgz.errors import PARTLY_FAILED, CutUndecided
@@ -35,7 +35,7 @@ def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule
     now, zone = time.time_ns() // 1_000_000, option_zone()
     last = parse_time(at, now, zone) if at is not None else parse_position(end, now, zone) if end is not None else None
     first = parse_position(start, now, zone) if start is not None else None
-    asked = (asked_text(start or "earliest", first, zone), asked_text(end or at or "latest", last, zone))
+    asked = (position_text(start or "earliest", first, zone), position_text(end or at or "latest", last, zone))
     if at is not None and isinstance(last, AtTime):
         return positions_before(first, BeforeTime(last.timestamp, at_rule), asked)
     return Positions(first, last, asked=asked)

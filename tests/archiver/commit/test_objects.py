@@ -56,7 +56,7 @@ def full_marker(rng: random.Random) -> Marker:
 def test_it_is_the_same_marker() -> None:
     held = Held(full_marker(random.Random(SEED)), '"etag"')
     resting = RestingMarker.of(held)
-    assert resting.held() == held
+    assert resting.unpack() == held
     assert (resting.epoch, resting.next_offset, resting.num_gaps) == (7, held.marker.next_offset, 0)
     assert resting.newest_timestamp == held.marker.tail[-1].max_timestamp
 

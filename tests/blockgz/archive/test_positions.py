@@ -14,9 +14,9 @@ from blockgz.archive.positions import (
     Latest,
     OffsetRange,
     Position,
-    asked_text,
     parse_position,
     parse_time,
+    position_text,
     resolve_position,
     resolve_range,
     seek_time,
@@ -271,4 +271,4 @@ def _readings(text: str, zone: ZoneInfo) -> list[int]:
     ],
 )
 def test_a_job_stores_times_that_mean_the_same_everywhere(text: str, zone: ZoneInfo | None, stored: str) -> None:
-    assert asked_text(text, parse_position(text, NOON, zone), zone) == stored
+    assert position_text(text, parse_position(text, NOON, zone), zone) == stored
