@@ -182,6 +182,7 @@ def check_target(reader: OldReader, target: ToolStore, *, single_writer: bool) -
             remedy="choose another --archive",
         )
     if not single_writer:
+        # A store without conditional writes would let two writers overwrite each other.
         probe(target, multipart=target.url.startswith("s3:"))
 
 

@@ -179,6 +179,7 @@ class BlockBuilder:
         row = 0
         for stop in self._ends_of_runs(offsets):
             follows = self._summary is None or offsets[row] == self._summary.last_offset + 1
+            # The format stores only the first offset of a block.
             if self._format.needs_contiguous_blocks and not follows:
                 yield self._end_block()
             while row < stop:

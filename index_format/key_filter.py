@@ -63,6 +63,7 @@ def _probe(array: npt.NDArray[np.uint8], probes: int, hashes: Hashes) -> npt.NDA
 
 
 def _places(hashes: Hashes, probes: int, bits: int) -> Iterable[Hashes]:
+    # The step is odd and so never 0: with 0, all probes would look at one bit.
     place, step = hashes & np.uint64(_LENGTHS - 1), (hashes >> np.uint64(32)) | np.uint64(1)
     for _ in range(probes):
         yield place % np.uint64(bits)

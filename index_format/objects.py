@@ -86,6 +86,7 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
         if head.format != expected:
             raise MalformedObject(f"{name} is not a {expected} object", why=f"its format says {head.format[:80]!r}")
         versions: Sequence[int] = getattr(kind, "VERSIONS", (VERSION,))
+        # The version is checked before the fields: a newer one may have changed them.
         if head.version not in versions:
             raise UnsupportedVersion(
                 f"{name} has version {head.version}",
@@ -115,6 +116,7 @@ def _check_seal(body: bytes, name: str) -> None:
 
 
 def _check_unsealed(body: bytes, kind: type[Sealed], name: str) -> None:
+    # Damage in the name of the checksum would make an unknown field of it, which is ignored.
     last = _SEAL_RENAMED.fullmatch(body, max(0, body.rfind(b',"')))
     if last is not None and last[1].decode(errors="replace") not in kind.__struct_encode_fields__:
         raise MalformedObject(

@@ -122,6 +122,7 @@ class MemberScanner:
 
     def _give_up(self, why: str) -> None:
         self._inflater = None
+        # The search continues one byte further: the magic may be inside a damaged member.
         damage = DamagedBytes(self._position, self._position, began_as_member=True, why=why)
         self._damage = self._damage or damage
         self._drop(1)

@@ -178,6 +178,7 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     counts, for a writer that claimed later began at what was committed. Whether that last chunk was committed is
     unknown, and does not matter: it holds the log's records from exactly where the chain before it ends.
     """
+    # Chunks that filled a gap later are in no chain of `previous`: they are put in at the end.
     fillers = _fillers(found)
     found = [each for each in found if each not in fillers]
     if not found:

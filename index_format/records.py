@@ -152,6 +152,7 @@ def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:
 def _values(column: pa.Array) -> list[Any]:
     if not pa.types.is_binary(column.type) or _content_bytes(column) < LARGE_CONTENT_BYTES:
         return column.to_pylist()  # type: ignore[no-any-return]
+    # `to_pylist` holds a large value twice for a moment.
     _, ends, content = column.buffers()
     bounds = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
     view = memoryview(content)

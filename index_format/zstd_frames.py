@@ -58,6 +58,7 @@ def steps(frame: bytes | memoryview, expected_bytes: int, step_bytes: int) -> It
 
 
 def _check_header(frame: bytes | memoryview, expected_bytes: int) -> None:
+    # The header decides how much is allocated, so it is checked before anything is inflated.
     header = zstandard.get_frame_parameters(frame)
     if header.content_size != expected_bytes or header.window_size > LARGEST_WINDOW_BYTES or header.dict_id:
         raise CorruptBlock(

@@ -140,6 +140,7 @@ def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
 def _place(scratch: Path, path: Path, *, overwrites: bool) -> None:
     if not overwrites:
         try:
+            # A link fails if the name is taken; a rename would replace the file.
             path.hardlink_to(scratch)
         except FileExistsError:
             raise

@@ -117,6 +117,7 @@ class ClaimList:
 
     def write(self) -> BlockgzError | None:
         """Add what is new, all at once; gives what failed, which is logged."""
+        # One thread writes for all; the others may add claims while it does.
         with self._writing:
             with self._guard:
                 new, ends = self._new, dict(self._ends)

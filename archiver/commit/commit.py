@@ -134,6 +134,7 @@ def store_data(
 def commit_stored(identity: PartitionIdentity, held: Held, stored_chunk: StoredChunk) -> Protocol[Held]:
     """Store the index of a chunk whose data is stored, then swap the marker; see `commit_chunk`."""
     keys, chunk = identity.keys, stored_chunk.content
+    # Data, index, marker: no object ever names one that is not stored yet.
     entry = yield from store_index(identity, held.marker, stored_chunk, names_are_shared=_shares_names(keys))
     nonce: str = yield NewToken()
     stored = StoredCatalogs()
@@ -166,6 +167,7 @@ def store_index(
 
 
 def _shares_names(keys: PartitionKeys) -> bool:
+    # In layout seed, the incarnations of a topic share the names of chunks; plain ones are the first incarnation's.
     return isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1
 
 
@@ -251,6 +253,7 @@ def store_catalogs(
 ) -> Protocol[Marker]:
     """Return the marker with the names that its new catalogs got."""
     for catalog in catalogs:
+        # A repeated swap must not store a catalog again under another name.
         if catalog[:3] not in stored:
             stored[catalog[:3]] = yield from _store_catalog(keys, marker.epoch, catalog)
         marker = markers.with_catalog_name(marker, catalog, stored[catalog[:3]])

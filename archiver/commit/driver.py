@@ -79,6 +79,7 @@ class Driver:
             while True:
                 try:
                     answer = self._carry_out(operation)
+                # A protocol gets an interrupt as well, so that it can end between two operations.
                 except (BlockgzError, KeyboardInterrupt) as error:
                     operation = protocol.throw(error)
                 else:

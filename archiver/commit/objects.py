@@ -65,6 +65,7 @@ def store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
             head: ObjectHead | None = yield from retrying(Head(key))
             if head is not None:
                 return head.attempt == attempt
+        # A name is rarely taken: asking first would cost every small object a request.
         was_asked, is_asked = is_asked, True
         cause, failure = f"the store says both that {key} exists and that it does not", None
         try:
@@ -142,6 +143,7 @@ def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[
         except BlockgzError as error:
             failure = passing(error)
             cause = error.what
+        # A swap whose answer was lost may have happened: the marker itself tells.
         current = yield from read_marker(key)
         if current is None and expected is not None:
             raise StoreError(

@@ -127,6 +127,7 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
     bounds: LogBounds = yield from retrying(ReadLogBounds(archived or 0))
     if archived is None and bounds.low > 0:  # where the archive begins: not by bounds that may be a former topic's
         bounds = yield from retrying(ReadLogBounds(NOW))
+    # The log is read before the claim: a process that may not read it must not fence anybody.
     newest = yield from _newest_archived(held.marker if held else None, bounds)
     yield from _check_assignment(identity)
     gap = None
@@ -171,6 +172,7 @@ def _check_assignment(identity: PartitionIdentity) -> Protocol[None]:
 
 
 def _confirm_topic(identity: PartitionIdentity, marker: Marker | None) -> Protocol[None]:
+    # The cluster confirms the id after the log was read: until then, the log may have become another topic's.
     archived = marker.topic_id if marker else None
     known = identity.topic_id if archived is None else archived
     if known is not None:
@@ -332,6 +334,7 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
 
 
 def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[None]:
+    # Checked before the log is read: under another level, its end and the record at an offset differ.
     level = yield from archived_level(identity.keys, marker)
     if level is not None and level != identity.isolation_level:
         raise UsageError(
@@ -411,6 +414,7 @@ def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds)
 
 
 def _is_erased(keys: PartitionKeys, marker: Marker, offset: int) -> Protocol[bool]:
+    # After a repair, the chunk of an erased record behind the newest one is in the tail.
     if not (marker.maintenance and marker.tail):
         return False
     index = yield from _newest_index(keys, marker)

@@ -263,6 +263,7 @@ class Archive:
         without its marker, AccessDenied, or a FormatError.
         """
         folder, pinned = parse_topic_folder(topic), "~" in topic
+        # Most topics have one incarnation, few have more than two: try these by name before listing any.
         found = await self._read_marker(folder, partition)
         if found is None and not pinned:
             found = await self._read_marker(folder._replace(incarnation=2), partition)
@@ -342,6 +343,7 @@ class Archive:
             except ObjectMissing:
                 continue
             except AccessDenied as error:
+                # A policy may deny the other layout's prefix: only if neither is readable, access is denied.
                 denied = denied or error
                 continue
             self._layouts = (layout,)
@@ -372,6 +374,7 @@ class Archive:
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders
+        # Concurrent callers must not list the whole bucket several times.
         async with self._finding:
             if self.other is None and self._find_other is not None:
                 self.other = await self._find_other(self.reader)

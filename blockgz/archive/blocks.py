@@ -246,6 +246,7 @@ async def fetch_range(partition: ArchivedPartition, read: RangeRead) -> list[Sto
     except Damaged as error:
         if len(numbers) == 1 or not isinstance(error, ObjectTruncated | TooLarge):
             return [unreadable_blocks(chunk, numbers, error)]
+    # An error of a range does not say where the object ends.
     middle = numbers.start + len(numbers) // 2
     before = await fetch_range(partition, RangeRead(chunk, range(numbers.start, middle)))
     behind = await fetch_range(partition, RangeRead(chunk, range(middle, numbers.stop)))

@@ -118,6 +118,7 @@ class Follower:
                 return await self._reread(followed.partition)
 
         try:
+            # A listing costs more than a poll of all known partitions.
             if self._watches and self._polls % POLLS_PER_LISTING == 0:
                 await self._find_partitions()
             numbers = sorted(self._followed)

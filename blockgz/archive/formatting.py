@@ -146,6 +146,7 @@ def _split_line(
     def stand_in(content: bytes | None) -> bytes | None:
         if content is None or len(content) < STEP_BYTES:
             return content if content is None else bytes(content)
+        # Random, so that no content can contain it.
         stand_ins.append(shown(content, secrets.token_hex(16).encode()))
         return stand_ins[-1].stand_in
 
@@ -196,6 +197,7 @@ def _parse(template: str) -> list[bytes | Field]:
 
 
 def _unescaped(text: str) -> bytes:
+    # A NUL byte stays, although kcat's text would end there.
     return _ESCAPE.sub(_character, os.fsencode(text))
 
 

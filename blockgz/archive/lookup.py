@@ -148,6 +148,7 @@ async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> O
     All outcomes are held in memory. Damage costs only the offsets that it holds.
     """
     outcomes = await _all_outcomes(partition, offsets)
+    # An object may have been rewritten and deleted since the marker was read.
     for _ in range(MOST_REWRITES):
         lost = [offset for offset, outcome in outcomes.items() if isinstance(outcome, Lost)]
         newer = await partition.newer(lost[0]) or await partition.newer() if lost else None

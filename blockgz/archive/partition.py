@@ -75,6 +75,7 @@ async def prefetched(
             result = await task
             spent -= price
             yield result
+            # A large result must not live on while the next one is made.
             del result, task
         if failure is not None:
             raise failure
@@ -437,6 +438,7 @@ class ArchivedPartition:
 
     async def catalog(self, reference: CatalogReference) -> Catalog:
         """Return the catalog of a reference, checked against it; concurrent callers share one read. Many are cached."""
+        # Weak values: the lock goes with the last caller that waits for it.
         lock = self._locks.setdefault(reference.name, asyncio.Lock())
         async with lock:
             if reference.name not in self._catalogs:

@@ -57,6 +57,7 @@ def old_archive_finder(
     """Return a function that looks for an old archive, for use if no current one is found."""
 
     async def find(reader: ObjectReader) -> OtherArchive | None:
+        # One request for folders, before everything is listed.
         if not any(_DATE.match(name) for name in await reader.folders("")):
             return None  # a bucket of other things may be too large to list
         # Here, because few archives are old ones and it loads slowly.

@@ -258,6 +258,7 @@ async def scan(
                     yield item
                     del item
                     continue
+                # Only rereads without progress count.
                 rewrites = rewrites if item.start == at else 0
                 at = item.start
                 newer = await partition.newer(at) if rewrites < MOST_REWRITES else None

@@ -134,6 +134,7 @@ class _Lookups(NamedTuple):
         async with AsyncExitStack() as stack:
             stack.enter_context(ended_soon_after_signals(ENDED_BY))
             archive, counting = await stack.enter_async_context(open_counted_archive(options, self.cache))
+            # In groups, because all outcomes of a group are held in memory.
             for first in range(0, len(self.queries), TOGETHER):
                 queries = self.queries[first : first + TOGETHER]
                 before = self._costs(counting)

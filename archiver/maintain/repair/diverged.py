@@ -145,6 +145,7 @@ def _agreement(place: LastFolder, chain: Chain, log: LogReader) -> Agreement:
 
     The log's start if there is none.
     """
+    # Newest chunk first: usually the log lost only its end.
     low, high = log.bounds(0)
     for entry in sorted(chain.entries, key=lambda entry: -entry.start_offset):
         if entry.last_offset < low:
@@ -158,6 +159,7 @@ def _agreement(place: LastFolder, chain: Chain, log: LogReader) -> Agreement:
 
 def _in_log(log: LogReader, offset: int) -> Record | None:
     try:
+        # A record that the client cannot hand over was never archived.
         return log.record_at(offset)
     except UnreadableRecord:
         return None

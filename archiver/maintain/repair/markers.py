@@ -145,6 +145,7 @@ def plan_marker(
     try:
         _check(place, chain, found, floor or 0)
         successor, notes = _successor(store, target)
+        # Above all of them, so that every writer of these objects is fenced.
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
         tail_hash, tail_key = _tail_hash(place, chain.links[-1], keyring_of(encrypt))
         facts = MarkerFacts(
