@@ -95,11 +95,11 @@ class ProgramServer:
         return ServedProcess(pid, ended)
 
 
-def can_serve(env: Mapping[str, str]) -> bool:
-    """Return whether a program with these variables behaves as one that starts by itself."""
-    return sys.platform == "linux" and not any(
-        name.startswith(_FRESH) and env[name] != os.environ.get(name) for name in env
-    )
+def can_serve(program: str, env: Mapping[str, str]) -> bool:
+    """Return whether a program is one of ours and, with these variables, behaves as one that starts by itself."""
+    is_ours = Path(program).parent == Path(sys.executable).parent and Path(program).name in ("archiver", "replayer")
+    is_usual = not any(name.startswith(_FRESH) and env[name] != os.environ.get(name) for name in env)
+    return is_ours and is_usual and sys.platform == "linux"
 
 
 def _server() -> socket.socket:

@@ -187,7 +187,7 @@ def run(
 def _process(
     command: tuple[str, ...], env: Mapping[str, str], cwd: Path | None, out: IO[bytes], err: IO[bytes]
 ) -> subprocess.Popen[bytes] | ServedProcess:
-    if not LONG and can_serve(env):
+    if not LONG and can_serve(command[0], env):
         return _SERVER.start(command, env, cwd, out, err)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=cwd)
 
