@@ -39,7 +39,7 @@ from replayer.verify.report import ReportFiles
 
 
 class DrillOptions(NamedTuple):
-    """What is tried, and how."""
+    """The options of a drill."""
 
     drill: Drill
     running: Running

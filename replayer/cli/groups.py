@@ -64,7 +64,7 @@ job_option = Option("--job", metavar="NAME", required=True, help="The replay job
 
 
 class Asked(NamedTuple):
-    """Which positions of which job are meant."""
+    """The options of a translation of positions."""
 
     job: str
     jobs: str | None
@@ -98,7 +98,7 @@ asked_options = OptionSet(
     Option(
         "--approximate",
         is_flag=True,
-        help="Where no exact position exists, take a lower one: records are read again, those below the copy skipped.",
+        help="If no exact position exists, take a lower one: records are read again, those below the copy skipped.",
     ),
 )
 """Passes `asked: Asked`."""
@@ -130,7 +130,7 @@ def command() -> None:
 def show(topic: str, at: int | None, globs: tuple[str, ...], form: str, archive: ArchivePlace) -> None:
     """Show where consumer groups stood on an archived topic.
 
-    AGE in the title is the time between the last answer of the cluster and the time that is asked for.
+    AGE in the title is the time between the last answer of the cluster and the requested time.
     """
     run_async(_show(topic, at, globs, form, archive))
 
@@ -208,7 +208,7 @@ def plan(asked: Asked, form: str, kafka: dict[str, str], archive: ArchivePlace) 
 def apply(asked: Asked, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> None:
     """Set the positions of consumer groups in the copy that a replay job made.
 
-    Prints the plan and asks first. Groups in which consumers are at work are refused. What was there is kept in the
+    Prints the plan and asks first. Groups with active consumers are refused. What was there is kept in the
     job's folder, and every position is read back.
     """
     planned = run_async(_planned(asked, kafka, archive))

@@ -1,8 +1,8 @@
 """`replayer jobs`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -18,7 +18,7 @@ from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
 from replayer.replay.jobs.control import WantedState, change_control
 from replayer.replay.jobs.folder import JobFolder, existing_jobs, job_names, jobs_with, this_process
-from replayer.replay.jobs.state import ALIVE, JobState, JobSummary, held, job_signs, job_state, summary_of
+from replayer.replay.jobs.state import ALIVE, held, job_signs, job_state, summary_of
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
 
@@ -73,61 +73,51 @@ def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool,
     return 0
 
 
-class _Listed(NamedTuple):
-    job: JobSummary
-    state: JobState | None
-
-
 def _list(store: ToolStore | None, *, as_json: bool) -> int:
     code = 0
-    listed: list[_Listed] = []
+    listed: list[dict[str, Any]] = []
     for name in job_names(store) if store else ():
         assert store is not None
         try:
-            found, state = summary_of(JobFolder(store, name)), _state_of(store, name)
+            found = summary_of(JobFolder(store, name))
+            state = job_state(job_signs(store, name, _locks()), this_process(), wall_clock())
         except ReplayRefused as error:
             print_failure(error)
             code = PARTLY_FAILED
             continue
-        if found is not None:
-            told = state == "undone" or state in ALIVE
-            listed.append(_Listed(found, "complete" if found.complete and not told else state))
+        if found is None:
+            continue
+        request = found.request
+        is_settled = found.complete and state != "undone" and state not in ALIVE
+        listed.append(
+            {
+                "job": request.job,
+                "source": request.folder,
+                "target": request.target,
+                "state": "complete" if is_settled else state,
+                "begun_at_ms": request.begun_at,
+                "runs": found.attempts,
+                "records": found.records,
+                "transactional": request.transactional,
+                "complete": found.complete,
+            }
+        )
     if as_json:
-        click.echo(msgspec.json.encode({"jobs": [_json(each) for each in listed]}))
+        click.echo(msgspec.json.encode({"jobs": listed}))
     else:
-        print_table(COLUMNS, [_row(each) for each in listed], droppable=DROPPABLE)
+        words = {True: "yes", False: "no", None: "-"}
+        shown: dict[str, Callable[[Any], Any]] = {
+            "begun_at_ms": time_text,
+            "transactional": words.get,
+            "complete": words.get,
+        }
+        rows = [[shown.get(name, lambda it: it)(value) for name, value in each.items()] for each in listed]
+        print_table(COLUMNS, rows, droppable=DROPPABLE)
     return code
-
-
-def _state_of(store: ToolStore, name: str) -> JobState | None:
-    return job_state(job_signs(store, name, _locks()), this_process(), wall_clock())
 
 
 def _locks() -> Path:
     return state_folder() / "jobs"
-
-
-def _json(listed: _Listed) -> dict[str, Any]:
-    job, state = listed
-    return {
-        "job": job.request.job,
-        "source": job.request.folder,
-        "target": job.request.target,
-        "state": state,
-        "begun_at_ms": job.request.begun_at,
-        "runs": job.attempts,
-        "records": job.records,
-        "transactional": job.request.transactional,
-        "complete": job.complete,
-    }
-
-
-def _row(listed: _Listed) -> tuple[str | int | None, ...]:
-    job, state = listed
-    words = {True: "yes", False: "no", None: "-"}
-    request = job.request
-    names = (request.job, request.folder, request.target, state, time_text(request.begun_at))
-    return (*names, job.attempts, job.records, words[request.transactional], words[job.complete])
 
 
 def _remove(store: ToolStore, name: str, *, yes: bool) -> None:
@@ -139,7 +129,7 @@ def _remove(store: ToolStore, name: str, *, yes: bool) -> None:
 
 
 def _steer(store: ToolStore, command: str, name: str, rate: str = "none") -> None:
-    """Writes down what the job's run is to do; raises UsageError where no run would do it."""
+    """Write down what the job's run is to do; raises UsageError if no run would do it."""
     signs = job_signs(store, name, _locks())
     state = job_state(signs, this_process(), wall_clock())
     if signs.reported is None:

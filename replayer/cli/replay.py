@@ -59,7 +59,7 @@ class Steering:
         """`rate` is that of the pace, as it was given."""
         self.commands = Commands()
         self.signals: set[int] = set()
-        """Those that asked to end; a command to cancel counts as SIGTERM."""
+        """The signals that requested the end; a command to cancel counts as SIGTERM."""
         self.result: ReplayResult | None = None
         self.changed: Callable[[], None] = lambda: None
         """Called when the state or the rate did."""
@@ -101,7 +101,7 @@ class Steering:
         self._show("replaying")
 
     def limit(self, rate: str | None) -> None:
-        """From now on at this rate, None for no limit; raises UsageError."""
+        """Change the rate, None for no limit; raises UsageError."""
         self._pace.limit(None if rate is None else parse_rate(rate))
         self._rate = rate
         self.commands.wake()
@@ -118,7 +118,7 @@ class Steering:
         self._end(signal.SIGINT)
 
     def cancel(self) -> None:
-        """As one SIGTERM, however often; before the first record it ends at once."""
+        """End as one SIGTERM does, however often this is called; end at once before the first record."""
         if self.commands.ending:
             return
         self._end(signal.SIGTERM)
@@ -126,7 +126,7 @@ class Steering:
             self._work.cancel()
 
     def ended(self) -> click.exceptions.Exit:
-        """What ends a replay that is not complete."""
+        """Return the exit of a replay that is not complete."""
         return click.exceptions.Exit(ended_code(FAILED, self.signals, is_done=False))
 
     def follow(self, seen: JobControl, now: JobControl) -> None:

@@ -1,4 +1,4 @@
-"""What `replayer replay` prints and asks: the plan before, the result after, for people and as JSON."""
+"""Output of `replayer replay`: the plan before, the result after, for people and as JSON."""
 
 import shlex
 import sys
@@ -26,9 +26,9 @@ from replayer.replay.stages import LeftOut
 
 
 def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: float | None = None) -> bool:
-    """Prints the plan, and the `seconds` it may take, and asks whether to write; False for a dry run.
+    """Print the plan, and the `seconds` it may take, and asks whether to write; False for a dry run.
 
-    Raises UsageError where nobody can be asked, click.exceptions.Exit for a no.
+    Raises UsageError without a terminal, click.exceptions.Exit for a no.
     """
     if not as_json:
         _print_plan(plan)
@@ -85,7 +85,7 @@ def duration_text(seconds: float) -> str:
 
 
 def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
-    """What was done, as a table on stdout."""
+    """Print the result as a table on stdout."""
     columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
     rows = [
         (
@@ -147,7 +147,7 @@ def _range_text(offsets: OffsetRange | None) -> str:
 
 
 def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list[dict[str, Any]]:
-    """What was passed over at damage, for `--json`; `to` is excluded."""
+    """Return what was skipped as damaged, for `--json`; `to` is excluded."""
     return [
         {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
         for partition, each in skipped

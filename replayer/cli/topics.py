@@ -169,7 +169,7 @@ async def _found(topics: Sequence[str], place: ArchivePlace) -> FoundTopics:
 
 
 def _carried_out(plan: TopicPlan, kafka: dict[str, str], *, as_json: bool) -> list[str]:
-    """Does it, says so, and what was not done."""
+    """Carry out the plan, and print what was done and what was not."""
     name = plan.compared.name
     try:
         lacks = list(carry_out(plan, kafka))

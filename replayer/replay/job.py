@@ -1,4 +1,4 @@
-"""A replay that can be broken off and resumed: its name, what it was asked for, and where it stands."""
+"""The job of a replay, which can be interrupted and resumed: its name, what was requested, and its positions."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ MAX_METADATA_BYTES = 4096
 
 
 class Position(Protocol):
-    """What a job records with its records: how many there are, and text that says what they cover."""
+    """The position of a job, stored with its records: their number, and text that says what they cover."""
 
     @property
     def written(self) -> int:
@@ -36,7 +36,7 @@ class Position(Protocol):
 
 
 class SourceProgress(NamedTuple):
-    """Offsets [start, end) of one source partition are the job's; what lies below `next` is done in this lane."""
+    """Offsets [start, end) of one source partition are the job's; those below `next` are done in this lane."""
 
     start: int
     next: int
@@ -45,9 +45,9 @@ class SourceProgress(NamedTuple):
 
 @dataclass(frozen=True)
 class LanePosition:
-    """`written` records of the job stand in the lane; `sources` says, per source partition, what they cover.
+    """The position of a job in a lane: `written` records, and by source partition the offsets that they cover.
 
-    `selection` and `history` are hashes: of what was asked for, and of the chunks that it means.
+    `selection` and `history` are hashes of the request and of the chunks that it selects.
     """
 
     selection: str
@@ -56,7 +56,7 @@ class LanePosition:
     sources: Mapping[int, SourceProgress]
 
     def __post_init__(self) -> None:
-        """Raises ValueError."""
+        """Raise ValueError."""
         if not all(re.fullmatch("[0-9a-f]{16}", digest) for digest in (self.selection, self.history)):
             raise ValueError("a hash is 16 digits of lower-case hex")
         if self.written < 0 or not all(0 <= start <= done <= end for start, done, end in self.sources.values()):
@@ -87,12 +87,12 @@ class LanePosition:
         return msgspec.json.encode(fields).decode()
 
     def same_job(self, other: "LanePosition") -> bool:
-        """Whether both are positions of the same selection of the same history."""
+        """Return whether both are positions of the same selection of the same history."""
         return (self.selection, self.history, _ranges(self)) == (other.selection, other.history, _ranges(other))
 
 
 def decode_position(written: int, metadata: str) -> LanePosition:
-    """The reverse of `encoded`; raises ReplayRefused for what this program did not write."""
+    """Parse what `LanePosition.encoded` returned; raises ReplayRefused for text that this program did not write."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(metadata)
         if fields["v"] != VERSION:
@@ -108,7 +108,7 @@ def decode_position(written: int, metadata: str) -> LanePosition:
 
 
 def refuse_long_metadata(positions: Mapping[int, LanePosition]) -> None:
-    """Raises ReplayRefused where a lane draws from more source partitions than one position can hold."""
+    """Raise ReplayRefused if a lane draws from more source partitions than one position can hold."""
     for lane, position in positions.items():
         ends = {number: progress.end for number, progress in position.sources.items()}
         size = len(position.advanced(0, ends).encoded())
@@ -129,12 +129,12 @@ NAME_DIGITS = 12
 
 
 def is_job_name(name: str) -> bool:
-    """Whether a job can be called that."""
+    """Return whether a job can have this name."""
     return re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) is not None and name.strip(".") != ""
 
 
 def check_job_name(name: str) -> None:
-    """Raises UsageError for what no job can be called."""
+    """Raise UsageError for what no job can be called."""
     if not is_job_name(name):
         raise UsageError(
             f"{name[:120]!r} is not a job name",
@@ -145,14 +145,14 @@ def check_job_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What names a job in the cluster; `selection` is the hash of everything that was asked for."""
+    """The names of a job in the cluster; `selection` is the hash of everything that was requested."""
 
     name: str
     target: str
     selection: str
 
     def __post_init__(self) -> None:
-        """Raises UsageError."""
+        """Raise UsageError."""
         check_job_name(self.name)
 
     @property
@@ -161,7 +161,7 @@ class Job:
         return f"blockgz-{self.name}"
 
     def transactional_id(self, lane: int) -> str:
-        """Who writes to a target partition: a second one fences the first."""
+        """Return the id that writes to a target partition; a second writer with it fences the first."""
         return f"blockgz-{self.name}-{self.target}-{lane}"
 
 
@@ -195,7 +195,7 @@ async def chain_hash(partition: ArchivedPartition, offsets: OffsetRange, on_dama
 def first_positions(
     job: Job, ranges: Mapping[int, OffsetRange], histories: Mapping[int, str], pipeline: Pipeline
 ) -> dict[int, LanePosition]:
-    """Where each lane stands before the first record; `ranges` and `histories` are those of each source partition."""
+    """Return the position of each lane before the first record; `ranges` and `histories` are by source partition."""
     positions = {}
     for lane, sources in sorted(pipeline.feeding(ranges).items()):
         history = hashlib.sha256("\n".join(histories[source] for source in sources).encode()).hexdigest()
@@ -207,9 +207,9 @@ def first_positions(
 def rewritten_since(
     first: Mapping[int, LanePosition], recorded: Mapping[int, LanePosition], maintained: Container[int]
 ) -> dict[int, LanePosition]:
-    """Where each lane stands before the first record, with the recorded history where maintainers are at work.
+    """Return the first position of each lane, with the recorded history for partitions that maintenance rewrites.
 
-    They rewrite chunks, and leave the records at their offsets: the chunks cannot tell whether it is the same archive.
+    They rewrite chunks, and leave the records at their offsets: the chunks do not show whether it is the same archive.
     """
     return {
         lane: replace(position, history=recorded[lane].history)
@@ -220,9 +220,9 @@ def rewritten_since(
 
 
 def followed_positions(job: Job, selections: Sequence[Selection], pipeline: Pipeline) -> dict[int, LanePosition]:
-    """As `first_positions`, of a job that follows its archive up to where these end.
+    """Return the first positions of a job that follows its archive, up to where these selections end.
 
-    Its history is the incarnation alone: chunks come, and old ones may be merged or pruned meanwhile.
+    Its history is the incarnation alone: chunks come, and old ones may be merged or pruned.
     """
     ranges = {each.partition.partition: each.offsets for each in selections}
     histories = {
@@ -233,7 +233,7 @@ def followed_positions(job: Job, selections: Sequence[Selection], pipeline: Pipe
 
 
 def followed(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]) -> list[Selection]:
-    """The selections of a job that follows its archive: from where it began, up to where they end now."""
+    """Return the selections of a job that follows its archive, from its first offsets to the present ends."""
     starts = {source: each.start for position in recorded.values() for source, each in position.sources.items()}
     return [
         each._replace(offsets=OffsetRange(starts.get(each.partition.partition, each.offsets.start), each.offsets.end))
@@ -261,7 +261,7 @@ def pinned(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]
 
 
 def refuse_other_job(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosition]) -> None:
-    """Raises ReplayRefused where a recorded position is not one of the job that begins at `first`."""
+    """Raise ReplayRefused if a recorded position is not one of the job that begins at `first`."""
     for lane, position in recorded.items():
         wanted = first.get(lane)
         if wanted is None or position.selection != wanted.selection:
@@ -294,7 +294,7 @@ class Ledger:
         self._records = dict.fromkeys(committed, 0)
 
     def start_of(self, source: int) -> int | None:
-        """The lowest offset of a source partition that a lane still needs; None where all have everything."""
+        """The lowest offset of a source partition that a lane still needs; None if all have everything."""
         needed = [
             nexts[source]
             for lane, nexts in self._nexts.items()
@@ -310,7 +310,7 @@ class Ledger:
         return fresh
 
     def passed(self, source: int, next_offset: int) -> None:
-        """All records of a source below `next_offset` were accepted, wherever they went, or dropped by a stage."""
+        """Note that all records of a source below `next_offset` were accepted by a lane, or dropped by a stage."""
         for nexts in self._nexts.values():
             if source in nexts:
                 nexts[source] = max(nexts[source], next_offset)
@@ -321,7 +321,7 @@ class Ledger:
         return {lane: position for lane, position in now.items() if position != self._committed[lane]}
 
     def committed(self, positions: Mapping[int, LanePosition]) -> None:
-        """These positions, as `positions` once gave them, stand."""
+        """Note that these positions, which `positions` returned earlier, are committed."""
         for lane, position in positions.items():
             self._records[lane] -= position.written - self._committed[lane].written
             self._committed[lane] = position

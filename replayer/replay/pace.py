@@ -26,7 +26,7 @@ class Commands:
         self.ending = False
         """Commit what was sent, and end."""
         self.committed: Mapping[int, LanePosition] = {}
-        """Where the lanes stand, as the run last committed them; replaced, never changed."""
+        """Positions of the lanes as last committed; replaced, never changed."""
 
     @property
     def paused(self) -> bool:
@@ -44,12 +44,12 @@ class Commands:
             self._changed.set()
 
     def end(self) -> None:
-        """Ends at the next boundary of a transaction."""
+        """End at the next boundary of a transaction."""
         self.ending = True
         self._changed.set()
 
     def wake(self) -> None:
-        """Has the run ask its pace again, which was changed."""
+        """Have the run ask its pace again, which was changed."""
         self._changed.set()
 
     def elapsed(self) -> float:
@@ -57,7 +57,7 @@ class Commands:
         return (self._paused_at or time.monotonic()) - self._began
 
     async def wait(self, seconds: float | None) -> None:
-        """Waits so long, or less if something changed since the last wait; None waits for that alone."""
+        """Wait so long, or less if something changed since the last wait; None waits for that alone."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
         self._changed.clear()
@@ -71,11 +71,11 @@ LEAST_WAIT_SECONDS = 0.001
 RECORDS_A_SECOND, BYTES_A_SECOND = 400_000, 80_000_000
 """What a replay was measured to take for each record, and for each byte: see docs/performance.md, 200 B and 1 KB."""
 CREDIT_SECONDS = 1.0
-"""What a stall leaves to catch up with, at most."""
+"""Seconds of sending that a stall leaves to catch up with, at most."""
 
 
 class Due(NamedTuple):
-    """How many records may go now; where none may, the seconds until it is worth asking again."""
+    """How many records may go now; if none may, the seconds until it is worth asking again."""
 
     rows: int
     seconds: float = 0.0
@@ -86,20 +86,20 @@ class Pace(Protocol):
 
     @property
     def by_time(self) -> bool:
-        """Whether records of all partitions go in the order of their times, not partition after partition."""
+        """True if records of all partitions are sent in the order of their times, not partition after partition."""
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
         """How many of the first records of a batch, which is never empty, may go now."""
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
-        """So much went."""
+        """Count what was sent."""
 
     def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:
-        """How long so many records take at least, whose timestamps span so many ms."""
+        """Return the least seconds for these records, whose timestamps span `span_ms`."""
 
 
 class RecordRate:
-    """So many records a second, from the first time it is asked; they go once a tick's worth has come together."""
+    """A rate in records a second, from the first call; records are sent once a tick's worth has come together."""
 
     by_time = False
 
@@ -129,7 +129,7 @@ class RecordRate:
 
 
 class ByteRate(RecordRate):
-    """So many bytes of keys and values a second; a larger record goes whole, and the next ones wait for it."""
+    """A rate in bytes of keys and values a second; a larger record is sent whole, and the next ones wait for it."""
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
         self._left -= num_bytes
@@ -169,7 +169,7 @@ class SharedRate:
 class OriginalSpacing:
     """Records follow each other as their timestamps do, `factor` times as fast.
 
-    The first record that is asked about goes at once, and so does one without a timestamp; a timestamp that goes back
+    The first record is sent at once, and so is one without a timestamp; a timestamp that goes back
     is as good as the highest before it.
     """
 
@@ -190,7 +190,7 @@ class OriginalSpacing:
         return Due(rows) if rows else Due(0, max((float(reached[0]) - now) / 1000 / self._factor, TICK_SECONDS))
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
-        """Does not matter."""
+        """Do not matter."""
 
     def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:  # noqa: ARG002
         return span_ms / 1000 / self._factor
@@ -205,7 +205,7 @@ class Slowest:
         self.limit(rate)
 
     def limit(self, rate: Pace | None) -> None:
-        """From now on this rate, and the same speed."""
+        """Change the rate, and keep the speed."""
         self._paces: Sequence[Pace] = [pace for pace in (self._speed, rate) if pace is not None]
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:

@@ -1,4 +1,4 @@
-"""What stands between scan and sink: stages that change or drop records, and a router that says where each one goes.
+"""Stages that change or drop records between scan and sink, and routers that choose each record's partition.
 
 The core writes a transaction's records and the position after them together, and after a crash it scans again from
 the lowest position of any lane. All of exactly-once rests on three promises of stages and routers:
@@ -43,21 +43,21 @@ class Stage(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Says in one line what the stage does to any record, settings included."""
+        """Say in one line what the stage does to any record, settings included."""
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
         """The changed batch, perhaps empty; the partition stays. Raises a BlockgzError to end the replay."""
 
 
 class Router(Protocol):
-    """Where each record goes."""
+    """A rule that gives each record its target partition."""
 
     @property
     def fingerprint(self) -> str:
-        """Says in one line where any record goes, settings included."""
+        """Say in one line where any record goes, settings included."""
 
     def targets(self, partition: int) -> Sequence[int]:
-        """The target partitions that may get records of this source partition, whatever the records are."""
+        """Return the target partitions that may get records of this source partition."""
 
     def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
         """The batch split by target; every record in one piece, every target at most once."""
@@ -73,7 +73,7 @@ class WholePartitions:
         return (RoutedBatch(self.target(batch.partition), batch.records),)
 
     def target(self, partition: int) -> int:
-        """Where a source partition goes."""
+        """Return the target of a source partition."""
         return partition
 
 
@@ -92,14 +92,14 @@ class Pipeline:
 
     @property
     def fingerprint(self) -> str:
-        """Everything that decides what becomes of a record."""
+        """Text of everything that decides about a record."""
         return "\n".join([*(stage.fingerprint for stage in self.stages), self.router.fingerprint])
 
     def targets(self, partition: int) -> Sequence[int]:
         return self.router.targets(partition)
 
     def feeding(self, partitions: Iterable[int]) -> dict[int, list[int]]:
-        """By target partition, which of these source partitions may go there, in order."""
+        """Return by target partition which of these source partitions may go there, in order."""
         found: dict[int, list[int]] = {}
         for source in sorted(partitions):
             for lane in self.targets(source):
@@ -107,7 +107,7 @@ class Pipeline:
         return found
 
     def __call__(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        """What becomes of a batch: pieces with records, at most one a target."""
+        """Return the pieces of a batch after all stages, at most one for each target, none empty."""
         for stage in self.stages:
             batch = stage(batch)
             if not batch.records.num_rows:
@@ -120,7 +120,7 @@ TOO_MANY_PARTITIONS = 100_000
 
 @dataclass(frozen=True)
 class FoldPartitions(WholePartitions):
-    """Into `partitions` partitions: n goes to n modulo their number."""
+    """A router into `partitions` partitions: n goes to n modulo their number."""
 
     partitions: int
 
@@ -146,7 +146,7 @@ class MapPartitions(WholePartitions):
         return f"map {_map_text(self.places)}"
 
     def target(self, partition: int) -> int:
-        """Raises ReplayRefused for a partition without a place."""
+        """Raise ReplayRefused for a partition without a place."""
         if partition not in self.places:
             raise ReplayRefused(
                 f"--partitions {_map_text(self.places)[:200]} does not say where partition {partition} goes",
@@ -158,7 +158,7 @@ class MapPartitions(WholePartitions):
 
 @dataclass(frozen=True)
 class SpreadByKey:
-    """By the key's murmur2 hash, as Java's default partitioner does in a topic of `partitions` partitions.
+    """A router by the key's murmur2 hash, as Java's default partitioner in a topic of `partitions` partitions.
 
     Records with the same key from one source partition keep their order. Java sends records without a key wherever its
     open batch happens to go; here they take turns by offset, so that the same record always goes to the same place.
@@ -201,9 +201,9 @@ def _split(records: pa.RecordBatch, places: npt.NDArray[np.int64]) -> list[Route
 
 @dataclass(frozen=True)
 class RoutingRequest:
-    """What `--partitions` says, before the target's number of partitions is known.
+    """The value of `--partitions`, before the target's number of partitions is known.
 
-    `partitions` is the number that it names, None where it names none; `places` is its map.
+    `partitions` is the number that it names, None if it names none; `places` is its map.
     """
 
     rule: Literal["keep", "by-key", "number", "map"] = "keep"
@@ -233,7 +233,7 @@ def parse_routing(text: str) -> RoutingRequest:
 def make_router(request: RoutingRequest, target: str, num_partitions: int) -> Router:
     """The rule for a target of `num_partitions` partitions.
 
-    Raises ReplayRefused where another number was asked for, so that keys would not stand where producers put them.
+    Raises ReplayRefused if another number was requested: keys would not be where producers put them.
     """
     match request.rule:
         case "keep":
@@ -340,7 +340,7 @@ def key_hashes(keys: pa.BinaryArray) -> Hashes:
 
 
 def _layout(keys: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each key starts in the bytes of all, and how long it is; padded so that a word can be read anywhere."""
+    """Return starts and lengths of keys, and the bytes of all, padded so that a word can be read anywhere."""
     _, offsets_buffer, data = keys.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     if len(offsets) == 0:

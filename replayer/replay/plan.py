@@ -52,7 +52,7 @@ class TimeBounds(NamedTuple):
 class SourcePartition:
     """Archived records of offsets [start, end) of one partition.
 
-    `records` are those inside, and at most so many unless `is_exact`; `bytes` (encoded, uncompressed) take a share of
+    `records` is their number, an upper bound unless `is_exact`; `bytes` (encoded, uncompressed) take a share of
     the blocks at the edges. To read them takes `stored_bytes` and `requests` of the store.
     """
 
@@ -66,7 +66,7 @@ class SourcePartition:
     gaps: tuple[Gap, ...] = ()
     """Recorded gaps that begin or end inside."""
     pruned: OffsetRange | None = None
-    """What lies below the floor, where that is where the offsets begin."""
+    """Offsets below the log start that were pruned, if the selection begins there."""
     record_formats: frozenset[str] = frozenset({"json"})
     stored_bytes: int = 0
     requests: int = 0
@@ -74,7 +74,7 @@ class SourcePartition:
 
 
 class RecordPlace(NamedTuple):
-    """Where a record stands in the archive."""
+    """The partition and offset of an archived record."""
 
     partition: int
     offset: int
@@ -120,7 +120,7 @@ class ReplayPlan:
     """True if the replay creates the target."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is done to records and target."""
+    """Changes to records and target that a plan should show."""
     lifted: Mapping[str, str] = field(default_factory=dict)
     """Settings that a new target has only until the replay is complete."""
     cuts: tuple[tuple[str, int, Cut], ...] = ()
@@ -142,7 +142,7 @@ class ReplayPlan:
 
     @property
     def records(self) -> int:
-        """Records of all partitions, at most so many unless `is_exact`."""
+        """Records of all partitions, an upper bound unless `is_exact`."""
         return sum(source.records for source in self.sources)
 
     @property
@@ -231,7 +231,7 @@ async def _described(
 
 @dataclass
 class _Sums:
-    """What is counted of a source on the way."""
+    """The sums of a source while it is described."""
 
     offsets: OffsetRange
     asked: RecordFilter
@@ -245,7 +245,7 @@ class _Sums:
     requests: int = 0
 
     def add(self, span: TimeBounded, records: int, num_bytes: int) -> None:
-        """Count some records; `span` bounds their times, and what was asked for as well."""
+        """Count some records; `span` and the request bound their times."""
         self.records += records
         self.bytes += num_bytes
         low, high = span.min_timestamp, span.max_timestamp
@@ -254,7 +254,7 @@ class _Sums:
         self.times = TimeBounds(min(low, *(self.times or (low,))), max(high, *(self.times or (high,))))
 
     def read(self, stored_bytes: int) -> None:
-        """The index of a chunk, and so much of its data."""
+        """Count the requests for a chunk's index and for `stored_bytes` of its data."""
         self.stored_bytes += stored_bytes
         self.requests += 1 + -(-stored_bytes // RANGE_BYTES)
 
@@ -475,13 +475,13 @@ def _source_warnings(source: SourcePartition) -> Iterator[str]:
 
 
 def pruned_text(partition: int, pruned: OffsetRange) -> str:
-    """What of a partition is not replayed, because the archive keeps it no longer."""
+    """Return the warning that records of a partition were pruned and cannot be replayed."""
     most = pruned.end - pruned.start
     return f"partition {partition} was pruned: up to {most} records, offsets [{pruned.start}..{pruned.end}), are gone"
 
 
 def refuse_by_config(plan: ReplayPlan, config: TopicConfig) -> None:
-    """Raises ReplayRefused where the target's configuration would lose, rewrite or reject the records."""
+    """Raise ReplayRefused if the target's configuration would lose, rewrite or reject the records."""
     for check in (
         _refuse_log_append_time,
         _refuse_retention,

@@ -1,4 +1,4 @@
-"""Proving one lane of a job: its records against what becomes of the archived ones, run by run."""
+"""The proof of a job: the records in its target against the archived ones, changed as the job did, run by run."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ EMPTY = batch_from_records([])
 
 
 class Asked(NamedTuple):
-    """What became of records: what a proof applies again. `compared` are the columns that can be compared."""
+    """The changes to records that a proof repeats; `compared` are the columns that can be compared."""
 
     pipeline: Pipeline
     filter: RecordFilter
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 
 @dataclass
 class LaneProof:
-    """What was found of a lane; `faults` say what is wrong, at most MOST_NAMED of them, the counts are of all.
+    """The findings of a lane; `faults` describe at most MOST_NAMED problems, the counts are of all.
 
     `not_compared` are records that were only counted, `gone` those that the archive pruned or erased since the replay:
     that they were sent is in the run map, and nothing proves what they were.
@@ -56,7 +56,7 @@ class LaneProof:
 
     lane: int
     records: int = 0
-    """Those that are as they must be."""
+    """Records that are correct."""
     runs: int = 0
     differing: int = 0
     missing: int = 0
@@ -73,7 +73,7 @@ class LaneProof:
             self.faults.append(text)
 
     def add(self, part: "LaneProof") -> None:
-        """Adds what was found of a part of the lane."""
+        """Add what was found of a part of the lane."""
         for name in ("records", "runs", "differing", "missing", "foreign", "sent_twice", "gone"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
         for text in part.faults:
@@ -81,7 +81,7 @@ class LaneProof:
 
 
 class SourceOfLane:
-    """What becomes of the records of one source partition, as far as it goes to one lane, in order."""
+    """The expected records of one source partition in one lane, in order."""
 
     def __init__(self, selection: Selection, lane: int, asked: Asked) -> None:
         self._source, self._lane, self._asked = selection.partition.partition, lane, asked
@@ -107,7 +107,7 @@ class SourceOfLane:
         return pa.concat_batches(taken)
 
     async def ahead(self, records: int) -> AsyncIterator[pa.RecordBatch]:
-        """The next records, so many or more, as far as there are any."""
+        """Return at least `count` more records, if there are so many."""
         while records > 0 and (self._held or await self._fill()):
             for batch in self._held:
                 records -= batch.num_rows
@@ -166,7 +166,7 @@ class LaneTask:
     rolls_back: bool
     open_end: bool
     gone: Mapping[int, Sequence[OffsetRange]] = field(default_factory=dict)
-    """By source partition, what the archive has pruned or erased: offsets in order and apart."""
+    """By source partition, the offsets that were pruned or erased, in order and disjoint."""
 
 
 async def prove_lane(task: LaneTask, asked: Asked, progress: Callable[[int], None]) -> LaneProof:
@@ -298,7 +298,7 @@ class _Proving:
         return count
 
     def _compare_rest(self, wanted: pa.RecordBatch, found: pa.RecordBatch, run: Run) -> None:
-        """What is left of a run in the archive must be in the topic, in its order, among what is left no longer."""
+        """Check that records of a run which the archive still has are in the topic, in order."""
         there = self._digests(found)
         in_order = sum(1 for digest in self._digests(wanted) if digest in there)
         self._proof.records += in_order
@@ -320,7 +320,7 @@ class _Proving:
             )
 
     def _sent_again(self, batch: pa.RecordBatch) -> None:
-        """What was outside all runs, and is sent again here, was sent twice."""
+        """Count as sent twice what was outside all runs and is sent again here."""
         for digest in self._digests(batch):
             self._proof.sent_twice += self._pending.pop(digest, 0)
 
@@ -358,7 +358,7 @@ class Sample(NamedTuple):
     seed: int
 
     def chosen(self, lane: int, pieces: int) -> frozenset[int]:
-        """Which of so many pieces of a lane are looked at; there is at least one."""
+        """Return which of this many pieces of a lane are compared; at least one."""
         drawn = random.Random(f"{self.seed}:{lane}").sample(range(pieces), math.ceil(self.share * pieces))
         return frozenset({0, pieces - 1, *drawn})
 
@@ -374,7 +374,7 @@ class Window:
 
 
 def pieces(lane_map: LaneMap) -> Iterator[Run]:
-    """The runs that count, in order; long ones in pieces, where no offset in them is without a record."""
+    """The runs that count, in order; long ones in pieces, if no offset in them is without a record."""
     for run in lane_map.runs:
         if run.records != run.end - run.start:
             yield run
@@ -388,7 +388,7 @@ def pieces(lane_map: LaneMap) -> Iterator[Run]:
 def windows(
     lane_map: LaneMap, chosen: Container[int], lane: OffsetRange, sources: Mapping[int, OffsetRange]
 ) -> list[Window]:
-    """What is looked at of a lane that has a run: the chosen pieces, with what lies right before each.
+    """Return the compared windows of a lane that has a run: the chosen pieces, with what is right before each.
 
     The last one has all that follows, too: up to the end of the lane, and of what is required of its sources.
     """
@@ -417,9 +417,9 @@ def windows(
 async def prove_share(
     task: LaneTask, asked: Asked, progress: Callable[[int], None], sample: Sample, lane: OffsetRange, read: ReadTarget
 ) -> LaneProof:
-    """Proves chosen pieces, and by the archive's indexes that the map has as many records as the archive.
+    """Prove chosen pieces, and by the archive's indexes that the map has as many records as the archive.
 
-    `lane` are the offsets since the job began. What is not that simple is proved in whole: a lane whose numbers differ,
+    `lane` are the offsets since the job began. Other lanes are proved in whole: a lane whose numbers differ,
     one with records that were sent twice or that is not complete, and a job that changed or chose records.
     """
     count = sum(1 for _ in pieces(task.map))
@@ -447,7 +447,7 @@ async def prove_share(
 
 
 async def _as_many(task: LaneTask, asked: Asked) -> bool:
-    """Whether the archive's indexes have as many records for the lane as its map."""
+    """Return whether the archive's indexes have as many records for the lane as its map."""
     pipeline = asked.pipeline
     if pipeline.stages or not asked.filter.passes_all or not isinstance(pipeline.router, WholePartitions):
         return False
@@ -463,12 +463,12 @@ FETCHING_PIECES: Mapping[str, str] = {
     "fetch.message.max.bytes": "1048576",
     "queued.max.messages.kbytes": "4096",
 }
-"""What lies behind a piece is not needed."""
+"""Small fetches: what follows a piece is not needed."""
 
 
 @dataclass
 class JobProof:
-    """What was found of a job; `sample` is the share of it that was to be compared."""
+    """The findings of a job; `sample` is the share of it that was to be compared."""
 
     request: JobRequest
     complete: bool
@@ -481,7 +481,7 @@ class JobProof:
         """FAILURE where records are wrong, foreign or not there; WARNING where some came twice, are still to come, or
         were pruned or erased from the archive since.
 
-        SAMPLED where nothing of that was found, and not all was looked at.
+        SAMPLED if nothing of that was found, and not all was looked at.
         """
         if any(lane.faulty for lane in self.lanes):
             return Verdict.FAILURE
@@ -491,7 +491,7 @@ class JobProof:
 
     @property
     def not_compared(self) -> int:
-        """So many records were only counted."""
+        """Records that were counted but not compared."""
         return sum(lane.not_compared for lane in self.lanes)
 
 
@@ -504,7 +504,7 @@ async def prove_job(
     admin: KafkaAdmin | None = None,
     sample: Sample | None = None,
 ) -> JobProof:
-    """Applies again what a job did to the archived records, and compares with what its target holds.
+    """Apply again what a job did to the archived records, and compares with what its target holds.
 
     `watched` is given the records that there are, and what it gives is called with those that are done. `admin` is
     asked, if there is one already; with a `sample` only that share is compared. Raises TargetChanged, or ReplayRefused
@@ -549,14 +549,14 @@ async def prove_job(
 
 
 async def _gone(selection: Selection) -> list[OffsetRange]:
-    """What the archive has pruned or erased of a selection: offsets in order and apart."""
+    """Return the offsets of a selection that were pruned or erased, in order and disjoint."""
     partition, (start, end) = selection[:2]
     pruned = [(start, min(partition.floor, end))] if start < partition.floor else []
     return joined_ranges([*pruned, *await erased_ranges(partition, start, end)])
 
 
 def proof_document(proof: JobProof) -> dict[str, Any]:
-    """What was found, as plain JSON values."""
+    """Return the findings as plain JSON values."""
     request = proof.request
     sums = ("records", "differing", "missing", "foreign", "sent_twice", "not_compared", "gone")
     return {

@@ -1,4 +1,4 @@
-"""A job as its folder and the cluster recorded it: what it did to records, and where it put them."""
+"""A job as its folder and the cluster recorded it: its changes to records, and their places in the target."""
 
 import asyncio
 from array import array
@@ -44,13 +44,13 @@ class LaneMap:
 
     @property
     def runs(self) -> Iterator[Run]:
-        """Those that count, in order."""
+        """Yield the runs that count, in order."""
         for start in range(0, len(self._numbers), FIELDS):
             yield Run(*self._numbers[start : start + FIELDS])
 
     @property
     def table(self) -> npt.NDArray[np.int64]:
-        """The same as a table, a row for each run; a copy."""
+        """Return a copy of the runs as a table with a row for each."""
         return np.array(self._numbers, np.int64).reshape(-1, FIELDS)
 
     @property
@@ -63,7 +63,7 @@ class LaneMap:
         self.records += run.records
 
     def cut(self, written: int) -> None:
-        """Runs above so many records do not count."""
+        """Drop the runs above `written` records."""
         while self.records > written and self._numbers:
             self.records -= Run(*self._numbers[-FIELDS:]).records
             del self._numbers[-FIELDS:]
@@ -71,14 +71,14 @@ class LaneMap:
             self.faults.append(f"the run map has {self.records} records where {written} are committed")
 
     def goes_on(self, written: int, end: int) -> None:
-        """The job went on after so many records, while the lane ended there."""
+        """Note that the job continued after `written` records, when the lane's end was `end`."""
         self.cut(written)
         if end > self.end:
             self.repeats.append(OffsetRange(self.end, end))
 
 
 def lane_maps(segments: Iterable[Segment], written: Mapping[int, int]) -> dict[int, LaneMap]:
-    """By lane; `written` are the committed records of the lanes where they are known."""
+    """Return the map of each lane; `written` are committed records by lane, if they are known."""
     lanes: dict[int, LaneMap] = {}
     for segment in segments:
         for number, begin in (segment.lanes or {}).items():
@@ -101,7 +101,7 @@ def lane_maps(segments: Iterable[Segment], written: Mapping[int, int]) -> dict[i
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """What a job did to records (`asked`, `pipeline`), and by lane its positions and its run map.
+    """A job as recorded: what it did to records (`asked`, `pipeline`), and by lane its positions and its run map.
 
     `request` is what it was begun with; the ranges of a job that follows its archive are those that it has come to.
 
@@ -126,7 +126,7 @@ class RecordedJob:
 
 
 def kept_job(name: str, jobs: Store) -> tuple[JobRequest, JobFolder]:
-    """What a job was begun with, and its folder; raises UsageError where there is none."""
+    """Return what a job was begun with, and its folder; raises UsageError if there is none."""
     folder = JobFolder(jobs, Job(name, "", "").name)
     kept = folder.request()
     if kept is None:
@@ -137,7 +137,7 @@ def kept_job(name: str, jobs: Store) -> tuple[JobRequest, JobFolder]:
 async def recorded_job(
     kept: JobRequest, folder: JobFolder, admin: KafkaAdmin, properties: Mapping[str, str]
 ) -> RecordedJob:
-    """Reads what was recorded of a job; raises TargetChanged, or ReplayRefused for what cannot be read."""
+    """Read what was recorded of a job; raises TargetChanged, or ReplayRefused for what cannot be read."""
     facts = await asyncio.to_thread(admin.topic, kept.target)
     refuse_changed_target(kept, facts)
     assert facts is not None
@@ -164,7 +164,7 @@ def _ranges_now(
 
 
 async def source_selections(archive: Archive, kept: JobRequest) -> dict[int, Selection]:
-    """By source partition what the job was to send; raises ReplayRefused where the job is another archive's."""
+    """Return by source partition what the job was to send; raises ReplayRefused if it is another archive's job."""
     topic = kept.folder if kept.follows is True else await archive.whole_topic(kept.folder)
     opened = await archive.open_topic(topic, sorted(kept.ranges))
     for partition in opened:

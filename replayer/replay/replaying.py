@@ -1,4 +1,4 @@
-"""A replay from its request to its result: what it would do, and doing it. Whoever calls it asks, steers and prints."""
+"""A replay from its request to its result. Callers ask, steer and print."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -41,11 +41,13 @@ from replayer.replay.job import (
 )
 from replayer.replay.jobs.folder import (
     FolderLog,
+    JobComplete,
     JobFolder,
     JobRequest,
     JobUndone,
     refuse_changed_target,
     refuse_other_folder,
+    this_process,
 )
 from replayer.replay.jobs.state import held, shared
 from replayer.replay.pace import Commands
@@ -82,10 +84,10 @@ from replayer.replay.target_topic import (
 )
 
 PRODUCERS = 4
-"""So many share the lanes of a job with transactions."""
+"""Producers that share the lanes of a job."""
 LEAST_TIMEOUT_SECONDS = 120.0
 FILES, FILES_OF_A_PRODUCER = 100, 15
-"""Files that a replay may open, and files for each producer, beside a connection to each broker."""
+"""Files that a replay may open, and files for each producer, without its connections to brokers."""
 FIRST_RECORDS = 1000
 """Records that show whether transforms do anything."""
 
@@ -99,7 +101,7 @@ class KnownJob:
     work: ReplayWork
     recorded: Mapping[int, LanePosition]
     planning: Reading
-    """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
+    """The work's reading, for looking ahead: damage that it skips is met again by the replay, and reported then."""
     transactional: bool
     created: bool = False
     """True if an earlier run of the job created the target."""
@@ -129,12 +131,12 @@ class KnownJob:
 
 
 def job_alone(request: ReplayRequest, name: str) -> AbstractContextManager[None]:
-    """Keeps the job of that name to this run on this machine, as PreparedJob says."""
+    """Keep the job of that name to this run on this machine, as PreparedJob says."""
     return (shared if request.transactional else held)(state_folder() / "jobs", name)
 
 
 async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, kept: JobRequest | None) -> ReplayRequest:
-    """What is resumed reads the incarnation that it began with, whatever was archived since."""
+    """Return the request with the incarnation that a resumed job began with, even if a newer one is archived."""
     if kept is None or not request.resume or request.follows:
         return request
     if parse_topic_folder(kept.folder).topic != request.topic.topic:
@@ -199,9 +201,9 @@ def _asked_of_folder(
 
 
 async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str, ...]:
-    """What the archive should hold of the topic by its inventory, and lacks; empty where nothing is missing.
+    """Return what the archive lacks of the topic by its inventory; empty if it is whole.
 
-    Raises ReplayRefused, unless the request goes on with what is there.
+    Raises ReplayRefused, unless the request is `partial`.
     """
     wanted = request.topic.narrow(request.selection.partitions)
     compared = await compare(archive, [(wanted.topic, wanted.partitions)])
@@ -245,9 +247,9 @@ async def known_job(
     recorded: Mapping[int, LanePosition],
     damage: DamagePolicies | None = None,
 ) -> KnownJob:
-    """The job as it began, where each lane of the pipeline stood then, and `recorded`, where they stand.
+    """Return the job with its first positions in each lane of the pipeline, and its recorded ones.
 
-    Raises ReplayRefused where what is recorded is another job's.
+    Raises ReplayRefused if what is recorded is another job's.
     """
     planning = Reading(request.selection.filter, DamagePolicies(request.on_damage).of)
     if request.follows:
@@ -330,14 +332,14 @@ async def refuse_unchanged(request: ReplayRequest, known: KnownJob) -> None:
 
 @dataclass(frozen=True)
 class Groundwork:
-    """What archive and cluster say of a request, whoever carries it out; nothing is changed before `make_ready`."""
+    """The answers of archive and cluster to a request; nothing is changed before `make_ready`."""
 
     request: ReplayRequest
     properties: Mapping[str, str]
     """librdkafka's, as they were given."""
     admin: KafkaAdmin
     missing: tuple[str, ...]
-    """What the archive should hold by its inventory, and lacks."""
+    """Parts of the topic that the archive lacks by its inventory."""
     target: ShapedTarget
 
     async def plan(self, known: KnownJob, *more_notes: str) -> ReplayPlan:
@@ -348,7 +350,7 @@ class Groundwork:
         lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}
         is_there = facts is not None and target.creates is None
         held = sorted(lane for lane in lanes if is_there and facts and lane < facts.num_partitions)
-        # Only the records themselves could tell what transforms make of their keys and sizes.
+        # Keys and sizes after transforms are unknown until the records are read.
         config = None if request.chain or facts is None else facts.config
         await refuse_unchanged(request, known)
         lifted, notes = await lifted_settings(target.creates, known, self.admin)
@@ -399,7 +401,7 @@ async def groundwork(
     admin: KafkaAdmin | None = None,
     missing: Sequence[str] | None = None,
 ) -> Groundwork:
-    """Asks archive and cluster, through `admin` if there is one already; `missing` where that is known already.
+    """Ask archive and cluster, through `admin` if there is one already; `missing` if that is known already.
 
     Raises BadName for a target that no topic can have, and ReplayRefused where the archive lacks a part, or the routing
     does not fit. What the archive alone can refuse comes before a client of the cluster is made: that asks for tokens
@@ -417,7 +419,7 @@ async def groundwork(
 
 
 async def undone_retention(request: ReplayRequest, properties: Mapping[str, str]) -> str:
-    """Sets back what a replay that was broken off left held; says what was done. Raises NoSuchTopic."""
+    """Set back what a replay that was broken off left held; says what was done. Raises NoSuchTopic."""
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     return await asyncio.to_thread(undo_retention, request.target, admin, properties)
 
@@ -431,14 +433,16 @@ class BegunReplay(NamedTuple):
 
     async def run(self, commands: Commands, progress: Progress) -> ReplayResult:
         """Replays; raises as `run_replay` does."""
-        job, pace = self.planned.job, self.planned.ground.request.pace
+        job, pace = self.planned.job, self.planned.request.pace
         result = await run_replay(job.work, job.pipeline, self.sink, pace, commands, progress, self.keeping)
-        if result.complete and not self.planned.ground.request.follows:
-            await asyncio.to_thread(self.keeping.log.complete)
+        if result.complete and not self.planned.request.follows:
+            # Only the cluster knows the positions of a job with transactions, and forgets them.
+            complete = JobComplete(host=this_process(), completed_at=wall_clock())
+            await asyncio.to_thread(self.planned.folder.put, complete)
         return result
 
     async def settled(self, result: ReplayResult) -> str | None:
-        """Sets the target's retention back once the job is complete; what there is to say about it."""
+        """Set the target's retention back once the job is complete; what there is to say about it."""
         if result.complete:
             return await self.planned.ground.set_back()
         target = self.planned.ground.target
@@ -451,18 +455,18 @@ class PlannedReplay:
 
     ground: Groundwork
     request: ReplayRequest
-    """As the groundwork's, with the incarnation and the rule of the job."""
+    """The groundwork's request, with the incarnation and the rule of the job."""
     job: KnownJob
     plan: ReplayPlan
     damage: DamagePolicies
     """Collects what the running replay passes over at damage."""
     folder: JobFolder
     asked: JobRequest
-    """What the job's folder keeps, or will keep."""
+    """The request as the job's folder has it, or will have it."""
     properties: Mapping[str, str]
     """librdkafka's, for producers."""
     positions: CommittedPositions[LanePosition] | None
-    """What the cluster keeps of a job with transactions."""
+    """Positions in the cluster; None for a job without transactions."""
     is_alone: bool = False
     """True if the caller keeps other runs of the job away, as `job_alone` does."""
 

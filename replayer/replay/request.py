@@ -1,4 +1,4 @@
-"""What is asked of a replay: which records, what becomes of them on their way, and the topic they go to."""
+"""The request of a replay: which records, what is done to them, and the topic they go to."""
 
 import base64
 import json
@@ -56,13 +56,13 @@ def codec_of(properties: Mapping[str, str]) -> str:
 
 
 class Compression(NamedTuple):
-    """A codec, and its level where it is not the codec's own."""
+    """A codec, and its level if it is not the codec's own."""
 
     codec: str
     level: int | None = None
 
     def added_to(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """The settings of librdkafka with this in them; raises UsageError where they say something else."""
+        """The settings of librdkafka with this in them; raises UsageError if they contradict it."""
         asked = {TYPE: self.codec} | ({} if self.level is None else {LEVEL: str(self.level)})
         told = {name: properties[name] for name in (TYPE, ALIAS, LEVEL) if name in properties}
         for name, value in told.items():
@@ -287,7 +287,7 @@ class ReplayRequest:
     ] = PATIENCE_SECONDS
     pace: Slowest = field(default_factory=Slowest)
     new_topic: NewTopic | None = None
-    """What `create_topic` creates, instead of a topic like the archived one."""
+    """The topic that `create_topic` creates, instead of one like the archived topic."""
     follows: bool = False
     """True if the job has no end: resuming it continues with what was archived since."""
 
@@ -303,7 +303,7 @@ class ReplayRequest:
         return [self] if older is None else [self, replace(self, selection=replace(self.selection, positions=older))]
 
     def producing(self, properties: Mapping[str, str]) -> Mapping[str, str]:
-        """What producers are made with; raises UsageError where the settings contradict `compression`."""
+        """Return the settings of producers; raises UsageError if the given ones contradict `compression`."""
         return self.compression.added_to(properties) if self.compression else properties
 
 

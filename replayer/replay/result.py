@@ -1,9 +1,9 @@
-"""What a replay did: counts, offsets on both sides, and a digest that can be computed again from either."""
+"""The result of a replay: counts, offsets on both sides, and a digest that can be computed from either."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,25 +14,9 @@ from replayer.replay.job import LanePosition
 from replayer.replay.plan import ReplayPlan
 
 
-class Delivered(NamedTuple):
-    """Offsets of the first and the newest record that a target partition took; None before the first."""
-
-    first_offset: int | None
-    last_offset: int | None
-
-    @property
-    def offsets(self) -> OffsetRange | None:
-        if self.first_offset is None or self.last_offset is None:
-            return None
-        return OffsetRange(self.first_offset, self.last_offset + 1)
-
-
-NOTHING = Delivered(None, None)
-
-
 @dataclass(frozen=True)
 class LaneResult:
-    """Records of one source partition in one target partition, and their offsets; None where there are none.
+    """Records of one source partition in one target partition, and their offsets; None if there are none.
 
     The target's offsets are those of all that this run wrote to that partition.
     """
@@ -60,7 +44,7 @@ class TargetResult:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay did; `bytes` are those of keys and values. A replay that was ended before its end is not complete.
+    """The result of a replay; `bytes` are those of keys and values. A replay that ended early is not complete.
 
     `lost_commits` counts transactions that were rolled back and written again.
     """
@@ -100,7 +84,7 @@ class _SourceCounts:
 
 @dataclass
 class LaneCounts:
-    """What was handed over to one lane."""
+    """Counts of what was handed over to one lane."""
 
     digest: Any = field(default_factory=hashlib.sha256)
     sources: dict[int, _SourceCounts] = field(default_factory=dict)
@@ -141,29 +125,29 @@ class RunCounts:
         counts.digest.update(canonical_stream(digest_form(batch)))
 
     def noted(self, lanes: Iterable[int]) -> Mapping[int, LaneCounts]:
-        """What was handed over to these lanes so far, for `committed`."""
+        """Return copies of the counts of these lanes, for `committed`."""
         return {lane: self._running[lane].copied() for lane in lanes}
 
     def committed(self, noted: Mapping[int, LaneCounts]) -> None:
-        """What was noted stands."""
+        """Note that these counts are committed."""
         self._committed.update(noted)
 
     def rolled_back(self) -> None:
-        """What was not committed is gone."""
+        """Forget the counts of what was not committed."""
         self._running = {lane: counts.copied() for lane, counts in self._committed.items()}
 
     def result(
         self,
         positions: Mapping[int, LanePosition],
-        delivered: Mapping[int, Delivered],
+        delivered: Mapping[int, OffsetRange],
         *,
         seconds: float,
         lost_commits: int,
     ) -> ReplayResult:
-        """What was committed; `positions` are the last ones of all lanes."""
+        """Return the result of what was committed; `positions` are the last ones of all lanes."""
         sources, targets = [], []
         for number, position in sorted(positions.items()):
-            counts, written = self._committed[number], delivered.get(number, NOTHING).offsets
+            counts, written = self._committed[number], delivered.get(number)
             before = position.written - counts.records
             targets.append(TargetResult(number, counts.records, before, written, counts.digest.hexdigest()))
             for source in sorted(position.sources):
@@ -216,7 +200,7 @@ def plan_json(plan: ReplayPlan) -> dict[str, Any]:
 
 
 def result_json(plan: ReplayPlan, result: ReplayResult) -> dict[str, Any]:
-    """What was done, for `--json`; `to` and `target_to` are excluded."""
+    """Return the result for `--json`; `to` and `target_to` are excluded."""
     return {
         "records": result.records,
         "partitions": [

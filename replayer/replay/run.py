@@ -1,4 +1,4 @@
-"""Running a job: scan, pipeline and sink, and after every so much a commit of the records and of the position."""
+"""A running job: scan, pipeline and sink, with a commit of records and position in between."""
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
 from replayer.replay.job import LanePosition, Ledger, continued, refuse_other_job
 from replayer.replay.pace import PATIENCE_SECONDS, Commands, Pace
 from replayer.replay.pipeline import Pipeline, ScannedBatch
-from replayer.replay.result import Delivered, LaneCounts, ReplayResult, RunCounts
+from replayer.replay.result import LaneCounts, ReplayResult, RunCounts
 from replayer.replay.run_map import Acknowledged, Outstanding, Run
 from replayer.replay.stages import sendable
 
@@ -32,10 +32,10 @@ class RecordSink(Protocol):
     """
 
     rolls_back: bool
-    """Whether what was sent and not committed does not count as written."""
+    """True if records that were sent but not committed do not count as written."""
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
-        """Takes these target partitions over: whoever wrote to them for this job can do so no more.
+        """Take over these target partitions: earlier runs of the job can no longer write to them.
 
         What they have committed, by lane; a lane without a position is missing. What was sent and not committed counts
         as not written from now on.
@@ -45,44 +45,41 @@ class RecordSink(Protocol):
         """After `begin`: where the lanes end before the first record."""
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        """Takes the batch, in order; raises a BlockgzError once it is known that a record was not taken."""
+        """Take the batch, in order; raises a BlockgzError once it is known that a record was not taken."""
 
     def acknowledged(self, *, wait: bool) -> Acknowledged | None:
-        """What the cluster took since the last call; with `wait`, all that was sent. None: all of it, who knows where.
+        """Return what the cluster took since the last call; None: everything, at unknown offsets. `wait` waits for all.
 
         Raises as `send` does.
         """
 
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
-        """Makes what was sent to these lanes, and is acknowledged, last, and these positions with it."""
+        """Make what was sent to these lanes, and is acknowledged, last, and these positions with it."""
 
     def stop(self) -> None:
-        """Gives up: a call under way ends soon. May be called from any thread."""
+        """Give up: a running call ends soon. May be called from any thread."""
 
 
 class JobLog(Protocol):
-    """Where a job writes down what it does, before it does it; its calls block."""
+    """The log of a job, written before the job acts; calls block."""
 
     def claim(self) -> None:
-        """From now on the job's newest run is this one; called before lanes are taken over. Raises JobTakenOver."""
+        """Make this run the newest of the job, before lanes are taken over; raises JobTakenOver."""
 
     def is_ours(self) -> bool | None:
-        """Whether no other run has claimed the job since; None where that cannot be told."""
+        """Return whether no other run has claimed the job since; None if that is unknown."""
 
     def written_ends(self, positions: Mapping[int, LanePosition]) -> Mapping[int, int]:
-        """By lane, the target's offset behind the last record that these positions cover.
+        """Return by lane the target offset after the last record that these positions cover.
 
-        Raises ReplayRefused where the log ends below the positions.
+        Raises ReplayRefused if the log ends below the positions.
         """
 
     def begun(self, positions: Mapping[int, LanePosition], ends: Mapping[int, int]) -> None:
-        """The job goes on from these positions, while the lanes end there; other runs above them do not count."""
+        """Note that the job continues from these positions, with these ends; runs above them do not count."""
 
     def note(self, runs: Sequence[Run]) -> None:
         """The cluster took these; they last when the call returns. Raises JobTakenOver or a StoreError."""
-
-    def complete(self) -> None:
-        """Note that the job is complete."""
 
 
 class NoLog:
@@ -100,17 +97,15 @@ class NoLog:
 
     def note(self, _: Sequence[Run]) -> None: ...
 
-    def complete(self) -> None: ...
-
 
 class TargetPin(Protocol):
     """Knows the topic that a job began to write to."""
 
     def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Where these lanes end now.
+        """Return the ends of these lanes now.
 
-        Raises TargetChanged where the topic is another one, or a lane ends below its offset in `ends`, and
-        BrokerUnreachable or PartitionUnavailable where that cannot be asked.
+        Raises TargetChanged if the topic is another one, or a lane ends below its offset in `ends`, and
+        BrokerUnreachable or PartitionUnavailable if the cluster does not answer.
         """
 
 
@@ -122,7 +117,7 @@ class NoPin:
 
 
 class Keeping(NamedTuple):
-    """What keeps a replay from falling short: the job's log, the target that it began with, and patience in seconds."""
+    """The safeguards of a replay: the job's log, the pin of its target, and patience in seconds."""
 
     log: JobLog = NoLog()
     pin: TargetPin = NoPin()
@@ -137,11 +132,11 @@ T = TypeVar("T")
 RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 5.0
 UNKNOWN_YET = (BrokerUnreachable, PartitionUnavailable)
-"""What is said of a target that cannot be asked about."""
+"""Errors of a target that cannot be queried now."""
 SOURCES_AT_ONCE = 8
-"""So many source partitions are read side by side, so that the leaders of as many lanes are at work."""
+"""Source partitions that are read at once, so that the leaders of as many lanes work."""
 ENDING_SECONDS = 10.0
-"""So long after the word to end, a sink that is still at work is stopped; a commit takes far less."""
+"""Seconds after the command to end until a busy sink is stopped; a commit takes far less."""
 LISTEN_SECONDS = 0.2
 READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
 """The sink is the slower side: what keeps it busy is enough."""
@@ -151,7 +146,7 @@ Progress = Callable[[int, int], None]
 
 
 class Cadence(NamedTuple):
-    """A commit is due after so many records or bytes, or so long after the first of them.
+    """The limits of records, bytes and seconds since the first record after which a commit is due.
 
     A commit that took long, as on a cluster far away, makes the next one wait: `rest` times as long, but no longer
     than `longest_rest`, so that commits take a small share of the time.
@@ -168,13 +163,13 @@ CADENCE = Cadence()
 
 
 class ReplayWork(NamedTuple):
-    """What to replay: selections, where each lane stood before the first record of the job, and how to read."""
+    """The work of a replay: selections, the position of each lane before the job's first record, and how to read."""
 
     selections: Sequence[Selection]
     first: Mapping[int, LanePosition]
     reading: Reading = Reading()
     follows: bool = False
-    """Whether the ends of the job moved since its positions were recorded."""
+    """True if the ends of the job moved since its positions were recorded."""
 
 
 async def run_replay(
@@ -213,7 +208,7 @@ class _Source:
         self.number = number
         self.end = end
         self.rest: pa.RecordBatch | None = None
-        """What of the newest batch has not gone yet; None before the first and after the last."""
+        """The unsent rest of the newest batch; None before the first and after the last."""
         self._batches = batches
         self._coming: asyncio.Future[pa.RecordBatch | None] | None = None
 
@@ -224,7 +219,7 @@ class _Source:
         return self._coming
 
     async def ready(self, seconds: float) -> bool:
-        """Waits so long for `rest` to be filled; whether it is, or is None because nothing more comes.
+        """Wait for `rest` to be filled; return whether it is, or is None because nothing more comes.
 
         Raises what `selected` raises.
         """
@@ -251,7 +246,7 @@ class _Source:
 
 
 class _Mark(NamedTuple):
-    """What a commit writes, and the counts that stand after it."""
+    """The content of a commit, and the counts after it."""
 
     positions: Mapping[int, LanePosition]
     counts: Mapping[int, LaneCounts]
@@ -276,19 +271,19 @@ class _RunningReplay:
         self._ledger = Ledger({})
         self._outstanding = Outstanding[_Mark]()
         self._sound = False
-        """Whether ledger and sink agree: not while the sink is at work, and not after it failed."""
+        """True if ledger and sink agree: false while the sink works, and after it failed."""
         self._attempted = _Mark({}, {})
         self._attempted_runs: Sequence[Run] = ()
-        """What a commit under way writes."""
-        self._delivered: dict[int, Delivered] = {}
+        """The content of a commit that is not answered yet."""
+        self._delivered: dict[int, OffsetRange] = {}
         self._ends: Mapping[int, int] = {}
-        """Where the lanes end at least: behind what was written."""
+        """The least ends of the lanes: after what was written."""
         self._open_records = self._open_bytes = 0
         self._open_since: float | None = None
         self._not_before = 0.0
         """No commit is due before."""
         self._stop_at: float | None = None
-        """When to stop a sink that is still at work, on the loop's clock; None until the word to end came."""
+        """Time of the loop's clock to stop a busy sink; None before the command to end."""
 
     async def to_the_end(self) -> ReplayResult:
         lost = tries = 0
@@ -332,12 +327,8 @@ class _RunningReplay:
         return error
 
     def written(self) -> str:
-        """What this run has written so far."""
-        parts = [
-            f"partition {lane} [{taken.first_offset}..{taken.last_offset + 1})"
-            for lane, taken in sorted(self._delivered.items())
-            if taken.last_offset is not None
-        ]
+        """Return what this run has written so far, for an error."""
+        parts = [f"partition {lane} [{taken.start}..{taken.end})" for lane, taken in sorted(self._delivered.items())]
         if parts:
             return f"written to the target: {', '.join(parts)}"
         records = self._counts.records
@@ -359,14 +350,14 @@ class _RunningReplay:
         self.sink.stand_at(ends)
         self._ends = {**ends, **least}
         self._ledger = Ledger({**first, **recorded})
-        # From then on the job's ranges stand: whoever resumes it reads the same, however the archive grows.
+        # This fixes the job's ranges: a resumed run reads the same records even if the archive grows.
         # Those of a job that follows its archive are committed again, or the cluster forgets them when nothing comes.
         again = {} if self.work.follows else recorded
         positions = {lane: recorded.get(lane, position) for lane, position in first.items() if lane not in again}
         await self._commit(_Mark(positions, {}), ())
 
     def _learn_what_stands(self, recorded: Mapping[int, LanePosition]) -> None:
-        """What became of a commit that was not answered, and what is to be sent again."""
+        """Learn whether an unanswered commit succeeded, and what must be sent again."""
         positions, counts = self._attempted
         standing = {lane for lane, position in positions.items() if recorded.get(lane) == position}
         self._counts.committed({lane: each for lane, each in counts.items() if lane in standing})
@@ -390,7 +381,7 @@ class _RunningReplay:
                 )
 
     async def _refuse_takeover(self, error: Fenced) -> None:
-        """Raises JobTakenOver, unless no other run began for certain: then a late request of this one's own did it."""
+        """Raise JobTakenOver, unless no other run began for certain: then a late request of this one's own did it."""
         try:
             ours = await asyncio.to_thread(self.keeping.log.is_ours)
         except BlockgzError:
@@ -426,7 +417,7 @@ class _RunningReplay:
         return selected(rest, record_filter, on_damage(rest.partition), READ_AHEAD.shared(at_once))
 
     async def _portion(self, reading: list[_Source]) -> None:
-        """Sends what may go now from each source, or waits until something may, with nothing open for too long."""
+        """Send what may go now from each source, or waits until something may, with nothing open for too long."""
         if self.control.paused:
             await self._checkpoint(wait=True)
             await self.control.wait(None)
@@ -477,7 +468,7 @@ class _RunningReplay:
         self.progress(batch.num_rows, num_bytes)
 
     def _hand_over(self, source: int, batch: pa.RecordBatch) -> tuple[int, int]:
-        """Sends what becomes of a batch; how many records and bytes that were."""
+        """Send a batch through pipeline and sink; return the records and bytes sent."""
         records = num_bytes = 0
         for piece in self.pipeline(ScannedBatch(source, batch)):
             self._sound = False
@@ -494,7 +485,7 @@ class _RunningReplay:
         return records, num_bytes
 
     async def _checkpoint(self, *, wait: bool) -> None:
-        """Commits as far as the cluster took what was handed over; with `wait`, all of it."""
+        """Commit as far as the cluster took what was handed over; with `wait`, all of it."""
         began = self.control.elapsed()
         positions = self._ledger.positions()
         if positions:
@@ -512,7 +503,7 @@ class _RunningReplay:
         self._not_before = self.control.elapsed() + min(rest, self.cadence.longest_rest)
 
     async def _ends_now(self, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Where the lanes end, at `ends` at least; a cluster that does not answer is asked while patience lasts."""
+        """Return the ends of the lanes, at least `ends`; retry a silent cluster until patience is over."""
         deadline = self.control.elapsed() + self.keeping.patience
         while True:
             try:
@@ -523,12 +514,12 @@ class _RunningReplay:
             await self.control.wait(RETRY_SECONDS)
 
     def _check(self) -> None:
-        """Looks at the target; what cannot be asked now is asked with the next commit."""
+        """Check the target; if it cannot be queried now, the next commit does it."""
         with suppress(*UNKNOWN_YET):
             self.keeping.pin.check(self._ends)
 
     async def _beside_check(self, step: Callable[[], T]) -> T:
-        """Takes a step of the sink while the target is looked at; a target that changed ends both."""
+        """Take a step of the sink while the target is looked at; a target that changed ends both."""
         checking = asyncio.ensure_future(asyncio.to_thread(self._check))
         working = asyncio.ensure_future(self._by_sink(step))
         try:
@@ -543,7 +534,7 @@ class _RunningReplay:
             await asyncio.gather(checking, working, return_exceptions=True)
 
     async def _commit(self, mark: _Mark, runs: Sequence[Run]) -> None:
-        """Writes down where the records stand, then commits the positions behind them."""
+        """Write down where the records stand, then commits the positions behind them."""
         if runs:
             await self._note(runs)
         self._attempted, self._attempted_runs = mark, runs
@@ -557,7 +548,7 @@ class _RunningReplay:
         self._sound = True
 
     async def _note(self, runs: Sequence[Run]) -> None:
-        """Notes runs in the job's log; a store that does not answer is asked again, as long as patience lasts."""
+        """Note runs in the job's log; retry a silent store until patience is over."""
         deadline = self.control.elapsed() + self.keeping.patience
         while True:
             try:
@@ -578,13 +569,13 @@ class _RunningReplay:
     def _deliver(self, runs: Iterable[Run]) -> None:
         ends = dict(self._ends)
         for run in runs:
-            first = self._delivered.get(run.lane, Delivered(run.target_start, None)).first_offset
-            self._delivered[run.lane] = Delivered(first, run.target_end - 1)
+            first = self._delivered[run.lane].start if run.lane in self._delivered else run.target_start
+            self._delivered[run.lane] = OffsetRange(first, run.target_end)
             ends[run.lane] = max(run.target_end, ends.get(run.lane, 0))
         self._ends = ends
 
     async def _by_sink(self, step: Callable[..., T], *args: object) -> T:
-        """Has a thread take a step that the sink may hold up: for a while at most, once the replay is to end."""
+        """Have a thread take a step that the sink may hold up: for a while at most, once the replay is to end."""
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(asyncio.to_thread(step, *args))
         while not (await asyncio.wait({work}, timeout=LISTEN_SECONDS))[0]:

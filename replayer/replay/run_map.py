@@ -1,4 +1,4 @@
-"""The run map: which records of which source partition stand where in the target.
+"""The run map: the target offsets of records by source partition.
 
 A run is a row of records of one source partition that lie side by side in one lane (target partition). Pure: what was
 handed over is matched with what the cluster says that it took, lane by lane and in order.
@@ -15,11 +15,11 @@ import numpy as np
 M = TypeVar("M")
 
 Acknowledged = Mapping[int, Any]
-"""By lane the target offsets of records, int64 arrays, in the order in which they were sent."""
+"""Target offsets of records by lane, as int64 arrays in the order in which they were sent."""
 
 
 class Run(NamedTuple):
-    """So many `records` of a source partition, offsets [start, end), stand in `lane` from target_start on.
+    """A run of records: offsets [start, end) of a source partition are in `lane` from `target_start` on.
 
     Fewer records than offsets where routing, filters or the log left some out. `end` is that of the last record.
     """
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class _Mark(NamedTuple, Generic[M]):
-    """What holds once the cluster has taken so many records of each lane, counted from the first."""
+    """Content that is true once the cluster has taken this many records of each lane, counted from the first."""
 
     needed: Mapping[int, int]
     content: M
@@ -51,15 +51,15 @@ class _Lane:
     sent: int = 0
     taken: int = 0
     mapped: int = 0
-    """So many of those taken are in runs that were given out."""
+    """Records taken that are in runs returned already."""
     pieces: deque[tuple[int, Any]] = field(default_factory=deque)
-    """Source partition and source offsets of what is not mapped yet."""
+    """Source partition and source offsets of records that are not mapped yet."""
     offsets: deque[Any] = field(default_factory=deque)
     """Target offsets of what is taken and not mapped yet."""
 
 
 class Outstanding(Generic[M]):
-    """What was handed over and is not committed yet, with the marks at which a commit may stand.
+    """Records that were handed over and are not committed, with the marks at which a commit is possible.
 
     A mark of all that was handed over before it is due once the cluster took all of that.
     """
@@ -127,7 +127,7 @@ class Outstanding(Generic[M]):
 
 
 def runs_of(lane: int, pieces: Sequence[tuple[int, Any]], targets: Any) -> Iterator[Run]:
-    """The runs of pieces (a source partition and source offsets each), whose records stand at `targets`, in order."""
+    """Yield the runs of pieces (source partition and source offsets), whose records are at `targets`, in order."""
     breaks = set((np.flatnonzero(np.diff(targets) != 1) + 1).tolist())
     begins = 0
     for _, offsets in pieces:
@@ -144,7 +144,7 @@ def runs_of(lane: int, pieces: Sequence[tuple[int, Any]], targets: Any) -> Itera
 
 
 def joined(runs: Iterable[Run]) -> Iterator[Run]:
-    """Neighbours of one lane as one run, where they are of the same source partition and side by side."""
+    """Neighbours of one lane as one run, if they are of the same source partition and side by side."""
     last: Run | None = None
     for run in runs:
         if last is not None and _continues(last, run):

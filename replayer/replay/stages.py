@@ -1,4 +1,4 @@
-"""What a replay changes about records on request: timestamps, headers, tombstones, and a chain of transforms.
+"""Stages that change records on request: timestamps, headers, tombstones, and a chain of transforms.
 
 Each is a stage of `pipeline`. A batch in which nothing changes is handed on as it is.
 """
@@ -82,7 +82,7 @@ class TimestampsNow:
 
 @dataclass(frozen=True)
 class ShiftTimestamps:
-    """Every timestamp is moved by so many ms; a record without one stays without."""
+    """A shift of every timestamp by `by` ms; a record without one stays without."""
 
     by: int
 
@@ -94,7 +94,7 @@ class ShiftTimestamps:
         return timestamp if timestamp == NO_TIMESTAMP else timestamp + self.by
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """Raises RecordUnfit where a timestamp would leave what Kafka can hold."""
+        """Raise RecordUnfit if a timestamp would leave what Kafka can hold."""
         times = batch.records.column("timestamp").to_numpy()
         known = times != NO_TIMESTAMP
         moved = np.where(known, times + self.by, times)
@@ -172,7 +172,7 @@ def parse_header(text: str) -> AddHeader:
 
 @dataclass(frozen=True)
 class AddProvenance:
-    """With a header that tells where each record was archived from: `blockgz-source: topic/partition/offset`."""
+    """A header with each record's origin: `blockgz-source: topic/partition/offset`."""
 
     topic: str
 
@@ -214,7 +214,7 @@ def _with_header(batch: ScannedBatch, key: str, values: pa.BinaryArray) -> Scann
 
 
 def _bounds(column: pa.ListArray) -> npt.NDArray[np.int64]:
-    """Where each row's headers begin among the flattened ones, and the end of the last."""
+    """Return the start of each row's headers among the flattened ones, and the end of the last."""
     offsets = column.offsets.to_numpy().astype(np.int64)
     return np.asarray(offsets - offsets[0], np.int64)
 
@@ -231,10 +231,10 @@ def _with_column(batch: ScannedBatch, name: str, column: pa.Array) -> ScannedBat
 
 @dataclass
 class LeftOut:
-    """What the stage left out and changed, as far as this run has read."""
+    """The counts of records that transforms left out and changed, as far as this run has read."""
 
     dropped: int = 0
-    """By Filter."""
+    """Records that Filter dropped."""
     routed_elsewhere: int = 0
     """Because a router sends them to another topic than the replay's."""
     unfit: int = 0

@@ -1,4 +1,4 @@
-"""What is changed about a target topic for the time of a replay, and set back afterwards."""
+"""The target topic of a replay: what is changed for the replay, and restored afterwards."""
 
 import asyncio
 import hashlib
@@ -52,7 +52,7 @@ class RetentionHold(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str | None
     before: dict[str, str | None]
-    """What was set on the topic itself; None for what it had from its cluster."""
+    """Settings of the topic itself before the hold; None for one that came from its cluster."""
     held: dict[str, str]
 
 
@@ -63,12 +63,12 @@ def plan_hold(topic: str, topic_id: str | None, own: Mapping[str, str]) -> Reten
 
 
 def still_means(hold: RetentionHold, topic: str, topic_id: str | None) -> bool:
-    """Whether a hold that was written down is about this topic, not about one of its name that is gone."""
+    """Return whether a hold is of this topic, and not of a deleted one with its name."""
     return hold.topic == topic and (hold.topic_id is None or topic_id is None or hold.topic_id == topic_id)
 
 
 def plan_undo(hold: RetentionHold, own: Mapping[str, str]) -> ConfigChange:
-    """What sets a topic back that has these settings of its own now; what is no longer as held was changed since."""
+    """Return the change that restores a topic with these settings; a setting that is not as held was changed since."""
     held = [name for name, value in hold.held.items() if own.get(name) == value]
     values = {name: value for name in held if (value := hold.before.get(name)) is not None}
     removed = tuple(name for name in held if hold.before.get(name) is None)
@@ -85,12 +85,12 @@ class RetentionFile:
     """The file for one topic of one cluster in a folder."""
 
     def __init__(self, folder: Path, cluster: str, topic: str) -> None:
-        """`cluster` is its id, or its address where it has none."""
+        """`cluster` is its id, or its address if it has none."""
         digest = hashlib.sha256(f"{cluster}\n{topic}".encode()).hexdigest()[:16]
         self.path = folder / f"{topic[:200]}.{digest}.json"
 
     def read(self) -> RetentionHold | None:
-        """What was written down; raises ReplayRefused for a file that cannot be read."""
+        """Return the hold; raises ReplayRefused for a file that cannot be read."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=RetentionHold)
         except FileNotFoundError:
@@ -99,7 +99,7 @@ class RetentionFile:
             raise self._refused(str(error)) from error
 
     def write(self, hold: RetentionHold) -> None:
-        """Writes it down; on the disk when the call returns. Raises ReplayRefused."""
+        """Write it down; on the disk when the call returns. Raises ReplayRefused."""
         try:
             make_private_folder(self.path.parent)
             replace_file(self.path, msgspec.json.format(msgspec.json.encode(hold), indent=1))
@@ -144,7 +144,7 @@ def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str
 
 
 def undo_retention(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str:
-    """As `set_back`; raises NoSuchTopic where there is no such topic."""
+    """Restore retention as `set_back` does; raises NoSuchTopic if there is no such topic."""
     if admin.topic(name) is None:
         raise NoSuchTopic(
             f"the cluster has no topic {name!r}", why="nothing can be restored", remedy="check --to-topic and -b"
@@ -153,19 +153,19 @@ def undo_retention(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) 
 
 
 def retention_file(admin: KafkaAdmin, properties: Mapping[str, str], name: str) -> RetentionFile:
-    """Where the retention of a topic is written down."""
+    """Return the file that keeps the retention of a topic."""
     return RetentionFile(state_folder() / "retention", admin.cluster_id or properties["bootstrap.servers"], name)
 
 
 def state_folder() -> Path:
-    """Where this machine keeps what replays write down."""
+    """Return the folder of this machine for what replays write down."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "blockgz"
 
 
 @dataclass(frozen=True)
 class ShapedTarget:
-    """What records go through and the topic they go to; `facts` are those while they arrive, None if it is missing."""
+    """The target and its pipeline; `facts` are the topic's during the replay, None if it is missing."""
 
     name: str
     facts: TopicFacts | None
@@ -177,9 +177,9 @@ class ShapedTarget:
 
 
 async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAdmin) -> ShapedTarget:
-    """Asks archive and cluster; changes nothing.
+    """Ask archive and cluster; changes nothing.
 
-    Raises ReplayRefused where --partitions does not fit, or the cluster would not create the topic.
+    Raises ReplayRefused if --partitions does not fit, or the cluster would not create the topic.
     """
     target = request.target
     found = await asyncio.to_thread(admin.topic, target)

@@ -1,4 +1,4 @@
-"""The folder of a restore, beside those of its jobs: what was agreed to, and what is done. docs/jobs.md specifies it.
+"""The folder of a restore, next to those of its jobs: its plan, and what is done. docs/jobs.md specifies it.
 
 Below `{name}/`: `restore.json`, `topics/{job}.json` for each topic that is restored, `groups.json` once groups are set,
 `acls.json` once ACLs are created. Each is written once. A warm standby also has `followed/{job}.json` for each topic
@@ -36,7 +36,7 @@ class RestoreRecord(Sealed, frozen=True, kw_only=True):
 
 @stored
 class TopicDone(Sealed, frozen=True, kw_only=True):
-    """A topic whose records are all there; `verdict` is that of its proof, null where none was asked for."""
+    """A topic whose records are all there; `verdict` is that of its proof, null without one."""
 
     file: ClassVar = "topics/{}.json"
     format: str = "blockgz-restore-topic"
@@ -101,7 +101,7 @@ class TopicStand(msgspec.Struct, frozen=True):
 class StandbyReport(Sealed, frozen=True, kw_only=True):
     """What a follower found in its last slot, which ended at `slot_at`, in ms; `error` is that of the whole slot.
 
-    `host` is its machine and process; it looks every so many seconds.
+    `host` is its machine and process; `every` the seconds between its slots.
     """
 
     file: ClassVar = "standby.json"

@@ -56,7 +56,7 @@ SIDED: Mapping[str, Callable[[Settings, Side], Transform]] = {
     "SetSchemaMetadata": SetSchemaMetadata.of,
     "TimestampConverter": TimestampConverter.of,
 }
-"""Those that exist for keys and for values."""
+"""Transforms that exist for keys and for values."""
 WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
     "DropHeaders": DropHeaders.of,
     "Filter": lambda _settings: Filter(),
@@ -117,7 +117,7 @@ class Step:
         return side, tuple((name,) for name in names), needs_all
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
-        """What becomes of a record, None where it is dropped; raises CannotTransform, naming the transform."""
+        """Return the changed record, None if it is dropped; raises CannotTransform, naming the transform."""
         if not self.applies_to(record):
             return record
         try:
@@ -139,11 +139,11 @@ class Chain:
 
     @property
     def routes(self) -> bool:
-        """Whether it may give a record another topic."""
+        """True if it may give a record another topic."""
         return any(isinstance(step.transform, RegexRouter | TimestampRouter) for step in self.steps)
 
     def routed_name(self, topic: str) -> str | None:
-        """The topic of all records of `topic`; None where nothing routes, or where records decide about it."""
+        """The topic of all records of `topic`; None if nothing routes, or where records decide about it."""
         if not self.routes:
             return None
         for step in self.steps:
@@ -159,7 +159,7 @@ class Chain:
         return topic
 
     def __call__(self, record: ConnectRecord, changed: dict[str, int] | None = None) -> ConnectRecord | None:
-        """Return what becomes of a record, None if it is dropped; count in `changed` for which steps it changed."""
+        """Return the changed record, None if it is dropped; count in `changed` by step the records that it changed."""
         for step in self.steps:
             result = step(record)
             if changed is not None and (result is None or differs(record, result)):
@@ -172,7 +172,7 @@ class Chain:
 
 @dataclass
 class Effect:
-    """What a step did to some records: how many reached it, how many its predicate let through, which names it met."""
+    """The effect of a step on some records: how many reached it, how many its predicate passed, which names it met."""
 
     step: Step
     reached: int = 0
@@ -211,7 +211,7 @@ class Effect:
 
 
 def differs(before: ConnectRecord, after: ConnectRecord) -> bool:
-    """Return whether a step changed a record; a field that was missing and is null is no change."""
+    """Return whether a step changed a record; a missing field that became null is not a change."""
     if after is before:
         return False
     if (before.topic, before.headers) != (after.topic, after.headers):
@@ -295,7 +295,7 @@ def _condition(settings: Settings, predicates: Mapping[str, Predicate]) -> tuple
     name, negate = settings.optional("predicate"), settings.flag("negate")
     if name is None:
         if settings.optional("negate") is not None:
-            raise settings.wrong("negate", "there is no predicate to negate")
+            raise settings.wrong("negate", "no predicate is named, and negate needs one")
         return None, True
     if name not in predicates:
         raise settings.wrong("predicate", f"predicates={','.join(predicates)} does not name it")

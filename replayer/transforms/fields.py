@@ -25,7 +25,7 @@ from replayer.transforms.record import (
 from replayer.transforms.settings import Settings
 
 LARGEST_EXPONENT = 307
-"""Of a float, ten to the power of."""
+"""Exponent of ten, for a float."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class InsertField:
 
     side: Side
     names: tuple[str | None, ...]
-    """Of the fields for topic, partition, offset, timestamp and the fixed text; None for none."""
+    """Names of the fields for topic, partition, offset, timestamp and the fixed text; None for none."""
     text: str | None
 
     @classmethod
@@ -158,7 +158,7 @@ class HoistField:
 
 @dataclass(frozen=True)
 class ExtractField(DataTransform):
-    """Puts one field, or null where it is not there, in the place of the object; null stays null."""
+    """Puts one field, or null if it is not there, in the place of the object; null stays null."""
 
     path: tuple[str, ...]
 
@@ -242,7 +242,7 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 
 def value_at(data: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """The value at a path, None where it ends on the way; raises CannotTransform for what is no object."""
+    """Return the value at a path, None if the path ends early; raises CannotTransform for data without fields."""
     for name in path[:-1]:
         inner = data.get(name)
         if inner is None:

@@ -21,7 +21,7 @@ Predicate = Callable[[ConnectRecord], bool]
 
 @dataclass(frozen=True)
 class TopicNameMatches:
-    """Whether the whole name of the record's topic matches."""
+    """A predicate that matches the whole name of the record's topic."""
 
     pattern: re.Pattern[str]
 
@@ -40,7 +40,7 @@ class TopicNameMatches:
 
 @dataclass(frozen=True)
 class HasHeaderKey:
-    """Whether the record has a header of that name."""
+    """A predicate for records with a header of that name."""
 
     name: str
 
@@ -57,7 +57,7 @@ class HasHeaderKey:
 
 @dataclass(frozen=True)
 class RecordIsTombstone:
-    """Whether the value is null."""
+    """A predicate for records whose value is null."""
 
     def __call__(self, record: ConnectRecord) -> bool:
         return record.value.is_null
@@ -130,7 +130,7 @@ class HeaderFrom:
 
 @dataclass(frozen=True)
 class RegexRouter:
-    """Where the whole name matches, its first match is replaced."""
+    """A router that replaces the first match if the whole name matches."""
 
     regex: re.Pattern[str]
     replacement: Callable[[re.Match[str]], str]

@@ -13,7 +13,7 @@ import numpy as np
 from index_format.records import Headers
 
 Side = Literal["key", "value"]
-"""Which part of a record a transform works on: what `$Key` and `$Value` say in Connect's names."""
+"""The part of a record that a transform changes: `$Key` and `$Value` in Connect's names."""
 
 
 class CannotTransform(ValueError):
@@ -27,7 +27,7 @@ class Converter(Protocol):
         """None, bool, int, float, str, list or dict; raises CannotTransform."""
 
     def encode(self, data: Any) -> bytes:
-        """The same data as bytes."""
+        """Return the data as bytes."""
 
 
 class Moment:
@@ -45,7 +45,7 @@ class Moment:
 
 
 class JsonConverter:
-    """JSON without a schema. Integers stay exact, whatever their size."""
+    """JSON without a schema. Integers of any size stay exact."""
 
     def decode(self, content: bytes) -> Any:
         try:
@@ -58,7 +58,7 @@ class JsonConverter:
 
 
 class StringConverter:
-    """Text in UTF-8; what is no text is written as text."""
+    """A converter of text in UTF-8; other data is written as its text."""
 
     def decode(self, content: bytes) -> Any:
         try:
@@ -115,7 +115,7 @@ class RecordPart:
 
 
 class ConnectRecord(NamedTuple):
-    """A record on its way: where it came from, which topic it goes to by now, and what is in it.
+    """A record between transforms: its origin, its topic so far, and its content.
 
     `timestamp` is ms since the epoch, None for none.
     """
@@ -174,7 +174,7 @@ _SUBSTITUTE = re.compile(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|([\\$])", re.DOTALL)
 
 
 def java_text(number: float) -> str:
-    """As Double.toString writes it: plain from 0.001 to 10,000,000, else like 1.0E10."""
+    """Return a float as Double.toString does: plain from 0.001 to 10,000,000, otherwise like 1.0E10."""
     if math.isnan(number) or math.isinf(number):
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
@@ -184,11 +184,11 @@ def java_text(number: float) -> str:
 
 
 def narrowed(number: int | float, bits: int) -> int:
-    """A number as Java narrows it to an integer of so many bits: cut off, floats held at the ends first."""
+    """Return a number as Java narrows it to an integer of `bits` bits: cut off, floats clamped first."""
     if isinstance(number, float):
         if math.isnan(number):
             return 0
-        # A float first becomes an int, or a long where that is asked for, and is cut off only then.
+        # Java converts a float to an int, or to a long for 64 bits, before it cuts bits off.
         reach = 1 << max(bits, 32) - 1
         number = int(max(-reach, min(reach - 1, number)))
     half = 1 << bits - 1
@@ -212,7 +212,7 @@ def java_pattern(text: str) -> re.Pattern[str]:
 
 
 def java_replacement(pattern: re.Pattern[str], text: str) -> Callable[[re.Match[str]], str]:
-    """What `Matcher.replaceFirst` puts in: `$1`, `${name}` and backslashes; raises ValueError for what is malformed."""
+    """Return what `Matcher.replaceFirst` inserts: `$1`, `${name}` and backslashes; raises ValueError if malformed."""
     parts: list[str | int] = []
     at = 0
     for match in _SUBSTITUTE.finditer(text):

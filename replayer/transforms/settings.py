@@ -25,12 +25,12 @@ class Settings:
         self._asked: set[str] = set()
 
     def optional(self, name: str) -> str | None:
-        """The text of a setting, None where it is not set."""
+        """The text of a setting, None if it is not set."""
         self._asked.add(name)
         return self._values.get(name)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """The text of a setting; raises UsageError where there is none and no default."""
+        """The text of a setting; raises UsageError if there is none and no default."""
         value = self.optional(name)
         if value is None:
             value = default
@@ -49,7 +49,7 @@ class Settings:
         return items
 
     def items(self, name: str) -> tuple[str, ...]:
-        """A list, empty where it is not set: items between commas, white space around them cut."""
+        """A list, empty if it is not set: items between commas, white space around them cut."""
         text = self.optional(name)
         return tuple(re.split(r"\s*,\s*", text.strip())) if text and text.strip() else ()
 
@@ -60,14 +60,14 @@ class Settings:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false, false where it is not set."""
+        """True or false, false if it is not set."""
         value = (self.optional(name) or "false").strip().lower()
         if value not in ("true", "false"):
             raise self.wrong(name, "it must be true or false")
         return value == "true"
 
     def made(self, name: str, make: Callable[[str], T], default: str | None = None) -> T:
-        """What `make` makes of a text that must be there; its ValueError or re.error becomes a UsageError."""
+        """Return what `make` returns for a required text; its ValueError or re.error becomes a UsageError."""
         text = self.text(name, default)
         try:
             return make(text)
@@ -86,7 +86,7 @@ class Settings:
         self.flag(name)
 
     def finish(self) -> None:
-        """Raises UsageError for a setting that nobody asked for."""
+        """Raise UsageError for a setting that nobody asked for."""
         for name in sorted(self._values.keys() - self._asked):
             near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, sorted(self._asked), 1, 0.6)), None)
             raise UsageError(
@@ -113,7 +113,7 @@ def read_transforms(path: Path) -> dict[str, str]:
 
 
 def parse_transforms(name: str, text: str) -> dict[str, str]:
-    """Raises UsageError for a file that cannot be read as what its name says, or that says something twice."""
+    """Raise UsageError for a file that cannot be read as what its name says, or that says something twice."""
     found: dict[str, str] = {}
     for entry in parse_document(name, text):
         # Connect's own form is {"name": …, "config": {…}}.

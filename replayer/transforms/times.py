@@ -27,7 +27,7 @@ _ZONE = re.compile(r"(?:UTC|GMT|Z)?(?:([+-])([0-9]{2}):?([0-9]{2})?)?")
 
 @dataclass(frozen=True)
 class _Token:
-    """A letter of the pattern and how often it stands there, or a text (letter "")."""
+    """A letter of the pattern and its repetitions, or a text (letter "")."""
 
     letter: str
     count: int

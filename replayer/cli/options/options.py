@@ -73,7 +73,7 @@ def time_printer(as_times: str) -> Callable[[int], str]:
 
 
 def format_option(*more: str) -> OptionSet:
-    """Adds --format table|json|jsonl|csv, and `more` of them, and --json as its short form; passes `form: str`."""
+    """Add --format table|json|jsonl|csv, and `more` of them, and --json as its short form; passes `form: str`."""
     return OptionSet(
         "form",
         _form,
@@ -138,7 +138,7 @@ async def open_archive(place: ArchivePlace, cache: ObjectCache | None = None) ->
 async def open_counted_archive(
     place: ArchivePlace, cache: ObjectCache | None = None
 ) -> AsyncIterator[tuple[Archive, CountingReader]]:
-    """The same, with what counts the requests."""
+    """Open the archive, with a reader that counts requests; close its store at the end."""
 
     def counted(reader: ObjectReader) -> CountingReader:
         return CountingReader(WatchedReader(reader, partial(click.echo, err=True)))

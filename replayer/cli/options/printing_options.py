@@ -11,7 +11,7 @@ from replayer.cli.options.options import json_option
 
 
 class Printing(NamedTuple):
-    """How records are printed: `printer` is None where nothing was asked for; `as_json` where it is --json's."""
+    """The way to print records: `printer` is None if no option was given; `as_json` is true for --json."""
 
     printer: Printer | None
     as_json: bool

@@ -16,7 +16,7 @@ from replayer.replay.request import CommandOption, ReplayRequest, named_target
 
 
 class ReplayOptions(NamedTuple):
-    """What is asked for, and whether it is done without a question, or not at all.
+    """The options of a replay.
 
     `rate` is that of the request's pace, as it was given; with `control` the job's folder steers the replay.
     """
@@ -92,7 +92,7 @@ def _replay(
 
 _BY_FIELD = _options()
 TARGET_FIELDS = tuple(_BY_FIELD)[: tuple(_BY_FIELD).index("undo_retention") + 1]
-"""Fields about what becomes of records, and about the target topic."""
+"""Fields about changes to records, and about the target topic."""
 _SHARED = (
     Argument("topic", metavar="TOPIC[:P[,P-P]]", parse=parse_topic),
     Option(
@@ -110,7 +110,7 @@ _SHARED = (
 )
 
 shared_replay_options = OptionSet("options", _replay, *_SHARED)
-"""As `replay_options`, without what only one process can keep to: a job's folder, patience and a pace."""
+"""The options of a replay without what only one process can keep: a job folder, patience and a pace."""
 
 replay_options = OptionSet(
     "options",

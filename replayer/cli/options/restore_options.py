@@ -53,7 +53,7 @@ Doing = Literal["restore", "follow", "status", "switch-over"]
 
 
 class Running(NamedTuple):
-    """Where the folders of jobs are, and how fast topics are restored."""
+    """The location of the job folders, and how fast topics are restored."""
 
     jobs: str | None
     workers: int
@@ -67,7 +67,7 @@ def _running(jobs: str | None, workers: int | None, rate: str | None, patience: 
 
 
 class Proof(NamedTuple):
-    """What is compared."""
+    """The share of records that is compared after a restore."""
 
     prove: Literal["all", "sample", "none"]
     sample: Sample
@@ -84,7 +84,7 @@ def _proof(prove: Literal["all", "sample", "none"] | None, share: float | None, 
 
 
 class Begun(NamedTuple):
-    """What was given that a restore which is resumed must have been begun with; `how` by field of its plan."""
+    """The options that must agree with the plan of a restore that is resumed; `how` by field of that plan."""
 
     topics: tuple[str, ...]
     at: int | None
@@ -129,7 +129,7 @@ def _how(
     on_damage: str,
     partial: bool,
 ) -> dict[str, object]:
-    """By field of a plan what is not as it is by default."""
+    """Return by field of a plan what differs from the defaults."""
     given: dict[str, object] = {
         "transactional": False if no_transactional else None,
         "prove": prove,
@@ -142,13 +142,13 @@ def _how(
 
 
 class RestoreOptions(NamedTuple):
-    """What is asked for; without `asked` the plan is that of `from_plan`, or with `resume` of an earlier run."""
+    """The options of a restore; without `asked` the plan is that of `from_plan`, or of an earlier run."""
 
     doing: Doing
     asked: RestoreRequest | None
     groups: RestoreGroups | None
     create_acls: bool | None
-    """None: as was agreed to; not, where nothing was."""
+    """None: as was agreed to; not, if nothing was."""
     proof: Proof
     begun: Begun
     every: float
@@ -167,7 +167,7 @@ class RestoreOptions(NamedTuple):
 
     @property
     def has_chosen(self) -> bool:
-        """Whether a person chose where partitions end: by a rule, by the cuts of a plan, or in an earlier run."""
+        """True if a person chose where partitions end: by a rule, by the cuts of a plan, or in an earlier run."""
         return self.asked is None or self.asked.at_rule is not None or self.resume
 
 
@@ -204,7 +204,7 @@ groups_options = OptionSet(
     Option(
         "--approximate",
         is_flag=True,
-        help="Where no exact position exists, take a lower one: records are read again, those below the copy skipped.",
+        help="If no exact position exists, take a lower one: records are read again, those below the copy skipped.",
     ),
 )
 
@@ -418,7 +418,7 @@ restore_options = OptionSet(
         "follow_archive",
         is_flag=True,
         envvar="BLOCKGZ_RESTORE_FOLLOW",
-        help="Keep a warm standby: restore all, then whatever the archive gains.",
+        help="Keep a warm standby: restore all, then all that is added to the archive.",
     ),
     Option(
         "--every",
@@ -426,7 +426,7 @@ restore_options = OptionSet(
         default="1m",
         envvar="BLOCKGZ_RESTORE_EVERY",
         metavar="TIME",
-        help="With --follow: look so often what the archive gained.",
+        help="With --follow: how often to check the archive for new chunks.",
     ),
     Option(
         "--status",

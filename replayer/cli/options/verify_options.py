@@ -77,7 +77,7 @@ expect_option = Option(
 
 
 def report_option(text: str, parse: Callable[[tuple[Path, ...]], tuple[Path, ...]] | None = None) -> Option:
-    """Adds --report with that help text; passes `paths: tuple[Path, ...]`."""
+    """Add --report with that help text; passes `paths: tuple[Path, ...]`."""
     path = click.Path(path_type=Path)
     return Option("--report", "paths", multiple=True, type=path, parse=parse, metavar="FILE", help=text)
 

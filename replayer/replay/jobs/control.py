@@ -1,4 +1,4 @@
-"""What steers a running replay and what it reports, as objects in its job's folder. docs/jobs.md specifies them.
+"""Commands to a running replay and its progress, as objects in its job folder. docs/jobs.md specifies them.
 
 `{job}/control.json` is what the run is told to do, `{job}/progress.json` how far it is. Both are replaced by
 compare-and-swap.
@@ -30,7 +30,7 @@ TRIES = 10
 
 @stored
 class JobControl(Sealed, frozen=True, kw_only=True):
-    """What a run is told to do; `rate` as `--rate` takes it, None for no limit.
+    """The command to a run; `rate` as `--rate` takes it, None for no limit.
 
     `changes` grows with every change, so that a run notices one that asks for the same again.
     """
@@ -52,7 +52,7 @@ class LaneProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobFailure(msgspec.Struct, frozen=True):
-    """What ended a run: the three lines of the error, and the exit code."""
+    """The error that ended a run, in three lines, and its exit code."""
 
     error: str
     why: str
@@ -86,7 +86,7 @@ class JobProgress(Sealed, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, by its own word."""
+        """True if the run itself reported its end."""
         return self.state in OVER
 
 
@@ -104,17 +104,17 @@ def lanes_progress(positions: Mapping[int, LanePosition]) -> tuple[LaneProgress,
 
 
 def read_control(store: Store, job: str) -> JobControl | None:
-    """What the job's run is told to do, None where there is nothing; raises ReplayRefused for a damaged object."""
+    """Return the command to the job's run, None if there is none; raises ReplayRefused for a damaged object."""
     return _read(store, _control_key(job), JobControl)[0]
 
 
 def read_progress(store: Store, job: str) -> JobProgress | None:
-    """What the job's newest run with --control reported, None before the first; raises ReplayRefused for damage."""
+    """Return what the newest run with --control reported, None before the first; raises ReplayRefused for damage."""
     return _read(store, _progress_key(job), JobProgress)[0]
 
 
 def change_control(store: Store, job: str, **changes: Any) -> JobControl:
-    """Changes `state` or `rate`, and leaves the other as it is; what is to be done now.
+    """Change `state` or `rate`, and leaves the other as it is; what is to be done now.
 
     Raises UsageError for a rate that is none. A missing or damaged object is replaced, at the rate of the run.
     """
@@ -136,7 +136,7 @@ def change_control(store: Store, job: str, **changes: Any) -> JobControl:
 
 
 def reset_control(store: Store, job: str, rate: str | None) -> JobControl:
-    """What a run begins with: to run at `rate`, whatever an earlier one was told."""
+    """Replace earlier commands by the one that a run begins with: run, at `rate`."""
     for _ in range(TRIES):
         wanted = JobControl(rate=rate)
         if store.compare_and_swap(_control_key(job), encode(wanted), _tag(store, _control_key(job))) is not None:
@@ -145,7 +145,7 @@ def reset_control(store: Store, job: str, rate: str | None) -> JobControl:
 
 
 class ProgressFile:
-    """Where one run reports its progress; used by one thread. Calls raise what a store raises."""
+    """The progress file of one run; used by one thread. Calls raise what a store raises."""
 
     def __init__(self, store: Store, job: str, run: str) -> None:
         self._store, self._key, self._run = store, _progress_key(job), run
@@ -153,7 +153,7 @@ class ProgressFile:
         self._is_begun = False
 
     def write(self, progress: JobProgress) -> bool:
-        """Replaces what is there; False, and nothing is changed, where a newer run reports."""
+        """Replace what is there; False, and nothing is changed, where a newer run reports."""
         body = encode(progress)
         for _ in range(TRIES):
             if not self._is_begun:
@@ -205,7 +205,7 @@ def _too_busy(key: str) -> StoreBusy:
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 2.0
 LAST_WORDS_SECONDS = 5.0
-"""So long the end of a run waits for a store that does not take its last report."""
+"""Seconds that the end of a run waits for a store that does not take its last report."""
 RETRY_SECONDS = 0.2
 
 
@@ -216,10 +216,10 @@ class Steered(Protocol):
         """How far it is."""
 
     def follow(self, seen: JobControl, now: JobControl) -> None:
-        """Does what it is told to do now, after it was told `seen`."""
+        """Carry out the command `now`, after `seen`."""
 
     def warn(self, text: str) -> None:
-        """Tells people that the folder does not work; the replay continues."""
+        """Tell people that the folder does not work; the replay continues."""
 
 
 class ControlThread:
@@ -242,15 +242,15 @@ class ControlThread:
         self._thread = threading.Thread(target=self._work, name="control", daemon=True)
 
     def start(self) -> None:
-        """Forgets what earlier runs were told, and reports for the first time, without waiting for either."""
+        """Forget commands to earlier runs, and report for the first time, without waiting for either."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Reports soon: the state changed. May be called from any thread."""
+        """Report soon: the state changed. May be called from any thread."""
         self._wake.set()
 
     def end(self, last: JobProgress) -> None:
-        """Reports for the last time; waits for that, but not for ever."""
+        """Report for the last time; wait for that, but only for some seconds."""
         self._last = last
         self._wake.set()
         self._thread.join(LAST_WORDS_SECONDS + 2 * RETRY_SECONDS)
@@ -269,7 +269,7 @@ class ControlThread:
             time.sleep(RETRY_SECONDS)
 
     def _carry_out(self, failure: str, step: Callable[[], None]) -> bool:
-        """Whether the step was done; warns of the first of several failures in a row."""
+        """Return whether the step succeeded; warn of the first of several failures in a row."""
         try:
             step()
         except Exception as error:

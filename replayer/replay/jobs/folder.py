@@ -1,4 +1,4 @@
-"""The folder of a replay job: what was asked, who ran it, and the run map. docs/jobs.md specifies it.
+"""The folder of a replay job: its request, its runs, and the run map. docs/jobs.md specifies it.
 
 Below `{job}/` in a store: `request.json`, `attempts/{n}.json`, `runs/{n}-{k}.json`, without transactions
 `positions.json`, `complete.json` once the job is complete, and `undone.json` once its target was deleted on request.
@@ -32,7 +32,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 @stored
 class JobRequest(Sealed, frozen=True, kw_only=True):
-    """What a job was begun with; all runs of it keep to that.
+    """The request that a job was begun with; all its runs keep to it.
 
     `folder` is the incarnation of the source topic, `ranges` the offsets of its partitions, `asked` the options that
     decide what becomes of a record, as they were given. `created` says whether the job made its target; requests of
@@ -59,13 +59,13 @@ class JobRequest(Sealed, frozen=True, kw_only=True):
 
     @property
     def isolation_level(self) -> str:
-        """What a reader of the target's records needs: without transactions, no record waits for a decision."""
+        """The isolation level for reading the target: without transactions, no record waits for a decision."""
         return "read_committed" if self.transactional else "read_uncommitted"
 
 
 @stored
 class JobUndone(Sealed, frozen=True, kw_only=True):
-    """That the job's target was deleted on request, with so many records of the job; `undone_at` in ms."""
+    """A note that the job's target was deleted on request, with this many records of the job; `undone_at` in ms."""
 
     file: ClassVar = "undone.json"
     format: str = "blockgz-replay-undone"
@@ -90,7 +90,7 @@ class JobComplete(Sealed, frozen=True, kw_only=True):
 
 @stored
 class Attempt(Sealed, frozen=True, kw_only=True):
-    """One run of the job; `id` is told to nobody else."""
+    """One run of the job; only that run knows `id`."""
 
     file: ClassVar = "attempts/{}.json"
     format: str = "blockgz-replay-attempt"
@@ -102,7 +102,7 @@ class Attempt(Sealed, frozen=True, kw_only=True):
 
 
 class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
-    """Where a lane stood when the job went on: records that count, and the end of the target partition."""
+    """The state of a lane when the job continued: records that count, and the end of the target partition."""
 
     written: Count
     end: Offset
@@ -139,7 +139,7 @@ class _Positions(Sealed, frozen=True, kw_only=True):
 
 
 def refuse_changed_target(kept: JobRequest, facts: TopicFacts | None) -> None:
-    """Raises TargetChanged where the job's target is gone, or another topic has its name now."""
+    """Raise TargetChanged if the job's target is gone, or another topic has its name now."""
     found = facts.topic_id if facts else None
     if facts is not None and (found is None or kept.target_topic_id in (None, found)):
         return
@@ -152,7 +152,7 @@ def refuse_changed_target(kept: JobRequest, facts: TopicFacts | None) -> None:
 
 
 def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts | None, address: str) -> None:
-    """Raises ReplayRefused where a job of that name is another one, and TargetChanged; `facts` are the target's."""
+    """Raise ReplayRefused if a job of that name is another one, and TargetChanged; `facts` are the target's."""
     if kept.target == asked.target:
         # First, as the target has a say in the routing.
         refuse_changed_target(kept, facts)
@@ -220,11 +220,11 @@ class JobFolder(RecordFolder):
         self.positions = PositionsFile(store, f"{job}/positions.json", job)
 
     def request(self) -> JobRequest | None:
-        """What the job was begun with, None where there is no such job; raises ReplayRefused for a damaged one."""
+        """Return what the job was begun with, None if there is no such job; raises ReplayRefused for a damaged one."""
         return self.get(JobRequest)
 
     def create(self, request: JobRequest) -> None:
-        """Begins the job; raises JobTakenOver where somebody else just did."""
+        """Begin the job; raises JobTakenOver if somebody else just did."""
         if not self.put(request, holder=request.job):
             found = self.request()
             if found != request:
@@ -249,7 +249,7 @@ class JobFolder(RecordFolder):
         return max(self._numbers("attempts/"), default=0)
 
     def add_attempt(self, attempt: Attempt) -> bool:
-        """Whether the attempt is the first one of its number."""
+        """Store an attempt; return whether it is the first with its number."""
         name = f"{attempt.number:06d}"
         return self.put(attempt, name, attempt.id) or self.get(Attempt, name) == attempt
 
@@ -258,11 +258,10 @@ class JobFolder(RecordFolder):
         return self.get(Attempt, f"{number:06d}")
 
     def has_attempt(self, number: int) -> bool:
-        """Whether a run of that number began."""
         return self._store.head(f"{self.job}/attempts/{number:06d}.json") is not None
 
     def add_segment(self, attempt: int, number: int, segment: Segment) -> None:
-        """Stores the attempt's next segment, which lasts when the call returns; raises JobTakenOver."""
+        """Store the attempt's next segment, which lasts when the call returns; raises JobTakenOver."""
         name = f"{attempt:06d}-{number:08d}"
         if not self.put(segment, name, segment.attempt) and self.get(Segment, name) != segment:
             raise JobTakenOver(
@@ -272,7 +271,7 @@ class JobFolder(RecordFolder):
             )
 
     def segment_counts(self) -> dict[int, int]:
-        """By attempt, how many segments there are."""
+        """Return the number of segments of each attempt."""
         counts: dict[int, int] = {}
         for number in self._numbers("runs/"):
             counts[number] = counts.get(number, 0) + 1
@@ -291,7 +290,7 @@ class JobFolder(RecordFolder):
                 yield attempt, self._segment(attempt, number)
 
     def remove(self) -> None:
-        """Deletes the folder, the request last: what is left of a broken-off removal can be removed again."""
+        """Delete the folder, the request last, so that an interrupted removal can be repeated."""
         last = f"{self.job}/request.json"
         for found in list(self._store.list(f"{self.job}/")):
             if found.key != last:
@@ -326,10 +325,10 @@ class PositionsFile:
         self._tag: ContentTag | None = None
         self._lanes: Mapping[int, _StoredLane] = {}
         self.attempt = ""
-        """Who writes."""
+        """The id of the attempt that writes."""
 
     def read(self) -> dict[int, LanePosition]:
-        """The positions of all lanes, none where there are none; raises ReplayRefused for what cannot be read."""
+        """The positions of all lanes, none if there are none; raises ReplayRefused for what cannot be read."""
         found = self._store.get(self._key)
         self._tag = found.etag if found else None
         if found is None:
@@ -342,7 +341,7 @@ class PositionsFile:
         return {number: decode_position(lane.written, lane.position) for number, lane in content.lanes.items()}
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:
-        """Replaces the positions of these lanes; raises JobTakenOver where another run wrote since `read`."""
+        """Replace the positions of these lanes; raises JobTakenOver if another run wrote since `read`."""
         new = {number: _StoredLane(each.written, each.encoded()) for number, each in positions.items()}
         lanes = dict(sorted({**self._lanes, **new}.items()))
         body = encode(_Positions(attempt=self.attempt, lanes=lanes))
@@ -361,7 +360,7 @@ class PositionsFile:
 
 
 def unreadable(job: str, why: str) -> ReplayRefused:
-    """The error for a folder that does not tell where its job stands."""
+    """Return the error for a folder whose job's state cannot be read."""
     return ReplayRefused(
         f"the folder of job {job} cannot be read",
         why=why,
@@ -394,12 +393,12 @@ class FolderLog:
         self._attempt: Attempt | None = None
         self._segments = 0
         self._tails: dict[int, _Tail] = {}
-        """Of all lanes, where the job last went on."""
+        """The tail of each lane when the job last continued."""
         self._since: dict[int, list[_Tail]] = {}
-        """Of each lane the tail after every run since."""
+        """The tail of each lane after every run since then."""
 
     def claim(self) -> None:
-        """Adds this run's attempt; a second call looks whether it is the newest still. Raises JobTakenOver."""
+        """Add this run's attempt; a second call looks whether it is the newest still. Raises JobTakenOver."""
         if self._attempt is not None:
             if not self.is_ours():
                 raise self._taken_over()
@@ -412,13 +411,13 @@ class FolderLog:
         self._folder.positions.attempt = attempt.id
 
     def is_ours(self) -> bool | None:
-        """Whether no later run began; None before `claim`."""
+        """Return whether no later run began; None before `claim`."""
         return None if self._attempt is None else not self._folder.has_attempt(self._attempt.number + 1)
 
     def written_ends(self, positions: Mapping[int, LanePosition]) -> Mapping[int, int]:
         """See JobLog: also forgets runs above the positions, which were rolled back or will be sent again.
 
-        Raises JobTakenOver where a later run began.
+        Raises JobTakenOver if a later run began.
         """
         if not self.is_ours():
             raise self._taken_over()
@@ -436,7 +435,7 @@ class FolderLog:
         return {lane: tail.end for lane, tail in tails.items()}
 
     def begun(self, positions: Mapping[int, LanePosition], ends: Mapping[int, int]) -> None:
-        """Stores a segment that says where the job goes on."""
+        """Store a segment with the positions from which the job continues."""
         lanes = {
             lane: LaneBegin(positions[lane].written if lane in positions else 0, end)
             for lane, end in sorted(ends.items())
@@ -449,14 +448,10 @@ class FolderLog:
         self._add(Segment(attempt=self._attempt.id, lanes=lanes, earlier=earlier))
 
     def note(self, runs: Sequence[Run]) -> None:
-        """Stores a segment with these runs."""
+        """Store a segment with these runs."""
         assert self._attempt is not None
         self._add(Segment(attempt=self._attempt.id, runs=tuple(runs)))
         self._remember(runs)
-
-    def complete(self) -> None:
-        """See JobLog: only the cluster knows the positions of a job with transactions, and forgets them."""
-        self._folder.put(JobComplete(host=this_process(), completed_at=_now_ms()))
 
     def _add(self, segment: Segment) -> None:
         assert self._attempt is not None
@@ -470,7 +465,7 @@ class FolderLog:
             since.append(_Tail(before.records + run.records, run.target_end))
 
     def _load(self) -> None:
-        """Takes in what earlier runs noted, each cut where the job went on after it."""
+        """Take in what earlier runs noted, each cut where the job went on after it."""
         self._tails, self._since = {}, {}
         for _, segment in self._folder.segments():
             if segment.lanes is not None:
@@ -497,7 +492,7 @@ class FolderLog:
                 )
 
     def _tail_at(self, lane: int, tail: _Tail, written: int) -> _Tail:
-        """The lane's tail after so many records; raises ReplayRefused where the run map does not reach there."""
+        """Return the lane's tail after `written` records; raises ReplayRefused if the run map does not reach there."""
         known: list[_Tail] = [tail, *self._since.get(lane, ())]
         for each in known:
             if each.records == written:
@@ -532,7 +527,7 @@ def open_jobs(jobs: str | None, archive: ArchivePlace) -> Store:
 
 
 def existing_jobs(jobs: str | None, s3: S3Settings) -> ToolStore | None:
-    """The folder of jobs; None where the default one is not there yet. Raises UsageError for another that is not."""
+    """The folder of jobs; None if the default one is not there yet. Raises UsageError for another that is not."""
     try:
         return open_existing_store(jobs_place(jobs), s3)
     except NoArchiveThere as error:

@@ -1,4 +1,4 @@
-"""What a list of jobs says of one."""
+"""The state of a job for lists, and the lock that keeps a job to one run on this machine."""
 
 import fcntl
 import os
@@ -32,7 +32,7 @@ class JobSummary(NamedTuple):
 
 
 def summary_of(folder: JobFolder) -> JobSummary | None:
-    """Of a job's folder; None where it holds no job. Raises ReplayRefused where it cannot be read."""
+    """Return the summary of a job, None if the folder holds no job; raises ReplayRefused if it cannot be read."""
     request = folder.request()
     if request is None:
         return None
@@ -50,7 +50,7 @@ def summary_of(folder: JobFolder) -> JobSummary | None:
 
 
 class JobSigns(NamedTuple):
-    """What tells whether a job runs: its last report, its newest run, whether its lock is held on this machine.
+    """The signs of whether a job runs: its last report, its newest run, and whether this machine holds its lock.
 
     And whether it was taken back.
     """
@@ -62,14 +62,14 @@ class JobSigns(NamedTuple):
 
     @property
     def reported(self) -> JobProgress | None:
-        """The last report, None where a later run reports nothing."""
+        """The last report, None if a later run reports nothing."""
         told, newest = self.progress, self.newest
         is_old = told and newest and newest.begun_at > told.updated_at and newest.host != told.attempt_host
         return None if is_old else told
 
 
 def job_signs(store: Store, job: str, locks: Path) -> JobSigns:
-    """Looks at a job's folder, and at its lock in the folder `locks`; raises ReplayRefused for what is damaged."""
+    """Look at a job's folder, and at its lock in the folder `locks`; raises ReplayRefused for what is damaged."""
     folder = JobFolder(store, job)
     newest = folder.attempt(folder.newest_attempt())
     # Before and after the report: a run that ends reports it before it gives up the lock, and one may just begin.
@@ -79,7 +79,7 @@ def job_signs(store: Store, job: str, locks: Path) -> JobSigns:
 
 
 def job_state(signs: JobSigns, process: str, now_ms: int) -> JobState | None:
-    """What a job does, or did at last, seen from `process` (its host and number); None where nothing tells.
+    """Return what a job does or did last, seen from `process` (host and number); None if nothing shows it.
 
     `interrupted` is a run that never reported its end, and runs no more; `undone` a job whose target was deleted.
     """
@@ -95,16 +95,16 @@ def job_state(signs: JobSigns, process: str, now_ms: int) -> JobState | None:
 
 
 PATIENCE_SECONDS = 1.0
-"""So long a lock is waited for: who only looks whether a job runs holds it for an instant."""
+"""Seconds to wait for a lock: a process that only checks whether a job runs holds it for an instant."""
 PAUSE_SECONDS = 0.01
 LOOKS = 3
-"""A lock that so many looks in a row find taken is a run's, and not another look."""
+"""Looks in a row that find a lock taken before it counts as a run's, and not as another look's."""
 _looking = threading.Lock()
 
 
 @contextmanager
 def held(folder: Path, job: str) -> Iterator[None]:
-    """While this lasts no other run of the job writes; raises JobTakenOver where one does already."""
+    """While this lasts no other run of the job writes; raises JobTakenOver if one does already."""
     path = folder / f".{job}.lock"
     with _locked(path, job, fcntl.LOCK_EX):
         try:
@@ -117,7 +117,7 @@ def held(folder: Path, job: str) -> Iterator[None]:
 def shared(folder: Path, job: str) -> Iterator[None]:
     """While this lasts the job is not removed; other runs of it may take it over. Raises JobTakenOver as `held`.
 
-    Where the folder cannot be written there is no lock: the cluster keeps runs apart.
+    If the folder is not writable there is no lock: the cluster keeps runs apart.
     """
     path = folder / f".{job}.lock"
     with ExitStack() as stack:
@@ -134,14 +134,14 @@ def shared(folder: Path, job: str) -> Iterator[None]:
 
 
 def is_running(folder: Path, job: str) -> bool:
-    """Whether a process of this machine runs the job, or removes it; raises ReplayRefused where that cannot be told."""
+    """Return whether a process of this machine runs or removes the job; raises ReplayRefused if that is unknown."""
     path = folder / f".{job}.lock"
     try:
         with _looking:
             return all(_is_taken(path, look) for look in range(LOOKS))
     except OSError as error:
         raise ReplayRefused(
-            f"whether job {job} is running cannot be told", why=str(error), remedy=f"check the rights on {path}"
+            f"cannot tell whether job {job} is running", why=str(error), remedy=f"check the rights on {path}"
         ) from error
 
 
@@ -189,7 +189,7 @@ def _locked(path: Path, job: str, kind: int) -> BinaryIO:
 
 
 def _takes(lock: BinaryIO, kind: int, give_up: float) -> bool:
-    """Whether the lock is taken now; after a pause where it is not. Raises BlockingIOError once it is time."""
+    """Try to take the lock, and pause if it is taken; raises BlockingIOError after `give_up`."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -201,7 +201,7 @@ def _takes(lock: BinaryIO, kind: int, give_up: float) -> bool:
 
 
 def _is_named(lock: BinaryIO, path: Path) -> bool:
-    """Whether the lock is the file of that name still: a run that ended may just have taken it away."""
+    """Return whether the lock is still the file of that name: a run that ended may just have deleted it."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), path.stat())
     except FileNotFoundError:

@@ -28,7 +28,7 @@ SMALL_FETCHES: Mapping[str, str] = {
     "fetch.wait.max.ms": "1",
     "queued.max.messages.kbytes": "1024",
 }
-"""What is read are many places with nothing but a transaction's marker: no need of what lies behind it."""
+"""Small fetches: most of the places that are read hold only a transaction's marker."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class UndoPlan:
 
 
 def refuse_running(job: str, signs: JobSigns, now_ms: int) -> None:
-    """Raises JobTakenOver where the job runs, on this machine or, as far as it reports, on another."""
+    """Raise JobTakenOver if the job runs, on this machine or, as far as it reports, on another."""
     state = job_state(signs, this_process(), now_ms)
     if state in ALIVE:
         raise JobTakenOver(
@@ -57,9 +57,9 @@ def refuse_running(job: str, signs: JobSigns, now_ms: int) -> None:
 
 
 def plan_undo(folder: JobFolder, kept: JobRequest, properties: Mapping[str, str]) -> UndoPlan:
-    """What would be deleted; changes nothing.
+    """Return what would be deleted; change nothing.
 
-    Raises ReplayRefused where the job did not create its target, or others wrote to it, and TargetChanged where the
+    Raises ReplayRefused if the job did not create its target, or others wrote to it, and TargetChanged where the
     topic is another one or lacks records.
     """
     folder.refuse_undone()
@@ -82,7 +82,7 @@ def plan_undo(folder: JobFolder, kept: JobRequest, properties: Mapping[str, str]
 
 
 def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], now_ms: int) -> None:
-    """Deletes the topic, if it is still as planned, and writes down that it was; raises as `plan_undo` does.
+    """Delete the topic, if it is still as planned, and writes down that it was; raises as `plan_undo` does.
 
     Kafka's client deletes by name: a topic of that name that is made between the last look and the request goes too.
     """
@@ -108,7 +108,7 @@ def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], 
 
 
 def refuse_not_created(kept: JobRequest) -> str:
-    """The id of the topic that the job created; raises ReplayRefused where it did not, or that is not known."""
+    """The id of the topic that the job created; raises ReplayRefused if it did not, or that is not known."""
     by_hand = f"what it wrote cannot be told from the rest: delete {kept.target} yourself, if it may go as a whole"
     if kept.created is not True:
         is_old = kept.created is not False
@@ -129,7 +129,7 @@ def refuse_not_created(kept: JobRequest) -> str:
 
 
 def own_ranges(segments: Iterable[Segment]) -> dict[int, list[OffsetRange]]:
-    """By lane the target offsets of all records that the job noted, those that do not count too, rising and joined."""
+    """Return by lane the target offsets of all records that the job noted, even void ones, ascending and joined."""
     noted: dict[int, list[OffsetRange]] = {}
     for segment in segments:
         for run in runs_in(segment):
@@ -166,13 +166,13 @@ def undo_document(plan: UndoPlan) -> dict[str, object]:
 
 
 def _target(admin: KafkaAdmin, kept: JobRequest) -> TopicFacts:
-    """The topic that the job created; raises TargetChanged where it is another one, or that cannot be told."""
+    """Return the topic that the job created; raises TargetChanged if it is another one, or that is unknown."""
     facts = admin.topic(kept.target)
     refuse_changed_target(kept, facts)
     assert facts is not None
     if facts.topic_id is None:
         raise TargetChanged(
-            f"whether topic {facts.name} is the one that the job created cannot be told",
+            f"cannot tell whether topic {facts.name} is the one that the job created",
             why="the cluster does not tell its id now",
             remedy="run this again once the cluster answers; check the ACLs: Describe on the topic",
         )

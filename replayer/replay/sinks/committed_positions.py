@@ -50,22 +50,22 @@ class CommittedPositions(Generic[P]):
 
     @property
     def group_metadata(self) -> Any:
-        """What a producer needs to commit for the group."""
+        """The group metadata that a producer needs to commit."""
         return self._client("read_committed").consumer_group_metadata()
 
     def read(self, lanes: Iterable[int]) -> dict[int, P]:
-        """What is committed now; a transaction under way may still move it.
+        """Return what is committed now; an open transaction may still change it.
 
         Raises ReplayRefused, AccessDenied or BrokerUnreachable.
         """
         return self._read("read_uncommitted", lanes)
 
     def settled(self, lanes: Iterable[int]) -> dict[int, P]:
-        """The same once no transaction is under way for these lanes."""
+        """Return what is committed once no transaction is open for these lanes."""
         return self._read("read_committed", lanes)
 
     def write(self, positions: Mapping[int, P]) -> None:
-        """Commits these positions, with no transaction about them; raises as `read` does."""
+        """Commit these positions, with no transaction about them; raises as `read` does."""
         wanted = [TopicPartition(self._target, lane, each.written, each.encoded()) for lane, each in positions.items()]
         if wanted:
             self._answers(
@@ -73,7 +73,7 @@ class CommittedPositions(Generic[P]):
             )
 
     def close(self) -> None:
-        """Leaves; nothing can be read afterwards."""
+        """Leave; nothing can be read afterwards."""
         with suppress(NoAnswer):
             Calls().make(self._leave, CLOSE_SECONDS)
 
@@ -124,7 +124,7 @@ class NoAnswer(Exception):
 class Calls:
     """Makes calls and waits for them, until `stop`; any number of threads may use it.
 
-    A thread that is not waited for any more keeps what it works on, and does not keep the process from ending.
+    An abandoned thread keeps what it works on, and does not keep the process from ending.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Calls:
         self._waiting: set[Future[object]] = set()
 
     def make(self, call: Callable[[], T], seconds: float) -> T:
-        """What `call` returns or raises; raises NoAnswer after so many seconds, or at `stop`."""
+        """Return or raise what `call` does; raises NoAnswer after this many seconds, or at `stop`."""
         answer: Future[T] = Future()
         with self._lock:
             if self._stopped:
@@ -149,7 +149,7 @@ class Calls:
                 self._waiting.discard(answer)
 
     def stop(self) -> None:
-        """Nobody waits any more: calls under way count as not answered, and none is made."""
+        """End all waiting: running calls count as not answered, and no more are made."""
         with self._lock:
             self._stopped = True
             for answer in self._waiting:

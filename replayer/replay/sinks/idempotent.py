@@ -14,19 +14,19 @@ from replayer.replay.sinks.producer import WINDOW_BYTES, TopicProducer, at_once,
 
 MESSAGE_TIMEOUT_MS = 120_000
 TRIES = 5
-"""So often positions are read to be taken over from a run that writes them meanwhile."""
+"""Attempts to take over positions that another run still writes."""
 
 
 class PositionStore(Protocol):
-    """Where positions last, if anywhere."""
+    """A store of positions, if there is one."""
 
     def read(self) -> Mapping[int, LanePosition]:
-        """The last ones that were written, none where there are none."""
+        """The last ones that were written, none if there are none."""
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:
-        """Replaces those of these lanes.
+        """Replace those of these lanes.
 
-        Raises JobTakenOver where somebody else wrote since `read`, if the store can tell; also with no lanes.
+        Raises JobTakenOver if somebody else wrote since `read`, if the store can tell; also with no lanes.
         """
 
 
@@ -88,7 +88,7 @@ class KafkaSink:
         return None if self._router is not None else taken
 
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
-        """Notes the positions; raises what the store raises."""
+        """Note the positions; raises what the store raises."""
         self._store.write(positions)
 
     def stop(self) -> None:

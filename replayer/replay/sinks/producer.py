@@ -34,20 +34,20 @@ class LaneReports:
     """The offsets that one partition's records got, as they become known."""
 
     def __init__(self, partition: int, end: int | None) -> None:
-        """`end` is the log's end before the first record, where it is known."""
+        """`end` is the log's end before the first record, if it is known."""
         self._partition = partition
         self._last = None if end is None else end - 1
         self._sent: deque[pa.RecordBatch] = deque()
-        """What is not settled, for it may have to be found in the log."""
+        """Batches that are not settled, as they may have to be found in the log."""
         self._told: Any = NONE
         self._settled: list[Any] = []
 
     def sent(self, batch: pa.RecordBatch) -> None:
-        """These records are handed over next."""
+        """Note that these records are handed over next."""
         self._sent.append(batch)
 
     def told(self, offsets: Any) -> None:
-        """These records were acknowledged next: an int64 array, NO_OFFSET where the offset was not told."""
+        """Note that the next records were acknowledged: int64 offsets, NO_OFFSET for one that was not reported."""
         self._told = np.concatenate([self._told, offsets])
         if self._told.min() >= 0:
             self._settle(self._told)
@@ -64,7 +64,7 @@ class LaneReports:
         return np.concatenate([NONE, *settled])
 
     def _settle(self, offsets: Any) -> None:
-        """These are the offsets of what was told first; what was sent for them is not kept any longer."""
+        """Settle the first reported offsets, and forget the records that were sent for them."""
         if len(offsets):
             self._told = self._told[len(offsets) :]
             self._last = int(offsets[-1])
@@ -99,9 +99,9 @@ def inferred(told: Any, before: int | None) -> Any:
 
 
 def read_back(properties: Mapping[str, str], topic: str, partition: int, start: int, rows: pa.Table) -> list[int]:
-    """The offsets, from `start` on, at which `rows` stand in a topic's partition.
+    """Return the offsets, from `start` on, of `rows` in a topic's partition.
 
-    Raises DeliveryFailed where they do not, or what KafkaReader raises.
+    Raises DeliveryFailed if they do not, or what KafkaReader raises.
     """
     end = KafkaAdmin(properties).watermarks(topic, [partition], "read_uncommitted")[partition].end
     with closing(KafkaReader(properties, "read_uncommitted")) as reader:
@@ -116,7 +116,7 @@ def read_back(properties: Mapping[str, str], topic: str, partition: int, start: 
 
 
 def found(rows: pa.Table, log: Iterable[pa.RecordBatch]) -> list[int]:
-    """The offsets at which `rows` stand in a log: in their order, with other records between them passed over."""
+    """Return the offsets of `rows` in a log, in order; skip other records between them."""
     wanted = [(each.key, each.value) for batch in rows.to_batches() for each in iter_records(batch)]
     offsets: list[int] = []
     for record in (record for batch in log for record in iter_records(batch)):
@@ -128,7 +128,7 @@ def found(rows: pa.Table, log: Iterable[pa.RecordBatch]) -> list[int]:
 
 
 def _drop(batches: deque[pa.RecordBatch], rows: int) -> None:
-    """Takes away the first rows."""
+    """Take away the first rows."""
     while rows:
         batch = batches.popleft()
         if batch.num_rows > rows:
@@ -164,13 +164,13 @@ PRODUCERS_AT_ONCE = 8
 HELD_SECONDS = 1.0
 """How long a commit waits for the first records of partitions."""
 SILENT_SECONDS = 600.0
-"""A partition that was sent nothing for so long counts as new: brokers forget a producer that is silent for a day."""
+"""Idle seconds after which a partition counts as new: brokers forget a producer that is silent for a day."""
 AFTER_FATAL = {KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE}
 """Codes of records that were not sent because of another record's fatal error."""
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 Meaning = Callable[[int, KafkaError], BlockgzError]
-"""What to raise for a record of a partition that was not taken."""
+"""A function from a partition and librdkafka's error to the error to raise."""
 
 
 class TopicProducer:
@@ -201,7 +201,7 @@ class TopicProducer:
         self.client = batch_producer({**settings, "error_cb": self.connection_errors}, topic)
         self.topic = topic
         self.ends: Mapping[int, int] = {}
-        """The ends of partitions before the first record, where they are known."""
+        """The ends of partitions before the first record, if they are known."""
         self._lanes: dict[int, LaneReports] = {}
         self._begins_alone = "transactional.id" not in settings
         self._last_sent: dict[int, float] = {}
@@ -242,12 +242,12 @@ class TopicProducer:
     def _release(self) -> None:
         """Hand over what waits behind records that are acknowledged by now."""
         for partition in self._held.keys() & self._answered:
-            # Waiting for room releases others meanwhile.
+            # Waiting for room releases other batches.
             if (batch := self._held.pop(partition, None)) is not None and batch.num_rows:
                 self._hand_over(partition, batch)
 
     def acknowledged(self) -> dict[int, Any]:
-        """By partition, the offsets of the records that the cluster took since the last call: int64 arrays, in order.
+        """Return by partition the offsets of records that the cluster took since the last call: int64 arrays, in order.
 
         Also after a failure, which `send` and `flush` raise. Raises what reading back an offset raises.
         """
@@ -263,13 +263,13 @@ class TopicProducer:
         return {number: offsets for number, offsets in taken.items() if len(offsets)}
 
     def _collect(self) -> None:
-        """What was told so far: the records that it settles are kept no longer."""
+        """Collect the reported offsets, and forget the records that they settle."""
         for number, offsets in self.client.delivered().items():
             self._lanes[number].told(offsets)
             self._answered.add(number)
 
     def flush(self) -> None:
-        """Waits until the cluster has taken everything, which has a deadline of its own; raises as `send` does."""
+        """Wait until the cluster has taken everything, which has a deadline of its own; raises as `send` does."""
         while self.client.flush(POLL_SECONDS) or self._held:
             self._collect()
             self.raise_failure()
@@ -280,7 +280,7 @@ class TopicProducer:
         self.raise_if_stopped()
 
     def stop(self) -> None:
-        """Drops what was not sent yet, and waits a little for the rest; `send` and `flush` raise from now on."""
+        """Drop unsent records, and wait a little for the rest; `send` and `flush` raise from now on."""
         self._remember_failure()
         self._stopped.set()
         # After a fatal error the client leaves a Python exception behind in purge, and the next callback trips over it.
@@ -289,7 +289,7 @@ class TopicProducer:
             self.client.flush(STOP_SECONDS)
 
     def raise_failure(self) -> None:
-        """Raises the first failure that was reported, and drops what comes after it: no record overtakes it."""
+        """Raise the first failure that was reported, and drops what comes after it: no record overtakes it."""
         self._remember_failure()
         if self._failure is not None:
             with suppress(KafkaException):
@@ -297,7 +297,7 @@ class TopicProducer:
             raise self._failure
 
     def raise_if_stopped(self) -> None:
-        """Raises DeliveryFailed after `stop`."""
+        """Raise DeliveryFailed after `stop`."""
         if self._stopped.is_set():
             raise DeliveryFailed(
                 f"the records for {self.topic} were not delivered",
@@ -349,7 +349,7 @@ class TopicProducer:
 
 
 def producer_settings(properties: Mapping[str, str], max_message_bytes: int | None) -> dict[str, Any]:
-    """What a producer is made with; `max_message_bytes` is the topic's, where it is known. Raises UsageError."""
+    """Return the settings of a producer; `max_message_bytes` is the topic's, if it is known. Raises UsageError."""
     for name in sorted(SAFETY.keys() & properties.keys()):
         raise UsageError(f"-X {name} cannot be set", why="order and completeness depend on it", remedy="remove it")
     batch_bytes = min(DEFAULT_BATCH_BYTES, max_message_bytes or DEFAULT_BATCH_BYTES)
@@ -357,7 +357,7 @@ def producer_settings(properties: Mapping[str, str], max_message_bytes: int | No
 
 
 def at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
-    """Takes the step for several at a time, for all of them; raises the first failure in their order."""
+    """Take the step for several at a time, for all of them; raises the first failure in their order."""
     with ThreadPoolExecutor(PRODUCERS_AT_ONCE) as pool:
         for _ in pool.map(step, of):
             pass

@@ -25,7 +25,7 @@ ANSWER_SECONDS = 15.0
 """How long the cluster may take for each step; less than the time after which it aborts a transaction."""
 ABORT_SECONDS = 5.0
 HANG_SECONDS = 5.0
-"""So long after its own timeout a call of librdkafka has not come back yet: it is given up, with its producer."""
+"""Seconds after its own timeout until a call of librdkafka is given up, with its producer."""
 RESUME = "fix the cause and continue with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
@@ -41,7 +41,7 @@ HOPELESS = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
 }
-"""What another attempt would meet again."""
+"""Errors that another attempt would meet again."""
 
 
 class TransactionalSink(Generic[P]):
@@ -60,7 +60,7 @@ class TransactionalSink(Generic[P]):
         router: Router | None = None,
         producers: int | None = None,
     ) -> None:
-        """`max_message_bytes` is the topic's, where it is known. Raises UsageError.
+        """`max_message_bytes` is the topic's, if it is known. Raises UsageError.
 
         A lane is a target partition, unless a `router` says where its records go, taking the lane for their source.
         Without a number of `producers`, each lane has one of its own.
@@ -78,7 +78,7 @@ class TransactionalSink(Generic[P]):
         self._producers: dict[int, _SharedProducer[P]] = {}
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, P]:
-        """Fences other runs, ends what they left open, and reads what is committed then.
+        """Fence other runs, ends what they left open, and reads what is committed then.
 
         Raises Fenced, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
@@ -98,7 +98,7 @@ class TransactionalSink(Generic[P]):
             producer.ends = ends
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        """Into a transaction, which begins with it; raises DeliveryFailed, CommitLost or Fenced."""
+        """Send into a transaction, which begins with it; raises DeliveryFailed, CommitLost or Fenced."""
         producer = self._of(lane)
         if self._router is None:
             producer.send(lane, batch)
@@ -107,13 +107,13 @@ class TransactionalSink(Generic[P]):
             producer.send(target, records)
 
     def acknowledged(self, *, wait: bool) -> Mapping[int, Any] | None:  # noqa: ARG002  # only all of it can be committed
-        """Waits for everything: a transaction cannot be cut."""
+        """Wait for everything: a transaction cannot be cut."""
         at_once(_SharedProducer.flush, self._producers.values())
         taken = {lane: told for each in self._producers.values() for lane, told in each.acknowledged().items()}
         return None if self._router is not None else taken
 
     def commit(self, positions: Mapping[int, P]) -> None:
-        """Ends the transactions of these lanes, several at a time; raises as `send` does."""
+        """End the transactions of these lanes, several at a time; raises as `send` does."""
         metadata = self._positions.group_metadata
         shares: dict[int, dict[int, P]] = {}
         for lane, position in positions.items():
@@ -121,7 +121,7 @@ class TransactionalSink(Generic[P]):
         at_once(lambda number: self._producers[number].commit(shares[number], metadata), shares)
 
     def stop(self) -> None:
-        """Aborts what is open, if the cluster answers soon; the next run would do it as well."""
+        """Abort what is open, if the cluster answers soon; the next run would do it as well."""
         self._calls.stop()
         at_once(_SharedProducer.drop, self._producers.values())
 
@@ -154,12 +154,12 @@ class _SharedProducer(Generic[P]):
         self._open = False
         self._dropped = False
         self._told = False
-        """Whether it said already that it is fenced."""
+        """True if it reported already that it is fenced."""
         self._last_word: KafkaError | None = None
 
     @property
     def ends(self) -> Mapping[int, int]:
-        """As TopicProducer's."""
+        """End of the lanes, as TopicProducer has them."""
         return self._producer.ends
 
     @ends.setter
@@ -167,7 +167,7 @@ class _SharedProducer(Generic[P]):
         self._producer.ends = ends
 
     def init(self) -> None:
-        """Fences whoever had the transactional id, and ends what was left open."""
+        """Fence the earlier owner of the transactional id, and end its open transaction."""
         self._do(lambda: self._client.init_transactions(ANSWER_SECONDS))
 
     def send(self, partition: int, batch: pa.RecordBatch) -> None:
@@ -175,7 +175,7 @@ class _SharedProducer(Generic[P]):
         self._producer.send(partition, batch)
 
     def flush(self) -> None:
-        """Waits until the cluster has taken everything."""
+        """Wait until the cluster has taken everything."""
         if self._open:
             self._producer.flush()
 
@@ -216,7 +216,7 @@ class _SharedProducer(Generic[P]):
             self._open = True
 
     def _do(self, step: Callable[[], None]) -> None:
-        """Takes a step, again while librdkafka says that this is safe; raises what its failure means."""
+        """Take a step, again while librdkafka says that this is safe; raises what its failure means."""
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
             try:

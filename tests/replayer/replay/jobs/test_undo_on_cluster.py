@@ -98,7 +98,7 @@ def test_what_happens_between_plan_and_deletion_refuses(world: World) -> None:
     world.write(2, 1)
     with pytest.raises(ReplayRefused, match="changed after the plan was made"):
         carry_out(plan, world.folder, world.properties, 5)
-    for other, error in (("another", "is not the one"), (None, "cannot be told")):
+    for other, error in (("another", "is not the one"), (None, "cannot tell")):
         world.ids = {world.topic: other} if other else {}
         with pytest.raises(TargetChanged, match=error):
             carry_out(plan, world.folder, world.properties, 5)
