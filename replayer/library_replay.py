@@ -77,7 +77,7 @@ class Replayed(NamedTuple):
 
 
 def cluster_properties(kafka: Cluster) -> dict[str, str]:
-    """Librdkafka's settings."""
+    """Return librdkafka's settings."""
     return {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
 
 

@@ -108,11 +108,11 @@ class Steering:
         self.changed()
 
     def terminate(self) -> None:
-        """SIGTERM; a second one does not wait for the commit."""
+        """End as SIGTERM does; a second one does not wait for the commit."""
         self._end(signal.SIGTERM)
 
     def interrupt(self) -> None:
-        """SIGINT, as SIGTERM."""
+        """End as SIGINT does: as SIGTERM, with a note."""
         if not self.commands.ending:
             click.echo("stopping after the next commit; interrupt again to stop at once", err=True)
         self._end(signal.SIGINT)
@@ -147,7 +147,7 @@ class Steering:
             {"run": self.resume, "pause": self.pause, "cancel": self.cancel}[now.state]()
 
     def progress(self, last: ReportedState | None = None, failure: JobFailure | None = None) -> JobProgress:
-        """How far the replay is; `last` is its last state."""
+        """Return the progress of the replay; `last` is its last state."""
         plan = self._plan
         return JobProgress(
             run=self.run,

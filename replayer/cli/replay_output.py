@@ -46,7 +46,7 @@ def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: 
 
 
 def _print_plan(plan: ReplayPlan) -> None:
-    """The plan as a table and its warnings, on stderr."""
+    """Print the plan as a table, and its warnings, on stderr."""
     columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM", "TO")
     rows: list[tuple[str | int, ...]] = [
         (
@@ -78,7 +78,7 @@ def _count_text(plan: ReplayPlan) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """`40 s`, `12 min` or `3.5 h`."""
+    """Return seconds as `40 s`, `12 min` or `3.5 h`."""
     if seconds < 120:
         return f"{seconds:,.0f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"

@@ -202,7 +202,6 @@ def _shown(text: str | None) -> str:
 
 
 def _print_plan(plans: Sequence[TopicPlan]) -> None:
-    """The plan on stderr, as that of a replay."""
     for plan in plans:
         for step in plan.steps or [f"topic {plan.compared.name}: nothing is changed"]:
             click.echo(step, err=True)

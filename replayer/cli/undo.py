@@ -64,7 +64,6 @@ def command(
 
 
 def _print_plan(plan: UndoPlan) -> None:
-    """The plan on stderr, as that of a replay."""
     title = (
         f"topic {plan.request.target} (id {plan.topic_id}), created by job {plan.request.job}: {plan.records} records"
     )

@@ -56,7 +56,7 @@ class LanePosition:
     sources: Mapping[int, SourceProgress]
 
     def __post_init__(self) -> None:
-        """Raise ValueError."""
+        """Raise ValueError for malformed hashes and offsets outside their range."""
         if not all(re.fullmatch("[0-9a-f]{16}", digest) for digest in (self.selection, self.history)):
             raise ValueError("a hash is 16 digits of lower-case hex")
         if self.written < 0 or not all(0 <= start <= done <= end for start, done, end in self.sources.values()):
@@ -67,7 +67,7 @@ class LanePosition:
         return all(source.next == source.end for source in self.sources.values())
 
     def advanced(self, records: int, nexts: Mapping[int, int]) -> "LanePosition":
-        """The position `records` later, with these next offsets."""
+        """Return the position `records` later, with these next offsets."""
         moved = {number: progress._replace(next=nexts[number]) for number, progress in self.sources.items()}
         return replace(self, written=self.written + records, sources=moved)
 
@@ -134,7 +134,7 @@ def is_job_name(name: str) -> bool:
 
 
 def check_job_name(name: str) -> None:
-    """Raise UsageError for what no job can be called."""
+    """Raise UsageError for a name that no job can have."""
     if not is_job_name(name):
         raise UsageError(
             f"{name[:120]!r} is not a job name",

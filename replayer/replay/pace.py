@@ -49,11 +49,11 @@ class Commands:
         self._changed.set()
 
     def wake(self) -> None:
-        """Have the run ask its pace again, which was changed."""
+        """Have the run use a changed pace."""
         self._changed.set()
 
     def elapsed(self) -> float:
-        """Seconds since the start, pauses left out."""
+        """Return seconds since the start without pauses."""
         return (self._paused_at or time.monotonic()) - self._began
 
     async def wait(self, seconds: float | None) -> None:
@@ -253,6 +253,6 @@ def parse_speed(text: str) -> Pace:
 
 
 def make_pace(rate: str | None, speed: str | None) -> Slowest:
-    """The pace that the options ask for; raises UsageError."""
+    """Return the pace that the options request; raises UsageError."""
     limit = parse_rate(rate) if rate is not None else None
     return Slowest(parse_speed(speed) if speed is not None else None, limit)

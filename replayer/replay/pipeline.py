@@ -78,7 +78,7 @@ class WholePartitions:
 
 
 class KeepPartitions(WholePartitions):
-    """Partition n goes to partition n."""
+    """A router from partition n to partition n."""
 
     fingerprint = "keep"
 
@@ -137,7 +137,7 @@ class FoldPartitions(WholePartitions):
 
 @dataclass(frozen=True)
 class MapPartitions(WholePartitions):
-    """Each partition where `places` sends it."""
+    """A router that sends each partition as `places` says."""
 
     places: Mapping[int, int]
 
@@ -355,7 +355,7 @@ def _layout(keys: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
 def _vectorised(
     starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]
 ) -> Hashes:
-    """The hashes of keys in falling order of length."""
+    """Return the hashes of keys that are in falling order of length."""
     multiplier, shift = np.uint32(MULTIPLIER), np.uint32(SHIFT)
     state: Hashes = np.uint32(SEED) ^ lengths.astype(np.uint32)
     words = lengths // 4
@@ -375,7 +375,7 @@ def _vectorised(
 
 
 def _words_at(content: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> Hashes:
-    """The little-endian words that begin at these bytes."""
+    """Return the little-endian words that begin at these bytes."""
     word = content[places].astype(np.uint32)
     for byte in range(1, 4):
         word |= content[places + byte].astype(np.uint32) << np.uint32(8 * byte)

@@ -152,7 +152,7 @@ class ReplayPlan:
 
     @property
     def bytes(self) -> int:
-        """Encoded bytes of all partitions, likewise."""
+        """Encoded bytes of all partitions, an upper bound unless `is_exact`."""
         return sum(source.bytes for source in self.sources)
 
     @property
@@ -514,7 +514,7 @@ def _refuse_second_copy(plan: ReplayPlan) -> None:
 
 
 def _refuse_unknown_past(plan: ReplayPlan) -> None:
-    """Nothing recorded and an empty target: the job was broken off before its first record. Otherwise nobody knows."""
+    """Refuse to resume without positions, unless the target is empty: then nothing was written."""
     job = plan.job
     held = [lane for lane in plan.lanes if lane in plan.watermarks and plan.watermarks[lane].end]
     if job.resume and not job.begun and held:
@@ -645,7 +645,7 @@ def _alter(plan: ReplayPlan) -> str:
 
 
 def _known_times(plan: ReplayPlan) -> list[int]:
-    """The bounds of all partitions' timestamps, apart from records that have none."""
+    """Return the bounds of all partitions' timestamps, without records that have none."""
     return [time for source in plan.sources for time in source.timestamps or () if time >= 0]
 
 

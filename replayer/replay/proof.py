@@ -73,7 +73,7 @@ class LaneProof:
             self.faults.append(text)
 
     def add(self, part: "LaneProof") -> None:
-        """Add what was found of a part of the lane."""
+        """Add the findings of a part of the lane."""
         for name in ("records", "runs", "differing", "missing", "foreign", "sent_twice", "gone"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
         for text in part.faults:
@@ -94,7 +94,7 @@ class SourceOfLane:
         self._held: list[pa.RecordBatch] = []
 
     async def take_below(self, offset: int) -> pa.RecordBatch:
-        """All that is left of the source offsets below this one."""
+        """Return the remaining records of source offsets below this one."""
         while self._scanned < offset and await self._fill():
             pass
         taken, held = [EMPTY], []
@@ -135,7 +135,7 @@ class TargetLane:
         self._batch = EMPTY
 
     async def below(self, offset: int) -> AsyncIterator[pa.RecordBatch]:
-        """All that is left of the target offsets below this one."""
+        """Return the remaining records of target offsets below this one."""
         while self._batch.num_rows or await self._fill():
             rows = int(np.searchsorted(self._batch.column("offset").to_numpy(), offset))
             if rows:
@@ -217,7 +217,7 @@ class _Proving:
         return self._sources[number]
 
     async def _outside(self, end: int | None) -> None:
-        """Meets the records up to the next run, or up to the lane's end."""
+        """Handle the records up to the next run, or up to the lane's end."""
         bound = 2**63 - 1 if end is None else end
         async for batch in self._target.below(bound):
             offsets = batch.column("offset").to_pylist()
@@ -287,7 +287,7 @@ class _Proving:
             )
 
     def _gone_of(self, run: Run) -> int:
-        """How many records of a run the archive may have pruned or erased."""
+        """Return how many records of a run the archive may have pruned or erased."""
         erased = self._task.gone.get(run.source, ())
         first = max(bisect_right(erased, run.start, key=lambda each: each.start) - 1, 0)
         count = 0
@@ -331,7 +331,7 @@ class _Proving:
 
 
 def _bounds(batch: pa.RecordBatch) -> tuple[int, int] | None:
-    """The offset of the first record, and the one behind the last."""
+    """Return the offset of the first record, and the one after the last."""
     offsets = batch.column("offset")
     return (offsets[0].as_py(), offsets[-1].as_py() + 1) if batch.num_rows else None
 
@@ -573,14 +573,14 @@ def proof_document(proof: JobProof) -> dict[str, Any]:
 
 
 def _compared(job: RecordedJob) -> tuple[str, ...]:
-    """The columns that can be compared."""
+    """Return the columns that can be compared."""
     config = job.target.config
     stamped = config is not None and config.timestamp_type == "LogAppendTime"
     return COMPARED[1:] if stamped or isinstance(job.asked.timestamps, TimestampsNow) else COMPARED
 
 
 def _required(kept: JobRequest, position: LanePosition | None, source: int) -> int:
-    """Up to where the records of a source must be in the lane; all of them where the cluster does not tell."""
+    """Return the end of the offsets that must be in the lane; all, if the cluster has no position."""
     if position is not None and source in position.sources:
         return position.sources[source].next
     return kept.ranges[source][1] if kept.transactional else kept.ranges[source][0]

@@ -55,7 +55,7 @@ class LaneMap:
 
     @property
     def end(self) -> int:
-        """The target's offset behind the last run that counts."""
+        """The target's offset after the last run that counts."""
         return Run(*self._numbers[-FIELDS:]).target_end if self._numbers else self.began
 
     def add(self, run: Run) -> None:
@@ -154,7 +154,7 @@ async def recorded_job(
 def _ranges_now(
     kept: JobRequest, positions: Mapping[int, LanePosition], maps: Mapping[int, LaneMap]
 ) -> dict[int, tuple[int, int]]:
-    """The ranges of a job that follows its archive, partition by partition into the same one of its target."""
+    """Return the ranges of a job that follows its archive; each partition goes to the same one of its target."""
     moved = {
         source: (progress.start, progress.end)
         for position in positions.values()

@@ -166,7 +166,7 @@ def _known(
 
 
 def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
-    """The newest job of that name; one that is complete or undone is done again as the next one, unless resumed."""
+    """Return the newest job of that name, or the next one if that is complete or undone and not resumed."""
     newest, number = job, 2
     while JobFolder(jobs, (following := replace(job, name=f"{job.name}-{number}")).name).request() is not None:
         newest, number = following, number + 1
@@ -432,7 +432,7 @@ class BegunReplay(NamedTuple):
     keeping: Keeping
 
     async def run(self, commands: Commands, progress: Progress) -> ReplayResult:
-        """Replays; raises as `run_replay` does."""
+        """Run the replay; raises as `run_replay` does."""
         job, pace = self.planned.job, self.planned.request.pace
         result = await run_replay(job.work, job.pipeline, self.sink, pace, commands, progress, self.keeping)
         if result.complete and not self.planned.request.follows:

@@ -80,7 +80,7 @@ class Compression(NamedTuple):
 
 
 def parse_compression(text: str) -> Compression:
-    """`CODEC` or `CODEC:LEVEL`; raises UsageError."""
+    """Parse `CODEC` or `CODEC:LEVEL`; raises UsageError."""
     codec, colon, level = text.partition(":")
     levels = LEVELS.get(codec)
     if levels is None:

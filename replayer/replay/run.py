@@ -83,7 +83,7 @@ class JobLog(Protocol):
 
 
 class NoLog:
-    """For a job that keeps no log."""
+    """A log for jobs that keep none."""
 
     def claim(self) -> None: ...
 
@@ -99,7 +99,7 @@ class NoLog:
 
 
 class TargetPin(Protocol):
-    """Knows the topic that a job began to write to."""
+    """The topic that a job began to write to."""
 
     def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
         """Return the ends of these lanes now.
@@ -110,7 +110,7 @@ class TargetPin(Protocol):
 
 
 class NoPin:
-    """For a target that may be any."""
+    """A pin for targets that are not checked."""
 
     def check(self, _: Mapping[int, int]) -> Mapping[int, int]:
         return {}
@@ -214,7 +214,7 @@ class _Source:
 
     @property
     def coming(self) -> asyncio.Future[pa.RecordBatch | None]:
-        """The next batch, on its way."""
+        """A future of the next batch."""
         self._coming = self._coming or asyncio.ensure_future(anext(self._batches, None))
         return self._coming
 
@@ -370,7 +370,7 @@ class _RunningReplay:
         self._open_since = None
 
     def _refuse_foreign_progress(self, recorded: Mapping[int, LanePosition]) -> None:
-        """After a lost commit: what is recorded is what this run wrote, or somebody else resumed the job."""
+        """Raise JobTakenOver if the recorded positions after a lost commit are not this run's."""
         for lane, ours in self._ledger.last.items():
             found = recorded.get(lane, self.work.first[lane])
             if found not in (ours, self._attempted.positions.get(lane)):
@@ -381,7 +381,7 @@ class _RunningReplay:
                 )
 
     async def _refuse_takeover(self, error: Fenced) -> None:
-        """Raise JobTakenOver, unless no other run began for certain: then a late request of this one's own did it."""
+        """Raise JobTakenOver, unless certainly no other run began: then a late request of this run fenced it."""
         try:
             ours = await asyncio.to_thread(self.keeping.log.is_ours)
         except BlockgzError:
@@ -417,7 +417,7 @@ class _RunningReplay:
         return selected(rest, record_filter, on_damage(rest.partition), READ_AHEAD.shared(at_once))
 
     async def _portion(self, reading: list[_Source]) -> None:
-        """Send what may go now from each source, or waits until something may, with nothing open for too long."""
+        """Send what the pace allows from each source, or wait until it allows something or a commit is due."""
         if self.control.paused:
             await self._checkpoint(wait=True)
             await self.control.wait(None)
@@ -444,7 +444,7 @@ class _RunningReplay:
             await self.control.wait(min(wait, self._due_in()))
 
     async def _ready(self, reading: Sequence[_Source]) -> list[_Source]:
-        """The sources that have records, or are at their end; waits for one, or for each where times decide."""
+        """Return the sources that have records or are at their end; wait for one, or for all if times decide."""
         if self.pace.by_time:
             ready = []
             for source in reading:
@@ -519,7 +519,7 @@ class _RunningReplay:
             self.keeping.pin.check(self._ends)
 
     async def _beside_check(self, step: Callable[[], T]) -> T:
-        """Take a step of the sink while the target is looked at; a target that changed ends both."""
+        """Take a step of the sink while the target is checked; a changed target ends both."""
         checking = asyncio.ensure_future(asyncio.to_thread(self._check))
         working = asyncio.ensure_future(self._by_sink(step))
         try:
@@ -534,7 +534,7 @@ class _RunningReplay:
             await asyncio.gather(checking, working, return_exceptions=True)
 
     async def _commit(self, mark: _Mark, runs: Sequence[Run]) -> None:
-        """Write down where the records stand, then commits the positions behind them."""
+        """Note the runs in the log, then commit the positions after them."""
         if runs:
             await self._note(runs)
         self._attempted, self._attempted_runs = mark, runs
@@ -559,7 +559,7 @@ class _RunningReplay:
             await self.control.wait(RETRY_SECONDS)
 
     async def _note_the_rest(self) -> None:
-        """After the end without transactions: what the cluster took stands, and is to be known of."""
+        """Note what the cluster took after the last commit, at the end of a job without transactions."""
         self._outstanding.took(await asyncio.to_thread(self.sink.acknowledged, wait=False))
         runs = self._outstanding.rest()
         self._deliver(runs)
@@ -575,7 +575,7 @@ class _RunningReplay:
         self._ends = ends
 
     async def _by_sink(self, step: Callable[..., T], *args: object) -> T:
-        """Have a thread take a step that the sink may hold up: for a while at most, once the replay is to end."""
+        """Run a step of the sink in a thread; stop the sink if the step is slow once the replay is to end."""
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(asyncio.to_thread(step, *args))
         while not (await asyncio.wait({work}, timeout=LISTEN_SECONDS))[0]:
@@ -588,7 +588,7 @@ class _RunningReplay:
         return await work
 
     def _due_in(self) -> float:
-        """Seconds until a commit is due."""
+        """Return seconds until a commit is due."""
         if self._open_since is None:
             return self.cadence.seconds
         now = self.control.elapsed()

@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
     @property
     def target_end(self) -> int:
-        """The target offset behind the last record."""
+        """The target offset after the last record."""
         return self.target_start + self.records
 
 
@@ -144,7 +144,7 @@ def runs_of(lane: int, pieces: Sequence[tuple[int, Any]], targets: Any) -> Itera
 
 
 def joined(runs: Iterable[Run]) -> Iterator[Run]:
-    """Neighbours of one lane as one run, if they are of the same source partition and side by side."""
+    """Join neighbouring runs of one lane and source partition."""
     last: Run | None = None
     for run in runs:
         if last is not None and _continues(last, run):
@@ -166,7 +166,7 @@ def _continues(last: Run, run: Run) -> bool:
 
 
 def _first(parts: deque[Any], count: int) -> Any:
-    """The first `count` numbers of arrays, which are taken away."""
+    """Remove and return the first `count` numbers of arrays."""
     taken = []
     while count:
         part = parts.popleft()

@@ -53,7 +53,7 @@ def wall_clock() -> int:
 
 @dataclass(frozen=True)
 class KeepTimestamps:
-    """Every record keeps its timestamp."""
+    """A policy that keeps timestamps."""
 
     fingerprint = "timestamps keep"
 
@@ -129,7 +129,7 @@ def parse_timestamps(text: str) -> TimestampPolicy:
 
 @dataclass(frozen=True)
 class StripHeaders:
-    """Without the headers of these names."""
+    """A stage that removes headers by name."""
 
     names: tuple[str, ...]
 
@@ -149,7 +149,7 @@ class StripHeaders:
 
 @dataclass(frozen=True)
 class AddHeader:
-    """With this header after a record's own."""
+    """A stage that adds a header after a record's own."""
 
     key: str
     value: bytes
@@ -163,7 +163,7 @@ class AddHeader:
 
 
 def parse_header(text: str) -> AddHeader:
-    """`NAME=VALUE`; raises UsageError."""
+    """Parse `NAME=VALUE`; raises UsageError."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise UsageError(f"{text[:80]!r} is not a header", why="it is not NAME=VALUE", remedy="write NAME=VALUE")
@@ -188,7 +188,7 @@ class AddProvenance:
 
 @dataclass(frozen=True)
 class DropTombstones:
-    """Without the records whose value is null."""
+    """A stage that drops records whose value is null."""
 
     fingerprint = "without tombstones"
 
@@ -198,7 +198,7 @@ class DropTombstones:
 
 
 def _with_header(batch: ScannedBatch, key: str, values: pa.BinaryArray) -> ScannedBatch:
-    """One more header a record, after its own."""
+    """Add a header to each record, after its own."""
     column = batch.records.column("headers")
     own, bounds, num_rows = column.flatten(), _bounds(column), batch.records.num_rows
     keys = pa.array([key] * num_rows, pa.string())

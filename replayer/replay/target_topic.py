@@ -77,12 +77,12 @@ def plan_undo(hold: RetentionHold, own: Mapping[str, str]) -> ConfigChange:
 
 
 def while_held(target: TopicFacts) -> TopicFacts:
-    """The target as it is while its retention is held."""
+    """Return the target as it is while its retention is lifted."""
     return replace(target, config=target.config and replace(target.config, retention_ms=None, retention_bytes=None))
 
 
 class RetentionFile:
-    """The file for one topic of one cluster in a folder."""
+    """The file that keeps the retention of one topic of one cluster."""
 
     def __init__(self, folder: Path, cluster: str, topic: str) -> None:
         """`cluster` is its id, or its address if it has none."""

@@ -318,7 +318,7 @@ def _predicate(properties: Mapping[str, str], alias: str) -> Predicate:
 
 
 def _converter(properties: Mapping[str, str], part: str) -> Converter:
-    """JSON unless it is said otherwise."""
+    """Return the converter of keys or values; JSON by default."""
     prefix = f"{part}.converter"
     name = properties.get(prefix, next(iter(CONVERTERS)))
     make = CONVERTERS.get(name) or {full.rpartition(".")[2]: each for full, each in CONVERTERS.items()}.get(name)

@@ -62,7 +62,7 @@ class InsertField:
 
 @dataclass(frozen=True)
 class ReplaceField(DataTransform):
-    """Leaves fields out and renames others; null stays null."""
+    """A transform that drops and renames fields; null stays null."""
 
     exclude: frozenset[str]
     include: frozenset[str]

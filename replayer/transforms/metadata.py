@@ -65,7 +65,7 @@ class RecordIsTombstone:
 
 @dataclass(frozen=True)
 class Filter:
-    """Drops every record that gets here."""
+    """A transform that drops every record."""
 
     def __call__(self, _record: ConnectRecord) -> None:
         """Nothing is left."""
@@ -73,7 +73,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class DropHeaders:
-    """Without the headers of these names."""
+    """A transform that removes headers by name."""
 
     names: frozenset[str]
 
@@ -87,7 +87,7 @@ class DropHeaders:
 
 @dataclass(frozen=True)
 class InsertHeader:
-    """One more header with a fixed text."""
+    """A transform that adds a header with a fixed text."""
 
     name: str
     value: bytes

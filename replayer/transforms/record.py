@@ -235,7 +235,7 @@ def java_replacement(pattern: re.Pattern[str], text: str) -> Callable[[re.Match[
 
 
 def _longest_group(digits: str, groups: int) -> tuple[int, str]:
-    """The first digit is a group; more of them belong to it as long as there is such a group."""
+    """Return the longest group number that the pattern has, and the digits after it."""
     for length in range(len(digits), 0, -1):
         if int(digits[:length]) <= groups:
             return int(digits[:length]), digits[length:]

@@ -25,7 +25,7 @@ class Settings:
         self._asked: set[str] = set()
 
     def optional(self, name: str) -> str | None:
-        """The text of a setting, None if it is not set."""
+        """Return the text of a setting, None if it is not set."""
         self._asked.add(name)
         return self._values.get(name)
 
@@ -41,7 +41,7 @@ class Settings:
         return value
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A list with at least one item."""
+        """Return a list with at least one item."""
         items = self.items(name)
         if not items:
             self.text(name)
@@ -60,7 +60,7 @@ class Settings:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false, false if it is not set."""
+        """Return a boolean, false if it is not set."""
         value = (self.optional(name) or "false").strip().lower()
         if value not in ("true", "false"):
             raise self.wrong(name, "it must be true or false")
@@ -86,7 +86,7 @@ class Settings:
         self.flag(name)
 
     def finish(self) -> None:
-        """Raise UsageError for a setting that nobody asked for."""
+        """Raise UsageError for an unknown setting."""
         for name in sorted(self._values.keys() - self._asked):
             near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, sorted(self._asked), 1, 0.6)), None)
             raise UsageError(
@@ -100,7 +100,7 @@ MAX_TRANSFORMS_BYTES = 1024**2
 
 
 def read_transforms(path: Path) -> dict[str, str]:
-    """The settings in a file; raises UsageError."""
+    """Return the settings in a file; raises UsageError."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_TRANSFORMS_BYTES + 1)

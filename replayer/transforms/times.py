@@ -102,7 +102,7 @@ def _tokens(pattern: str) -> list[_Token]:
 
 
 def _milliseconds(fields: dict[str, str]) -> int:
-    """Fields that overflow carry over, as in a lenient Calendar."""
+    """Return ms of a date's fields; overflow carries over, as in a lenient Calendar."""
     month = fields.get("M", fields.get("L", "1"))
     months = int(month) - 1 if month.isdigit() else _SHORT_MONTHS.index(month[:3].lower())
     day = fields.get("d", "1")

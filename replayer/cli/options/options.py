@@ -68,7 +68,7 @@ times_option = choice_option(
 
 
 def time_printer(as_times: str) -> Callable[[int], str]:
-    """Return what prints a timestamp as --timestamps says."""
+    """Return a function that prints a timestamp as --timestamps says."""
     return str if as_times == "ms" else timestamp_text
 
 

@@ -225,7 +225,7 @@ report_options = OptionSet(
 
 
 def time_of(text: str) -> int:
-    """A time in ms, as `--at` takes it."""
+    """Parse a time as `--at` takes it; return ms."""
     return parse_time(text, wall_clock(), option_zone()).timestamp
 
 

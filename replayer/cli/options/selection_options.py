@@ -27,7 +27,7 @@ from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, Value
 
 
 def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule | None) -> Positions:
-    """`--at` becomes the end."""
+    """Return the positions of the options; `--at` becomes the end."""
     if end is not None and at is not None:
         raise click.UsageError("--to and --at both set the end: use one of them")
     if at_rule is not None and at is None:

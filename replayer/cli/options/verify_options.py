@@ -25,7 +25,7 @@ from replayer.verify.report import ReportFiles
 
 
 def parse_share(text: str) -> float:
-    """A percentage above 0 and at most 100, as a share of 1."""
+    """Parse a percentage above 0 and at most 100 as a share of 1."""
     match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", text, re.ASCII)
     share = float(match[1]) / 100 if match else 0.0
     if not 0 < share <= 1:

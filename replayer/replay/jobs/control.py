@@ -91,7 +91,7 @@ class JobProgress(Sealed, frozen=True, kw_only=True):
 
 
 def lanes_progress(positions: Mapping[int, LanePosition]) -> tuple[LaneProgress, ...]:
-    """Committed positions as the progress of their lanes."""
+    """Return committed positions as the progress of their lanes."""
     return tuple(
         LaneProgress(
             lane,

@@ -245,7 +245,7 @@ class JobFolder(RecordFolder):
             )
 
     def newest_attempt(self) -> int:
-        """The number of the newest run, 0 before the first."""
+        """Return the number of the newest run, 0 before the first."""
         return max(self._numbers("attempts/"), default=0)
 
     def add_attempt(self, attempt: Attempt) -> bool:
@@ -374,7 +374,6 @@ def job_names(store: ToolStore) -> list[str]:
 
 
 def runs_in(segment: Segment) -> Iterator[Run]:
-    """The runs of a segment."""
     return (Run(*each) for each in segment.runs)
 
 
@@ -448,7 +447,6 @@ class FolderLog:
         self._add(Segment(attempt=self._attempt.id, lanes=lanes, earlier=earlier))
 
     def note(self, runs: Sequence[Run]) -> None:
-        """Store a segment with these runs."""
         assert self._attempt is not None
         self._add(Segment(attempt=self._attempt.id, runs=tuple(runs)))
         self._remember(runs)
@@ -465,7 +463,7 @@ class FolderLog:
             since.append(_Tail(before.records + run.records, run.target_end))
 
     def _load(self) -> None:
-        """Take in what earlier runs noted, each cut where the job went on after it."""
+        """Load what earlier runs noted, each cut where the job continued."""
         self._tails, self._since = {}, {}
         for _, segment in self._folder.segments():
             if segment.lanes is not None:
@@ -479,7 +477,7 @@ class FolderLog:
             self._remember(list(runs_in(segment)))
 
     def _refuse_lost(self, committed: Collection[int]) -> None:
-        """A run commits a position for every lane before its first record: one that is missing was lost."""
+        """Raise ReplayRefused if a position is missing: a run commits one for every lane before its first record."""
         for lane in sorted(self._tails.keys() | self._since.keys()):
             records = [self._tails.get(lane, _Tail()), *self._since.get(lane, ())][-1].records
             if records and lane not in committed:
@@ -522,7 +520,7 @@ def _now_ms() -> int:
 
 
 def open_jobs(jobs: str | None, archive: ArchivePlace) -> Store:
-    """The store at `jobs`, on S3 as the archive is."""
+    """Open the store at `jobs`, on S3 with the archive's settings."""
     return open_store(jobs_place(jobs), archive.s3)
 
 

@@ -161,7 +161,7 @@ def _is_taken(path: Path, look: int) -> bool:
 
 
 def _locked(path: Path, job: str, kind: int) -> BinaryIO:
-    """The lock, held until it is closed."""
+    """Return the lock, held until it is closed."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     try:
         make_private_folder(path.parent)

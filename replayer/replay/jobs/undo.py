@@ -153,7 +153,7 @@ def outside(bounds: Watermarks, ranges: Sequence[OffsetRange]) -> Iterator[Offse
 
 
 def undo_document(plan: UndoPlan) -> dict[str, object]:
-    """The plan as plain JSON values; `to` is excluded."""
+    """Return the plan as plain JSON values; `to` is excluded."""
     partitions = [{"partition": lane, "from": each.low, "to": each.end} for lane, each in sorted(plan.bounds.items())]
     return {
         "job": plan.request.job,

@@ -73,7 +73,7 @@ class CommittedPositions(Generic[P]):
             )
 
     def close(self) -> None:
-        """Leave; nothing can be read afterwards."""
+        """Close the clients; nothing can be read afterwards."""
         with suppress(NoAnswer):
             Calls().make(self._leave, CLOSE_SECONDS)
 

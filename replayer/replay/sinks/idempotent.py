@@ -64,7 +64,7 @@ class KafkaSink:
             producer.ends = ends
 
     def _taken_over(self) -> Mapping[int, LanePosition]:
-        """The positions, once nobody else can write them who read them before."""
+        """Return the positions, once no earlier reader can write them."""
         for _ in range(TRIES - 1):
             recorded = self._store.read()
             with suppress(JobTakenOver):

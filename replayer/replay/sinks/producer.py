@@ -128,7 +128,7 @@ def found(rows: pa.Table, log: Iterable[pa.RecordBatch]) -> list[int]:
 
 
 def _drop(batches: deque[pa.RecordBatch], rows: int) -> None:
-    """Take away the first rows."""
+    """Remove the first rows."""
     while rows:
         batch = batches.popleft()
         if batch.num_rows > rows:
@@ -240,7 +240,7 @@ class TopicProducer:
             raise self._meaning(partition, error.args[0]) from error
 
     def _release(self) -> None:
-        """Hand over what waits behind records that are acknowledged by now."""
+        """Hand over batches that waited for records acknowledged by now."""
         for partition in self._held.keys() & self._answered:
             # Waiting for room releases other batches.
             if (batch := self._held.pop(partition, None)) is not None and batch.num_rows:
@@ -321,7 +321,7 @@ class TopicProducer:
         return DeliveryFailed(what, why=reason, remedy="fix the cause and continue with --resume")
 
     def _remember_failure(self) -> None:
-        """The first one; what `stop` drops is none."""
+        """Keep the first failure; records that `stop` drops are not failures."""
         if self._failure is None and not self._stopped.is_set() and (first := self.client.failure) is not None:
             self._failure = self._meaning(*first)
 

@@ -159,7 +159,7 @@ class _SharedProducer(Generic[P]):
 
     @property
     def ends(self) -> Mapping[int, int]:
-        """End of the lanes, as TopicProducer has them."""
+        """Ends of the lanes, as TopicProducer has them."""
         return self._producer.ends
 
     @ends.setter
@@ -175,7 +175,6 @@ class _SharedProducer(Generic[P]):
         self._producer.send(partition, batch)
 
     def flush(self) -> None:
-        """Wait until the cluster has taken everything."""
         if self._open:
             self._producer.flush()
 
