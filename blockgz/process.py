@@ -304,10 +304,7 @@ def every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def ended_in_time(
-    ending: threading.Event,
-    seconds: float,
-    report: Callable[[float], int],
-    leave: Callable[[int], object] = os._exit,
+    ending: threading.Event, seconds: float, report: Callable[[float], int], leave: Callable[[int], object] = os._exit
 ) -> Iterator[None]:
     """End the process `seconds` after `ending` is set, unless the block ends first, with the exit code of `report`.
 

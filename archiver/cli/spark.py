@@ -32,7 +32,7 @@ HELP = {
     epilog=closing(
         "archiver spark orders payments -b localhost:9092 -a s3://backup/kafka --checkpoint s3a://jobs/orders --once",
         "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 archiver_job.py spark orders …",
-    ),
+    )
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("-b", "--bootstrap-server", "bootstrap_servers", required=True, metavar="HOST:PORT", help="Brokers.")

@@ -110,7 +110,7 @@ def commit_all(
 def _listed(
     batches: Sequence[PartitionBatch], context: WriteContext, pool: Executor
 ) -> dict[RowPartition, BlockgzError]:
-    """Have the batch's partitions in the archive's inventory, which lists none that has no marker; gives what failed.
+    """Add the batch's partitions to the archive's inventory, which lists only those with a marker; return failures.
 
     One that has none yet is claimed now, as its commit would do.
     """

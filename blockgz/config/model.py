@@ -83,8 +83,7 @@ Seconds = Annotated[
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_names, json_schema_input_type=list[str] | str)]
 OptionalSeconds = Annotated[Seconds | None, BeforeValidator(parse_none, json_schema_input_type=float | str | None)]
 OptionalEndsSeconds = Annotated[
-    Annotated[Seconds, Field(le=3600)] | None,
-    BeforeValidator(parse_none, json_schema_input_type=float | str | None),
+    Annotated[Seconds, Field(le=3600)] | None, BeforeValidator(parse_none, json_schema_input_type=float | str | None)
 ]
 OptionalCount = Annotated[
     Annotated[int, Field(ge=1)] | None, BeforeValidator(parse_none, json_schema_input_type=int | str | None)

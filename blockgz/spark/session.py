@@ -22,7 +22,7 @@ def worker_python(master: str, settings: Mapping[str, str], environ: Mapping[str
 
 
 def use_drivers_python(spark: SparkSession) -> None:
-    """Have workers on this machine run the driver's Python in a session that its user made, unless one is configured.
+    """Make workers on this machine run the driver's Python in a session of the user's, unless one is configured.
 
     A notebook's kernel runs in an environment that is not activated: python3 of the path is another one.
     """

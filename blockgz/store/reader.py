@@ -12,7 +12,7 @@ SILENT_SECONDS = 5.0
 
 
 class ObjectReader(Protocol):
-    """Reads objects; safe for many concurrent calls.
+    """A reader of objects, safe for many concurrent calls.
 
     Every method raises AccessDenied or StoreUnavailable if the store does.
     """

@@ -86,14 +86,7 @@ _NO_CREDENTIALS = (
     SSOError,
     TokenRetrievalError,
 )
-_NO_ANSWER = (
-    ConnectionError,
-    HTTPClientError,
-    HTTPError,
-    IncompleteReadError,
-    ResponseParserError,
-    TimeoutError,
-)
+_NO_ANSWER = (ConnectionError, HTTPClientError, HTTPError, IncompleteReadError, ResponseParserError, TimeoutError)
 
 
 S = TypeVar("S", bound=Session)

@@ -17,12 +17,7 @@ import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioDeferredRefreshableCredentials
 from aiobotocore.session import AioSession
-from botocore.exceptions import (
-    ClientError,
-    HTTPClientError,
-    IncompleteReadError,
-    ResponseStreamingError,
-)
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from blockgz.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated
@@ -62,13 +57,7 @@ EXTRA_SHARE = 0.05
 BURST = 4.0
 """How many second requests may be saved up."""
 
-_BROKEN_BODY = (
-    aiohttp.ClientError,
-    asyncio.TimeoutError,
-    HTTPClientError,
-    IncompleteReadError,
-    ResponseStreamingError,
-)
+_BROKEN_BODY = (aiohttp.ClientError, asyncio.TimeoutError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
 
 T = TypeVar("T")
 

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 import boto3
 from botocore.config import Config
 from botocore.credentials import DeferredRefreshableCredentials
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    IncompleteReadError,
-    ResponseStreamingError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError, ResponseStreamingError
 from botocore.session import Session
 from s3transfer.utils import ReadFileChunk
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -80,13 +75,7 @@ COMPLETED_FIELDS = {"ETag", *(f"Checksum{algorithm}" for algorithm in CHECKSUMS)
 class S3Store:
     """An archive under a prefix of a bucket."""
 
-    def __init__(
-        self,
-        address: S3Address,
-        s3: S3Settings,
-        *,
-        attempts: int = REQUEST_ATTEMPTS,
-    ) -> None:
+    def __init__(self, address: S3Address, s3: S3Settings, *, attempts: int = REQUEST_ATTEMPTS) -> None:
         """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
         self._bucket = address.bucket
         self.prefix = address.prefix

@@ -72,7 +72,7 @@ class ArchiveSource(DataSource):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Raises an error as soon as it is used: one raised by `streamReader`, Spark covers with an error of its own."""
+    """A stream that raises an error once it is used: Spark hides one that `streamReader` raises behind its own."""
 
     def __init__(self, error: ReadFailed) -> None:
         self._error = error

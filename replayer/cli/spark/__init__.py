@@ -9,10 +9,7 @@ COMMANDS = {
         "replayer.cli.spark.export:load",
         "Load records into a table of Spark's catalog, with the columns of `spark export`.",
     ),
-    "export": Place(
-        "replayer.cli.spark.export:export",
-        "Write records to files in a common format.",
-    ),
+    "export": Place("replayer.cli.spark.export:export", "Write records to files in a common format."),
     "verify": Place(
         "replayer.cli.spark.verify:command",
         "Check all data of an archive, as `replayer verify --deep` does, in the tasks of a Spark job.",

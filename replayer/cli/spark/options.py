@@ -125,12 +125,7 @@ cutting_options = OptionSet(
         parse=lambda size: max(1, size),
         help="Stored bytes per task.",
     ),
-    Option(
-        "--min-tasks",
-        type=click.IntRange(min=1),
-        default=1,
-        help="Minimum number of tasks, given enough blocks.",
-    ),
+    Option("--min-tasks", type=click.IntRange(min=1), default=1, help="Minimum number of tasks, given enough blocks."),
 )
 
 dry_run_option = Option("--dry-run", is_flag=True, help="Print what would be read and exit without starting Spark.")

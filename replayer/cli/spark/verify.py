@@ -14,13 +14,7 @@ from blockgz.program.tables import bytes_text
 from replayer.cli.options.options import archive_options, json_option
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude
-from replayer.cli.spark.options import (
-    SessionOptions,
-    cutting_options,
-    dry_run_option,
-    session_options,
-    stage_progress,
-)
+from replayer.cli.spark.options import SessionOptions, cutting_options, dry_run_option, session_options, stage_progress
 from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.earlier import EarlierReport
 from replayer.verify.report import Depth, ReportFiles
