@@ -8,7 +8,7 @@ __version__: str
 if not TYPE_CHECKING:  # else a type checker would take every name for one of ours
 
     def __getattr__(name: str) -> str:
-        """Looks the version up when it is asked for: the program starts without."""
+        """Look the version up on first use: the program starts without it."""
         if name == "__version__":
             from importlib.metadata import version  # noqa: PLC0415
 

@@ -71,24 +71,24 @@ def demo_records(count: int, num_partitions: int, start_ms: int) -> Iterator[Dem
 
 
 PARTITIONS = 4
-"""What the mock gives every topic."""
+"""The number of partitions that the mock gives every topic."""
 DELIVERY_SECONDS = 60.0
 
 
 class DemoCluster(NamedTuple):
-    """Where the demo's topics live."""
+    """The topics of the demo, and how their cluster is reached."""
 
     properties: Mapping[str, str]
-    """Of librdkafka: how it is reached."""
+    """Settings of librdkafka that reach the cluster."""
     topic: str
     restored_topic: str
     spare_topic: str | None = None
-    """An empty one for replays of the page, as the mock makes none that is asked for by an administrator."""
+    """An empty one for replays of the page, as the mock creates none for an administrator."""
 
 
 @contextmanager
 def mock_cluster() -> Iterator[DemoCluster]:
-    """A broker inside this process that other processes reach on a local port; it makes topics as they are named."""
+    """Provide a broker inside this process, for other processes as well. It creates topics on first use."""
     settings = client_settings({"bootstrap.servers": "unused"}, CLIENT_ID) | {"test.mock.num.brokers": 1}
     client: Producer = make_client(Producer, settings)
     broker = next(iter(client.list_topics(timeout=BROKER_DEADLINE_SECONDS).brokers.values()))

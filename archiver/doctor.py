@@ -66,30 +66,30 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's report, and of its JSON; `remedy` is empty where nothing is to be done."""
+    """One line of the doctor's report, and of its JSON; `remedy` is empty if nothing is to be done."""
 
     check: str
     verdict: Verdict
     detail: str
     remedy: str = ""
     denied: bool = False
-    """Whether credentials or permissions are what is wrong."""
+    """True if credentials or permissions are wrong."""
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
-    """The most serious verdict."""
+    """Return the most serious verdict."""
     order = list(Verdict)
     return max((finding.verdict for finding in findings), key=order.index, default=Verdict.OK)
 
 
 def failed(check: str, error: BlockgzError) -> Finding:
-    """A check that met one of our errors."""
+    """Return the finding of a check that met one of our errors."""
     detail = f"{error.what}: {error.why}" if error.why else error.what
     return Finding(check, Verdict.FAIL, one_line(detail), one_line(error.remedy), isinstance(error, AccessDenied))
 
 
 def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """What a check finds; one that fails is a finding itself."""
+    """Yield what a check finds; a check that fails is a finding itself."""
     try:
         yield from check()
     except BlockgzError as error:
@@ -99,7 +99,7 @@ def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fin
 
 
 def one_line(text: str) -> str:
-    """Text of a library with its line breaks folded, and without the passwords of URLs."""
+    """Return text of a library with its line breaks folded, and without the passwords of URLs."""
     return masked_urls(" ".join(text.split()))
 
 
@@ -115,7 +115,7 @@ CLOCK_REFUSED_SECONDS = 900.0
 """S3 refuses requests whose date is off by more."""
 
 SHORT_RETENTION = 12
-"""A topic that keeps its records for less than so many chunk intervals leaves little time to mend anything."""
+"""A topic that keeps its records for less than so many chunk intervals leaves little time to fix anything."""
 
 FILES = 256
 """Open files of a process, but for connections: libraries, locks, parts on their way, some spare."""
@@ -124,7 +124,7 @@ FILES_A_BROKER = 8
 
 
 def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding:
-    """Whether a topic that is deleted and created again will be recognised."""
+    """Return whether a topic that is deleted and created again will be recognised."""
     if is_denied:
         return Finding("broker api", Verdict.WARN, "the user may not describe topics", "grant Describe on the topics")
     if topic_id is not None:
@@ -138,7 +138,7 @@ def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding
 
 
 def judge_protocols(protocols: frozenset[str] | None) -> Finding:
-    """Whether the group protocol `consumer` is offered."""
+    """Return whether the group protocol `consumer` is offered."""
     if protocols is None:
         return Finding("group protocol", Verdict.WARN, "the broker does not say which it offers", "Kafka 4 offers it")
     if "consumer" in protocols:
@@ -148,7 +148,7 @@ def judge_protocols(protocols: frozenset[str] | None) -> Finding:
 
 
 def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Iterator[Finding]:
-    """Whether all selected topics may be described and read; None where the broker does not tell."""
+    """Yield whether all selected topics may be described and read; None is for unknown rights."""
     silent = [topic for topic, operations in allowed.items() if operations is None]
     lacking = {
         topic: NEEDED_OF_TOPICS - operations
@@ -166,7 +166,7 @@ def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Ite
 
 
 def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Finding:
-    """Whether the consumer group may be joined."""
+    """Return whether the consumer group may be joined."""
     if allowed is None:
         detail = (
             f"the broker does not say what is allowed on group {group_id}: the group may not exist before the first run"
@@ -179,7 +179,7 @@ def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Fi
 
 
 def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | None) -> Finding:
-    """Whether records that cannot be archived can be sent on to their topic."""
+    """Return whether records that cannot be archived can be sent on to their topic."""
     check = "dead letters"
     if not is_there:
         return Finding(check, Verdict.FAIL, f"there is no topic {topic}", "create it, or correct --dlq-topic")
@@ -202,7 +202,7 @@ NEW_GROUP = Finding(
 def judge_group_owners(
     group_id: str, archive: ArchiveInfo | None, owners: Mapping[Partition, str], *, takeover: bool
 ) -> Finding:
-    """Whether another archive commits offsets of the group; `owners` holds archive ids."""
+    """Return whether another archive commits offsets of the group; `owners` holds archive ids."""
     try:
         refuse_other_archive(group_id, archive.archive_id if archive else None, owners)
     except GroupOfAnother as error:
@@ -213,7 +213,7 @@ def judge_group_owners(
 
 
 def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: float) -> Iterator[Finding]:
-    """Whether records live long enough to be archived, and what their timestamps are; `chunk_interval` in seconds."""
+    """Yield whether records live long enough to be archived, and their timestamp types. Seconds."""
     types: Counter[str] = Counter()
     fine = silent = 0
     for topic, description in described.items():
@@ -237,7 +237,7 @@ def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: floa
 
 
 def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: float) -> Finding | None:
-    """What threatens records before they are archived; None where nothing does."""
+    """Return what threatens records before they are archived; None if nothing does."""
     if "delete" not in settings.get("cleanup.policy", "delete"):
         return None
     bound = settings.get("retention.bytes", "-1")
@@ -270,7 +270,7 @@ def judge_newest(newest_ms: int | None, now: float) -> Finding:
 
 
 def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Finding:
-    """Whether the process may open what it needs: open chunks hold no file open, so partitions hardly count."""
+    """Return whether the process may open enough files. Open chunks hold no file open, so partitions hardly count."""
     needed = FILES + FILES_A_BROKER * brokers
     shown = "none" if limit is None else limit
     detail = f"limit {shown}, needed about {needed}; {partitions} partitions need no more"
@@ -281,7 +281,7 @@ def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Findin
 
 
 def judge_space(folder: Path, free: int, budget: int) -> Finding:
-    """Whether the buffer's budget fits on its disk, in bytes."""
+    """Return whether the buffer's budget fits on its disk, in bytes."""
     detail = f"{folder} can be written, {format_gib(free)} free, --buffer-bytes {format_gib(budget)}"
     if free < budget:
         return Finding("buffer", Verdict.WARN, detail, "free space, lower --buffer-bytes, or set another --buffer-dir")
@@ -289,7 +289,7 @@ def judge_space(folder: Path, free: int, budget: int) -> Finding:
 
 
 def judge_clock(difference: float) -> Finding:
-    """How far this machine's clock is ahead of the store's, in seconds."""
+    """Return how far this machine's clock is ahead of the store's, in seconds."""
     way = "ahead of" if difference > 0 else "behind"
     detail = f"this machine is {format_duration(round(abs(difference)))} {way} the store"
     remedy = "synchronise the clock (NTP)"
@@ -301,7 +301,7 @@ def judge_clock(difference: float) -> Finding:
 
 
 def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: str | None) -> Finding:
-    """Whether what is stored there is an archive of this cluster and layout; `found`: layout -> identity."""
+    """Return whether what is stored there is an archive of this cluster and layout; `found`: layout -> identity."""
     for other, info in found.items():
         if other != layout:
             remedy = f"use --layout {other}, or another --archive"
@@ -314,7 +314,7 @@ def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: st
 
 
 def format_gib(size: int) -> str:
-    """A size for people."""
+    """Return a size for people."""
     return f"{size / 1024**3:.1f}GiB"
 
 
@@ -334,7 +334,7 @@ class ClusterChecks:
         self.cluster_id: str | None = None
 
     def broker(self) -> Iterator[Finding]:
-        """Whether a broker answers, and what it offers; the others rest on it."""
+        """Yield whether a broker answers, and what it offers; the other checks depend on it."""
         settings = cluster_settings(self._config)
         self._cluster = KafkaCluster(settings)
         self._access = KafkaAccess(self._cluster.admin, make_client(AdminApart, settings))
@@ -352,7 +352,7 @@ class ClusterChecks:
             yield judge_protocols(self._access.rebalance_protocols())
 
     def topics(self) -> Iterator[Finding]:
-        """Which topics are selected, and which are missing."""
+        """Yield which topics are selected, and which are missing."""
         selection = TopicSelection(self._config.topics, self._config.exclude)
         self._selected = selection(self._known)
         missing = sorted(selection.names - self._known.keys())
@@ -365,7 +365,7 @@ class ClusterChecks:
             yield Finding("topics", Verdict.WARN, "no topics are selected yet", "check TOPIC and --exclude")
 
     def permissions(self) -> Iterator[Finding]:
-        """Whether topics may be read."""
+        """Yield whether topics may be read."""
         allowed = self._access.topic_operations(self._selected) if self._selected else {}
         yield from judge_topic_permissions(allowed)
         dlq = self._config.dead_letter_topic
@@ -374,7 +374,7 @@ class ClusterChecks:
             yield judge_dead_letters(dlq, is_there, self._access.topic_operations([dlq])[dlq] if is_there else None)
 
     def group(self, archive: ArchiveInfo | None) -> Iterator[Finding]:
-        """Whether the consumer group may be joined, and is no other archive's."""
+        """Yield whether the consumer group may be joined, and belongs to no other archive."""
         group_id = self._config.group_id if archive is None else archive.group(self._config.group_id)
         if group_id is None:
             yield NEW_GROUP
@@ -384,16 +384,16 @@ class ClusterChecks:
         yield judge_group_owners(group_id, archive, owners, takeover=self._config.takeover)
 
     def retention(self) -> Iterator[Finding]:
-        """Whether records live long enough to be archived."""
+        """Yield whether records live long enough to be archived."""
         yield from judge_topics(self._cluster.describe(self._selected), self._config.chunk_interval)
 
     def timestamps(self, now: float) -> Iterator[Finding]:
-        """Whether records come from the future; `now` in seconds since 1970."""
+        """Yield whether records come from the future; `now` in seconds since 1970."""
         partitions = [(topic, number) for topic in self._selected for number in range(self._known[topic])]
         yield judge_newest(self._access.newest_timestamp(partitions), now)
 
     def open_files(self) -> Iterator[Finding]:
-        """Whether the process may open what it needs."""
+        """Yield whether the process may open as many files as it needs."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         partitions = sum(self._known[topic] for topic in self._selected)
         limit = None if soft == resource.RLIM_INFINITY else soft
@@ -401,35 +401,35 @@ class ClusterChecks:
 
 
 class KafkaAccess:
-    """Read-only questions; None stands for what the brokers do not tell in time."""
+    """Read-only questions; None if the brokers do not answer in time."""
 
     def __init__(self, admin: AdminClient, apart: AdminApart) -> None:
         self._admin = admin
         self._apart = apart
 
     def num_brokers(self) -> int | None:
-        """How many brokers there are."""
+        """Return how many brokers there are."""
         try:
             return len(self._admin.list_topics(timeout=DEADLINE_SECONDS).brokers)
         except KafkaException:
             return None
 
     def topic_operations(self, topics: Sequence[str]) -> dict[str, frozenset[str] | None]:
-        """What may be done to each topic, in Kafka's words such as READ."""
+        """Return what this user may do to each topic, in Kafka's words such as READ; None if unknown."""
         answers = self._admin.describe_topics(
             TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=DEADLINE_SECONDS
         )
         return {topic: _operations(answer) for topic, answer in answers.items()}
 
     def group_operations(self, group_id: str) -> frozenset[str] | None:
-        """What may be done to a consumer group; None also where nobody joined it yet."""
+        """Return what this user may do to a consumer group; None if unknown, as before anybody joined it."""
         try:
             return self._apart.group_operations(group_id, DEADLINE_SECONDS)
         except KafkaException as error:
             return _without_operations(error)
 
     def rebalance_protocols(self) -> frozenset[str] | None:
-        """The group protocols that a broker offers, such as `classic` and `consumer`."""
+        """Return the group protocols that a broker offers, such as `classic` and `consumer`."""
         try:
             broker = next(iter(self._admin.list_topics(timeout=DEADLINE_SECONDS).brokers))
             resource = ConfigResource(ResourceType.BROKER, str(broker))
@@ -440,7 +440,7 @@ class KafkaAccess:
         return frozenset(entry.value.split(",")) if entry is not None and entry.value else None
 
     def newest_timestamp(self, partitions: Iterable[Partition]) -> int | None:
-        """The highest timestamp of any record in these logs, in ms."""
+        """Return the highest timestamp of any record in these logs, in ms."""
         wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), MAX_TIMESTAMP)
         if not wanted:
             return None
@@ -466,7 +466,7 @@ PACKAGES = ("confluent-kafka", "pyarrow", "isal", "boto3")
 
 
 def check_versions() -> Iterator[Finding]:
-    """What is installed, and what is missing."""
+    """Yield what is installed, and what is missing."""
     known = [f"Python {python_version()}", f"librdkafka {libversion()[0]}"]
     for package in PACKAGES:
         try:
@@ -477,7 +477,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_kernels() -> Iterator[Finding]:
-    """Whether the C extensions are in use."""
+    """Yield whether the C extensions are in use."""
     found = kernels()
     is_slow = not all(found.values()) and not os.environ.get("BLOCKGZ_NO_KERNEL")
     remedy = "for speed, install a C compiler and Python's headers, then reinstall blockgz" if is_slow else ""
@@ -485,7 +485,7 @@ def check_kernels() -> Iterator[Finding]:
 
 
 def check_buffer(config: RunConfig) -> Iterator[Finding]:
-    """Whether the buffer's folder can be written, and has room for its budget."""
+    """Yield whether the buffer's folder can be written, and has room for its budget."""
     folder = (config.buffer_dir or default_buffer_root(config.archive)).absolute()
     there = existing(folder)
     try:
@@ -502,7 +502,7 @@ def check_buffer(config: RunConfig) -> Iterator[Finding]:
 
 
 def check_keys(config: RunConfig) -> Iterator[Finding]:
-    """Whether the keys of encrypted chunks can be had, and wrap and open a key; nothing where none are asked for."""
+    """Yield whether the keys of encrypted chunks can wrap and open a key; nothing without encryption."""
     keyring = keyring_of(config.encrypt)
     if keyring is not None:
         made = keyring.new_key()
@@ -511,12 +511,12 @@ def check_keys(config: RunConfig) -> Iterator[Finding]:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists."""
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def check_store(config: RunConfig, wall: Callable[[], float], cluster_id: str | None) -> Iterator[Finding]:
-    """Whether the store answers, is fit for several writers and holds this archive; `wall` is in seconds since 1970."""
+    """Yield whether the store answers, keeps writers apart and holds this archive; `wall` is seconds since 1970."""
     with _opened(config) as store:
         before = wall()
         clock = store.clock()
@@ -554,13 +554,13 @@ def _identity(config: RunConfig, store: ToolStore, cluster_id: str | None) -> It
 
 
 def found_archive(config: RunConfig) -> ArchiveInfo | None:
-    """What the archive says of itself, None where there is none yet; raises the errors of the store."""
+    """Return the identity of the archive, None if it does not exist yet. Raises the errors of the store."""
     with _opened(config) as store:
         return next(iter(_identities(store).values()), None)
 
 
 def _identities(store: ToolStore) -> dict[str, ArchiveInfo]:
-    """By layout."""
+    """Return the identities of archives in the store, by layout."""
     stored = {layout: store.get(archive_key(layout)) for layout in LAYOUTS}
     return {
         layout: objects.decode(each.body, ArchiveInfo, archive_key(layout))
@@ -590,7 +590,7 @@ def _uploads(store: ToolStore) -> Iterator[Finding]:
 
 @contextmanager
 def _opened(config: RunConfig) -> Iterator[ToolStore]:
-    """The store; a folder that was made for it is removed again."""
+    """Provide the store; remove a folder that was made for it."""
     address = parse_address(config.archive)
     root = address.root() if isinstance(address, LocalAddress) else None
     there = existing(root) if root is not None else None
@@ -604,7 +604,7 @@ def _opened(config: RunConfig) -> Iterator[ToolStore]:
 
 
 def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """All checks, as they are made; `wall` is this machine's clock in seconds since 1970."""
+    """Yield all checks, as they are made; `wall` is this machine's clock in seconds since 1970."""
     kafka = ClusterChecks(config)
     yield from carefully("versions", check_versions)
     yield from carefully("C extensions", check_kernels)

@@ -1,27 +1,7 @@
-"""Errors of the archiver alone, with the exit code of each (those of both programs: blockgz.errors).
+"""Errors of the archiver alone, and what it does about a failure: try again, take the partition over again, or stop.
 
-::
-
-    OwnedByAnother       11   another writer owns the partition
-    ├── Fenced           11   another writer claimed it while this one worked
-    ├── MemberRefused    11   the consumer group refuses this process, because another process has its member id
-    ├── AssignmentLost   11   the consumer group took it away before it was claimed
-    │   └── FolderClosed 11   the partition goes on in another folder of the archive
-    ├── GroupOfAnother   11   another archive commits offsets of the consumer group
-    └── TopicChanged     11   its topic was created again since it was claimed
-    RewriteOvertaken     11   another maintainer rewrites the partition
-    RewriteRefused        1   a partition that cannot be rewritten
-    TopicGone             3   the topic was deleted while it was archived (a NoSuchTopic)
-    Diverged              1   the log no longer agrees with the archive; nothing is written
-    GapRefused            1   records were lost to retention and --on-gap is stop
-    SalvageRefused        1   what a dead writer left cannot take the place of a gap
-    DropRefused           1   a topic that is written to, or that the cluster has, is not dropped
-    ContentsDiffer        1   a rewritten chunk does not hold what it is to replace; nothing is committed
-    UnreadableRecord      1   a record that the client cannot hand over
-    UnencodableRecord     1   a record that the chosen record format cannot hold
-    DeadLetterRefused     1   a record that cannot be archived, and that the topic for such records cannot hold
-    WorkerLost            1   a process of `--once --workers` that died before it reported
-    ServiceUnreachable    1   no running archiver answers at an address
+All who meet an error call `what_next`: the driver of the protocols, the owner of the partitions, the service before it
+has claimed anything, and while it polls. docs/operations.md shows the table. Errors of both programs: blockgz.errors.
 """
 
 from collections.abc import Mapping
@@ -97,7 +77,7 @@ class GapRefused(BlockgzError):
 
 
 class SalvageRefused(BlockgzError):
-    """What a dead writer left cannot take the place of a gap."""
+    """The chunks of a dead writer cannot fill a gap."""
 
 
 class DropRefused(BlockgzError):
@@ -173,20 +153,20 @@ class Situation(StrEnum):
 
 
 class Next(StrEnum):
-    """What to do about a failure."""
+    """An answer to a failure."""
 
     AGAIN = "again"
-    """The same request, after a pause."""
+    """The request is repeated after a pause."""
     CLAIM = "claim"
-    """The partition is taken over again; what is in hand is committed first, or offered again by the new claim."""
+    """The partition is taken over again; pending records are committed first, or offered again by the new claim."""
     READ = "read"
-    """The partition is taken over again, and what is in hand is dropped: it is read from Kafka again."""
+    """The partition is taken over again, and pending records are dropped: they are read from Kafka again."""
     STOP = "stop"
     """Another try cannot help: the partition stops, a command ends."""
 
 
 _ATTENDED = dict.fromkeys((Situation.OPENING, Situation.STARTING, Situation.BOUNDED), Next.STOP)
-"""Where a person is there to read an error."""
+"""Stop, if a person is there to read an error."""
 _ONCE_OPEN = (Situation.STARTING, Situation.BOUNDED, Situation.SERVING)
 _BY_GROUP = (Situation.STARTING, Situation.SERVING)
 
@@ -205,17 +185,17 @@ TABLE: Mapping[type[BlockgzError], Mapping[Situation, Next]] = {
     Fenced: dict.fromkeys(_BY_GROUP, Next.READ),
     AssignmentLost: dict.fromkeys(_BY_GROUP, Next.READ),
 }
-"""By the nearest class of an error; what does not stand here stops: diverged, damaged, misconfigured."""
+"""The answers by error class; the nearest base class counts. Others stop: diverged, damaged, misconfigured."""
 
 
 def what_next(error: BlockgzError, situation: Situation) -> Next:
-    """What to do about an error."""
+    """Return what to do about an error."""
     kind = next((kind for kind in type(error).__mro__ if kind in TABLE), None)
     return Next.STOP if kind is None else TABLE[kind].get(situation, Next.STOP)
 
 
 def passing(error: BlockgzError) -> BlockgzError:
-    """The error, where a service may try the same again; raises it where nobody does."""
+    """Return the error if a service may try the same again; raise it otherwise."""
     if what_next(error, Situation.SERVING) is not Next.AGAIN:
         raise error
     return error

@@ -7,14 +7,13 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
 from archiver.commit.claims import wall_ms
 from archiver.logs import LogEvent, log
 from blockgz.errors import BrokerUnreachable
-from blockgz.kafka.groups import Asked, GroupAnswer
+from blockgz.kafka.groups import GroupAnswer, GroupAnswers, KafkaGroups
 from blockgz.store.writer import Store
 from index_format.errors import BlockgzError, FormatError
 from index_format.groups import ConsumerGroups, GoneGroup, Group, LogEnd, LogEnds, decode, encode, slot_of
@@ -33,18 +32,20 @@ Locate = Callable[[str], tuple[str | None, TopicFolder]]
 
 
 @dataclass
-class KnownTopic:
-    """What the tables of a topic hold so far, and what its groups answered since."""
+class TopicTables:
+    """The tables of a topic so far, and the answers of its groups since."""
 
     topic_id: str | None
     home: str
     """The folder of its tables."""
+    partitions: int = 0
+    """How many the cluster has reported at most: a broker that has just started may know fewer."""
     slot: int | None = None
-    """Of the newest table that this process stored or found."""
+    """The slot of the newest table that this process stored or found."""
     is_readable: bool = False
-    """Whether the newest table's content is known; another process may have stored it meanwhile."""
+    """True if the newest table was read or written here; another process may have stored it in the meantime."""
     groups_slot: int | UnsetType = UNSET
-    """Of the newest table with groups."""
+    """The slot of the newest table with groups."""
     stored: Sequence[Group] | None = None
     """The groups in that table; None if it is unknown or there is none."""
     ends: LogEnds | UnsetType = UNSET
@@ -75,7 +76,7 @@ class KnownTopic:
                 self.doubted.add(group_id)
 
     def is_due(self, slot: int, interval_ms: int, ends_interval_ms: int | None, table: ConsumerGroups) -> bool:
-        """Whether that table is to be stored at that slot."""
+        """Return whether to store that table at that slot."""
         if slot == self.slot or not (table.has_groups or table.ends):
             return False  # the next one has what moved since
         if self.slot is None or not self.is_readable or slot + interval_ms > self.slot + LONGEST_MS:
@@ -99,10 +100,10 @@ class GroupTables:
         self._interval_ms = interval_ms
         self._ends_interval_ms = ends_interval_ms
         self._locate = locate
-        self._known: dict[str, KnownTopic] = {}
+        self._known: dict[str, TopicTables] = {}
 
-    def open(self, topic: str, told_id: str | None, now_ms: int, is_kept: Callable[[str], bool]) -> str | None:
-        """Start from the topic's newest table, unless that was done, and return the id that tables have.
+    def open(self, topic: str, told_id: str | None, now_ms: int, is_kept: Callable[[str], bool]) -> TopicTables:
+        """Start from the topic's newest table, unless that was done, and return what its tables hold.
 
         `told_id` is the topic's id by now, if the cluster reports it: another one means another folder. Groups that
         are not kept are left out. Raises the errors of the store and of the cluster.
@@ -110,11 +111,11 @@ class GroupTables:
         known = self._known.get(topic)
         if known is None or (told_id is not None and told_id != known.topic_id):
             topic_id, folder = self._locate(topic)
-            known = KnownTopic(topic_id, groups_home(self._archive.layout, folder))
+            known = TopicTables(topic_id, groups_home(self._archive.layout, folder))
             with suppress(FormatError):  # a damaged table is not relied on
                 self._load(known, now_ms, is_kept)
             self._known[topic] = known
-        return known.topic_id
+        return known
 
     def forget_others(self, topics: Collection[str]) -> None:
         """Other processes store the tables of all other topics by now."""
@@ -125,7 +126,7 @@ class GroupTables:
         return {group_id for topic in topics for group_id in self._known[topic].groups}
 
     def hear(self, topics: Collection[str], answers: Mapping[str, GroupAnswer]) -> set[str]:
-        """Take the answers of groups that were asked about these topics; return those to ask again."""
+        """Take the answers of groups about these topics; return the groups whose answer is doubtful."""
         for topic in topics:
             self._known[topic].hear(topic, answers)
         return {group_id for topic in topics for group_id in self._known[topic].doubted}
@@ -160,7 +161,7 @@ class GroupTables:
                 known.stored, known.groups_slot = table.groups, slot
         return is_ours
 
-    def _load(self, known: KnownTopic, now_ms: int, is_kept: Callable[[str], bool]) -> None:
+    def _load(self, known: TopicTables, now_ms: int, is_kept: Callable[[str], bool]) -> None:
         """Read the newest table, and the newest one with groups if that is an older one."""
         slot = known.slot = self._newest(known.home, now_ms)
         while slot is not None:
@@ -191,12 +192,12 @@ class GroupTables:
 
 
 def _positions(groups: Sequence[Group]) -> list[object]:
-    """What counts as a move: a position or its metadata, not the time of an answer."""
+    """Return what counts as a move of groups: positions and their metadata, not the time of an answer."""
     return [(group.group_id, group.positions) for group in groups]
 
 
 ROUND_SECONDS = 60.0
-"""So long a round asks groups at the least before it leaves the rest to the next one."""
+"""Seconds that a round asks groups, at least, before it leaves the rest to the next round."""
 ONCE_SECONDS = 75.0
 LOOK_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
@@ -204,45 +205,29 @@ AGAIN_SECONDS = 1.0
 COARSE_MS = 20
 """Times of files may be this much older than the clock."""
 LEFT_OUT = "blockgz-"
-"""What the ids of our own groups begin with: of archives and of replays."""
-
-
-class Cluster(Protocol):
-    """What is asked of the cluster; see ClusterGroups."""
-
-    def ids(self) -> list[str]: ...
-
-    def positions(self, group_ids: list[str], topics: Mapping[str, int], seconds: float) -> Asked: ...
+"""The prefix of the ids of our own groups, of archives and of replays."""
 
 
 @dataclass(frozen=True)
 class KeepingContext:
-    """What a keeper works with."""
+    """The surroundings of a GroupKeeper."""
 
-    cluster: Cluster
+    cluster: KafkaGroups
     tables: GroupTables
     own_group: str
     is_selected: Callable[[str], bool] | None
-    """Whether a group is kept; None: only the ends of logs are."""
+    """True for groups to keep; None: only the ends of logs are kept."""
     topics: Callable[[], Collection[str]]
-    """Those whose tables are this process's to keep: it owns their first partition."""
+    """Returns the topics whose tables this process keeps: it owns their first partition."""
     partitions: Callable[[], Mapping[str, int]]
     """The cluster's topics, with their numbers of partitions."""
     topic_ids: Callable[[Collection[str]], Mapping[str, str]]
     """The ids of topics, asked for after the call; topics without an answer are left out."""
     high_watermarks: Callable[[Collection[tuple[str, int]]], Mapping[tuple[str, int], int]]
-    """Where partitions end; those without an answer are left out."""
+    """Returns the ends of partitions, without those that nobody answers for."""
     store_clock: Callable[[], float]
     """The store's time, in seconds since 1970."""
     interval_seconds: float
-
-
-class Opened(NamedTuple):
-    """A topic whose tables are kept in this round."""
-
-    topic_id: str | None
-    """As in the table."""
-    partitions: int
 
 
 class GroupKeeper:
@@ -259,10 +244,9 @@ class GroupKeeper:
         self._wall_ms = wall_ms
         self._ahead_ms = 0
         """How far the store's clock is ahead of this machine's."""
-        self._partitions: dict[tuple[str, str | None], int] = {}
         self._rounds = 0
         self._asked_in: dict[str, int] = {}
-        """Group id -> the round in which it was asked last."""
+        """The last round of each group, by id."""
         self._is_single = False
         self._is_failing = False
         self._kept_at = clock()
@@ -276,7 +260,7 @@ class GroupKeeper:
 
     @property
     def age_seconds(self) -> float:
-        """Time since the tables were up to date, or since the start."""
+        """Return the seconds since the tables were up to date, or since the start."""
         return self._clock() - self._kept_at
 
     def start(self) -> None:
@@ -284,7 +268,7 @@ class GroupKeeper:
         threading.Thread(target=self._run, name="groups", daemon=True).start()
 
     def keep_once(self, is_ending: Callable[[], bool]) -> None:
-        """Keep a table of each topic as of now; returns early where `is_ending`, and late where nobody answers."""
+        """Keep a table of each topic as of now; returns early where `is_ending`, and late if nobody answers."""
         self._is_single = True
         round_ = threading.Thread(target=self.keep, name="groups", daemon=True)
         round_.start()
@@ -294,7 +278,7 @@ class GroupKeeper:
         self.close()
 
     def close(self) -> None:
-        """Keep no more. A round under way is not waited for."""
+        """Keep no more. A round in progress is not waited for."""
         self._ending.set()
 
     def keep(self) -> None:
@@ -307,7 +291,7 @@ class GroupKeeper:
             failed = self._keep(topics)
         except BlockgzError as error:
             failed = error
-        except Exception as error:  # whatever it is, archiving goes on
+        except Exception as error:  # archiving continues after any failure here
             failed = BrokerUnreachable("the consumer groups cannot be kept", why=repr(error))
         if self._ending.is_set():
             return
@@ -340,22 +324,20 @@ class GroupKeeper:
                 failures.append(error)
         return next(iter(failures), None)
 
-    def _open(self, topics: list[str], ids: Mapping[str, str], failures: list[BlockgzError]) -> dict[str, Opened]:
-        tables, known, opened = self._context.tables, self._context.partitions(), {}
+    def _open(self, topics: list[str], ids: Mapping[str, str], failures: list[BlockgzError]) -> dict[str, TopicTables]:
+        tables, known = self._context.tables, self._context.partitions()
+        opened: dict[str, TopicTables] = {}
         tables.forget_others(topics)
         for topic in topics:
             try:
                 if topic in known:
-                    topic_id = tables.open(topic, ids.get(topic), self._now_ms(), self._is_kept)
-                    # A topic never loses partitions: an answer with fewer is one of a broker that knows less.
-                    most = max(known[topic], self._partitions.get((topic, topic_id), 0))
-                    self._partitions[topic, topic_id] = most
-                    opened[topic] = Opened(topic_id, most)
+                    opened[topic] = tables.open(topic, ids.get(topic), self._now_ms(), self._is_kept)
+                    opened[topic].partitions = max(known[topic], opened[topic].partitions)
             except BlockgzError as error:
                 failures.append(error)
         return opened
 
-    def _ask_groups(self, opened: Mapping[str, Opened], failures: list[BlockgzError]) -> bool:
+    def _ask_groups(self, opened: Mapping[str, TopicTables], failures: list[BlockgzError]) -> bool:
         """Ask all groups, also those that were known and are not listed; return whether they could be listed."""
         cluster, tables = self._context.cluster, self._context.tables
         try:
@@ -386,8 +368,8 @@ class GroupKeeper:
             tables.hear(opened, again.answers)
         return True
 
-    def _positions(self, group_ids: list[str], counts: Mapping[str, int], seconds: float) -> Asked:
-        asked = self._context.cluster.positions(group_ids, counts, seconds)
+    def _positions(self, group_ids: list[str], counts: Mapping[str, int], seconds: float) -> GroupAnswers:
+        asked = self._context.cluster.answers(group_ids, counts, seconds)
         corrected = {
             group_id: answer._replace(asked_at=answer.asked_at + self._ahead_ms)
             for group_id, answer in asked.answers.items()
@@ -395,7 +377,7 @@ class GroupKeeper:
         return asked._replace(answers=corrected)
 
     def _ask_ends(
-        self, opened: Mapping[str, Opened], ids: Mapping[str, str], failures: list[BlockgzError]
+        self, opened: Mapping[str, TopicTables], ids: Mapping[str, str], failures: list[BlockgzError]
     ) -> tuple[dict[str, LogEnds], set[str]]:
         """Return where the topics end, if their ids stayed the same, and the topics that have another id by now."""
         known = [topic for topic, each in opened.items() if each.topic_id is not None]
@@ -432,7 +414,7 @@ class GroupKeeper:
         self._ahead_ms = 0 if at_least <= 0 <= at_most else round((at_least + at_most) / 2)
 
     def _now_ms(self) -> int:
-        """The time by the store's clock, in ms."""
+        """Return the time by the store's clock, in ms."""
         return self._wall_ms() + self._ahead_ms
 
     def _is_kept(self, group_id: str) -> bool:
@@ -446,5 +428,5 @@ class GroupKeeper:
 
 
 def seconds_to_round(now: float, interval: float, phase: float) -> float:
-    """Time until the next round, which is at that part of each interval of the grid; more than none."""
+    """Return the seconds until the next round, at the given part of each interval of the grid; always more than 0."""
     return interval - (now - phase * interval) % interval

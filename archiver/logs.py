@@ -90,7 +90,7 @@ def _logger(name: str) -> structlog.stdlib.BoundLogger:
 log = _logger(NAME)
 """The archiver's log. Silent below WARNING until `log_to` says where it goes; no other logger is configured."""
 progress_log = _logger(f"{NAME}.progress")
-"""What a run says at its start, and how far it is: whatever the level that `log_to` is given."""
+"""Messages at the start of a run and about its progress, regardless of the level that `log_to` gets."""
 
 
 def log_to(stream: TextIO | TextIOBase, *, level: int, log_format: str) -> None:
@@ -120,7 +120,7 @@ def log_to(stream: TextIO | TextIOBase, *, level: int, log_format: str) -> None:
 FIRST_QUIET_SECONDS = 60.0
 LONGEST_QUIET_SECONDS = 3600.0
 MOST_LINES = 1000
-"""So many different lines are remembered."""
+"""Different lines that are remembered."""
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Repeats:
     left_out: int = 0
 
     def again(self, now: float) -> int | None:
-        """How many were left out before this one; None to leave this one out too.
+        """Return how many lines were left out before this one; None to leave this one out too.
 
         A line that keeps coming is logged after a minute, then after twice as long each time, up to an hour.
         """
@@ -155,7 +155,7 @@ class ClientLog(logging.Handler):
         self._seen: dict[str, Repeats] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes a line in parts: kind, client, text."""
+        """Take a line in parts: kind, client, text."""
         parts = record.args if isinstance(record.args, tuple) and len(record.args) == 3 else ("", "", record.msg)
         kind, client, text = map(str, parts)
         text = _THREAD.sub("", text)

@@ -1,17 +1,4 @@
-"""Errors of the replayer alone, with the exit code of each (those of both programs: blockgz.errors).
-
-::
-
-    ReplayRefused       2   the target would not keep the records as they are (a ValueError)
-    RecordUnfit         1   a record that cannot be changed as was asked for (a ValueError)
-    DeliveryFailed      1   the cluster did not take a record
-    └── CommitLost      1   a transaction was rolled back, or nobody knows
-        └── Fenced      1   the cluster lets this run's producer write no more
-    ExportFailed        1   a file could not be written, or a record not as it was asked for
-    TargetChanged       1   the target is another topic than before, or has lost records
-    TargetInUse        11   another job writes to the same topic now
-    JobTakenOver       11   another run of the same job writes now
-"""
+"""Errors of the replayer alone (those of both programs: blockgz.errors)."""
 
 from index_format.errors import BlockgzError
 
@@ -23,7 +10,7 @@ class ReplayRefused(BlockgzError, ValueError):
 
 
 class RecordUnfit(BlockgzError, ValueError):
-    """A record that cannot be changed as was asked for; `partition` and `offset` are those of the archive."""
+    """A record that cannot be changed as requested; `partition` and `offset` are those of the archive."""
 
     exit_code = 1
 

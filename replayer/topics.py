@@ -14,7 +14,7 @@ from blockgz.topic_patterns import is_pattern, matching
 from index_format.identity import LITERAL, Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import parse_topic_folder
-from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAcls, KafkaAdmin, TopicChanges
+from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings
 
 
@@ -37,7 +37,7 @@ def literal_acls(acls: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
 
 
 def compare_acls(topic: str, archived: Iterable[Acl] | None, live: Iterable[Acl]) -> AclComparison:
-    """What they grant and deny is compared, by whatever pattern; `archived` is None where that is not known."""
+    """Compare what ACLs grant and deny, regardless of their patterns; `archived` is None if unknown."""
     if archived is None:
         return AclComparison(known=False)
     then, now = literal_acls(archived, topic), literal_acls(live, topic)
@@ -47,7 +47,7 @@ def compare_acls(topic: str, archived: Iterable[Acl] | None, live: Iterable[Acl]
 
 
 def acl_text(acl: Acl) -> str:
-    """What it grants or denies, for people: `ALLOW READ for User:billing from *`."""
+    """Return what an ACL grants or denies, for people: `ALLOW READ for User:billing from *`."""
     return f"{acl.permission} {acl.operation} for {_shown(acl.principal)} from {_shown(acl.host)}"
 
 
@@ -83,18 +83,18 @@ OF_THE_BROKERS = frozenset(
 )
 """Settings that belong to the source's brokers, their storage or their version of Kafka, not to the records."""
 OF_A_VENDOR = "confluent."
-"""What settings begin with that no other vendor's brokers know."""
+"""The prefix of settings that only one vendor's brokers know."""
 MIN_INSYNC = "min.insync.replicas"
 """Fits a replication factor: what is made like a topic keeps it, the target of a replay does not."""
 
 
 def carried_over(config: Mapping[str, str] | None) -> dict[str, str]:
-    """Of what was set for a topic itself, what does not belong to its brokers."""
+    """Return the settings of a topic that do not belong to its brokers."""
     return {name: value for name, value in sorted((config or {}).items()) if not _is_of_the_brokers(name)}
 
 
 def left_behind(config: Mapping[str, str] | None) -> dict[str, str]:
-    """Of what was set for a topic itself, what belongs to its brokers."""
+    """Return the settings of a topic that belong to its brokers."""
     return {name: value for name, value in sorted((config or {}).items()) if _is_of_the_brokers(name)}
 
 
@@ -106,9 +106,9 @@ def new_topic(
     without: Collection[str] = (),
     replication_factor: int | None = None,
 ) -> NewTopic:
-    """A topic like the archived one, apart from what was chosen, and `without` some settings.
+    """Return a topic like the archived one, apart from what was chosen, and `without` some settings.
 
-    None where the archive does not tell what it was like.
+    None if the archive does not tell what it was like.
     """
     defaults = (archived.defaults if archived else None) or {}
     decisive = {key: defaults.get(key, value) for key, value in DECISIVE.items()}
@@ -118,12 +118,12 @@ def new_topic(
 
 
 def partition_count(archived: ArchivedTopic | None, numbers: Collection[int]) -> int:
-    """How many partitions a topic had, `numbers` of which are archived."""
+    """Return how many partitions a topic had, `numbers` of which are archived."""
     return max([archived.partitions if archived else 0, *(number + 1 for number in numbers)])
 
 
 def creation_note(topic: NewTopic) -> str:
-    """What a plan says of a topic that is made."""
+    """Return how a plan describes a topic that is created."""
     settings = ", ".join(f"{name}={value}" for name, value in topic.config.items())
     factor = "" if topic.replication_factor is None else f", replication factor {topic.replication_factor}"
     return f"topic {topic.name} is created with {topic.partitions} partitions{factor} and {settings}"
@@ -138,7 +138,7 @@ LISTS = frozenset({"cleanup.policy"})
 NO_CHANGE = ConfigChange({})
 NO_ACLS = AclComparison()
 ACL = "acl"
-"""What an ACL is called where settings are named."""
+"""The name of an ACL among settings."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class LiveTopic:
 
 
 class Difference(NamedTuple):
-    """A setting that differs: what was set in the archived topic and what is in effect in the live one.
+    """A setting that differs: set in the archived topic, or in effect in the live one.
 
     None for the side that has nothing of the kind.
     """
@@ -163,7 +163,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicComparison:
-    """An archived topic of this name, and the live one, None where it is missing; `archived_partitions` it had.
+    """An archived topic of this name, and the live one, None if it is missing; `archived_partitions` it had.
 
     `changed` are settings of the archived topic that the live one has otherwise, `extra` such as only the live one has.
     """
@@ -176,7 +176,7 @@ class TopicComparison:
     changed: tuple[Difference, ...] = ()
     extra: tuple[Difference, ...] = ()
     acls: AclComparison = NO_ACLS
-    """Without a difference where they were not asked for."""
+    """Empty if they were not requested."""
 
     @property
     def state(self) -> str:
@@ -187,7 +187,7 @@ class TopicComparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Of partitions, settings and ACLs; none of a topic that is missing."""
+        """Return the differences of partitions, settings and ACLs; none for a topic that is missing."""
         if self.live is None:
             return ()
         counts = Difference("partitions", str(self.archived_partitions), str(self.live.partitions))
@@ -198,7 +198,7 @@ class TopicComparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is no difference and should be known."""
+        """Return notes that are not differences and should be known."""
         acls = () if self.acls.known else ("the archive does not know which ACLs it had",)
         return tuple(f"{self.name}: {text}" for text in (*_notes(self.archived), *_live_notes(self), *acls))
 
@@ -206,14 +206,14 @@ class TopicComparison:
 def compare_topics(
     name: str, archived: ArchivedTopic, archived_partitions: int, live: LiveTopic | None, ignored: Collection[str] = ()
 ) -> TopicComparison:
-    """Compares in effect what was set for either topic itself, without what belongs to brokers or is `ignored`.
+    """Compare the settings in effect that were set for either topic, without `ignored` ones and those of brokers.
 
-    So a setting that one side has from its cluster, with the same value, is no difference.
+    So a setting that one side has from its cluster, with the same value, is not a difference.
     """
     compared = TopicComparison(name, archived, archived_partitions, live, ignored)
     if live is None or archived.config is None:
-        return compared  # What an archive does not tell is no difference.
-    # What a topic gets that is made like it is no difference.
+        return compared  # What an archive does not tell is not a difference.
+    # What a topic gets that is made like it is not a difference.
     ours, defaults = carried_over(archived.config), {**DECISIVE, **(archived.defaults or {})}
     in_effect = {**live.settings.inherited, **live.settings.own}
     changed = [
@@ -233,7 +233,7 @@ def compare_topics(
 
 @dataclass(frozen=True)
 class TopicPlan:
-    """What makes a live topic like the archived one: it is created, or gets `adds_to` partitions and settings."""
+    """Steps that make a live topic like the archived one: it is created, or gets `adds_to` partitions and settings."""
 
     compared: TopicComparison
     creates: NewTopic | None = None
@@ -242,7 +242,7 @@ class TopicPlan:
 
     @property
     def acls(self) -> tuple[Acl, ...]:
-        """The ACLs that are created."""
+        """Return the ACLs that are created."""
         return self.compared.acls.missing
 
     def __bool__(self) -> bool:
@@ -250,7 +250,7 @@ class TopicPlan:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What is done, for people."""
+        """Return the steps, for people."""
         name = self.compared.name
         done = [creation_note(self.creates)] if self.creates else []
         if self.adds_to is not None and self.compared.live is not None:
@@ -261,17 +261,17 @@ class TopicPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is left as it is, and what the changes mean."""
+        """Return what stays as it is, and what the changes mean."""
         return tuple(f"{self.compared.name}: {text}" for text in _plan_notes(self))
 
     def outstanding(self, now: LiveTopic | None, acls: Collection[Acl] = ()) -> tuple[str, ...]:
-        """What of the plan the topic does not have, as it is now; `acls` are those on its name."""
+        """Return the parts of the plan that the topic lacks, as it is now; `acls` are those on its name."""
         lacking = (f"ACL {acl_text(each)} is missing" for each in self.acls if each not in acls)
         return (*_outstanding(self, now), *lacking)
 
 
 def plan_topic(compared: TopicComparison, replication_factor: int | None, *, reset_extra: bool) -> TopicPlan:
-    """What is done about the differences: nothing is removed, but settings that only the live topic has, if asked."""
+    """Return the steps that remove the differences. Settings only of the live topic are reset if that is requested."""
     live, partitions = compared.live, compared.archived_partitions
     if live is None:
         made = new_topic(compared.name, partitions, compared.archived, {}, compared.ignored, replication_factor)
@@ -368,14 +368,14 @@ class FoundTopic(NamedTuple):
 
 
 class FoundTopics(NamedTuple):
-    """What the archive holds of topics, and why it holds nothing of others."""
+    """Topics of the archive, and why others are unknown."""
 
     topics: Sequence[FoundTopic]
     unknown: Sequence[NotInArchive]
 
 
 async def find_topics(archive: Archive, wanted: Collection[str]) -> FoundTopics:
-    """The topics that names, globs and `~regex`es mean, each once.
+    """Return the topics that names, globs and `~regex`es match, each once.
 
     Raises UsageError for two incarnations of one topic, NotInArchive for a name or pattern that means none.
     """
@@ -410,7 +410,7 @@ def compare_all(
     *,
     with_acls: bool = False,
 ) -> list[TopicComparison]:
-    """The topics as the cluster has them; raises AccessDenied or BrokerUnreachable.
+    """Compare the topics with those of the cluster. Raises AccessDenied or BrokerUnreachable.
 
     `with_acls`: their ACLs as well; raises ReplayRefused where the cluster has no authorizer.
     """
@@ -418,7 +418,7 @@ def compare_all(
     found = [compare_topics(each.name, each.config, each.partitions, live[each.name], ignored) for each in topics]
     if not with_acls:
         return found
-    acls = KafkaAcls(properties).of_topics(live.keys())
+    acls = TopicChanges(properties).acls(live.keys())
     return [replace(each, acls=compare_acls(each.name, _acls_of(each.archived), acls[each.name])) for each in found]
 
 
@@ -427,7 +427,7 @@ def _acls_of(archived: ArchivedTopic) -> Sequence[Acl] | None:
 
 
 def live_topics(names: Collection[str], properties: Mapping[str, str]) -> dict[str, LiveTopic | None]:
-    """Topics as the cluster has them now; raises AccessDenied or BrokerUnreachable."""
+    """Return the topics as the cluster has them now. Raises AccessDenied or BrokerUnreachable."""
     admin, changes = KafkaAdmin(properties), TopicChanges(properties)
     found = dict[str, LiveTopic | None]()
     for name in names:
@@ -441,7 +441,7 @@ def live_topics(names: Collection[str], properties: Mapping[str, str]) -> dict[s
 
 
 def carry_out(plan: TopicPlan, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Makes the topic as planned, and reads it back; what it still lacks after some time.
+    """Make the topic as planned, read it back, and return what it still lacks after some time.
 
     Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
     """
@@ -452,20 +452,19 @@ def carry_out(plan: TopicPlan, properties: Mapping[str, str]) -> tuple[str, ...]
         changes.add_partitions(name, plan.adds_to)
     if plan.change:
         changes.alter(name, plan.change)
-    acls = KafkaAcls(properties) if plan.acls else None
-    if acls:
-        acls.create(plan.acls)
+    if plan.acls:
+        changes.create_acls(plan.acls)
     deadline = time.monotonic() + CHANGE_SECONDS
     # A broker may hear of a change later than the one that made it.
-    while lacks := _lacks(plan, properties, acls):
+    while lacks := _lacks(plan, properties, changes):
         if time.monotonic() > deadline:
             break
         time.sleep(ASK_AGAIN_SECONDS)
     return lacks
 
 
-def _lacks(plan: TopicPlan, properties: Mapping[str, str], acls: KafkaAcls | None) -> tuple[str, ...]:
-    """What of the plan the topic does not have now."""
+def _lacks(plan: TopicPlan, properties: Mapping[str, str], changes: TopicChanges) -> tuple[str, ...]:
+    """Return the parts of the plan that the topic lacks now."""
     name = plan.compared.name
-    there = acls.of_topics([name])[name] if acls else ()
+    there = changes.acls([name])[name] if plan.acls else ()
     return plan.outstanding(live_topics([name], properties)[name], literal_acls(there, name))

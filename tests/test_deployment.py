@@ -11,8 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from archiver.monitor.metrics import make_registry
-from archiver.monitor.server import PATHS
+from archiver.monitor.server import PATHS, make_registry
 from blockgz.config.kinds import FIELDS
 from blockgz.units import parse_duration
 from tests.support.deployment import (

@@ -27,7 +27,7 @@ from archiver.ingest.assignment import WHOLE, DrainShare
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_settings import check_settings
 from archiver.ingest.kafka_source import Partition, name_of
-from archiver.ingest.ownership import PartitionReport, PartitionState
+from archiver.ingest.ownership import PartitionHistory, PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import WORKER_VARIABLE, Ended, Forks, Workers, own_http, worker_commands
 from archiver.logs import LogEvent, log, log_to, progress_log
@@ -206,7 +206,7 @@ CLOSE_SECONDS = 1.0
 class RunResult(NamedTuple):
     """What a run did."""
 
-    partitions: Sequence[PartitionReport]
+    partitions: Sequence[PartitionHistory]
     missing_topics: Collection[str]
     """Those that are named and that the cluster does not have."""
     signals: Collection[int] = ()
@@ -462,7 +462,7 @@ def result_object(config: RunConfig, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _print_result(reports: Sequence[PartitionReport]) -> None:
+def _print_result(reports: Sequence[PartitionHistory]) -> None:
     rows = [
         (
             *each.partition,

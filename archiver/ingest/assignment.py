@@ -22,7 +22,7 @@ from index_format.errors import BlockgzError
 OWNERS_SECONDS = 30.0
 
 AskOwners = Callable[[Sequence[str]], Mapping[Partition, str]]
-"""What the group's committed offsets of these topics say in their metadata, where they say anything."""
+"""Returns the metadata of the offsets that the group committed for these topics, if there is any."""
 
 
 class GroupOffsets:
@@ -32,7 +32,7 @@ class GroupOffsets:
     """
 
     def __init__(self, group_id: str, archive_id: str, ask: AskOwners, executor: Executor) -> None:
-        """`ask` raises a BlockgzError where nobody answers; `executor` runs it while the process archives."""
+        """`ask` raises a BlockgzError if nobody answers; `executor` runs it while the process archives."""
         self._group_id = group_id
         self._archive_id = archive_id
         self._ask = ask
@@ -58,7 +58,7 @@ class GroupOffsets:
 
 
 def refuse_other_archive(group_id: str, archive_id: str | None, owners: Mapping[Partition, str]) -> None:
-    """Raises GroupOfAnother where an offset was committed by another archive; `owners` holds archive ids.
+    """Raise GroupOfAnother if another archive committed an offset; `owners` holds archive ids.
 
     `archive_id` is None before the archive is made.
     """
@@ -74,7 +74,7 @@ def refuse_other_archive(group_id: str, archive_id: str | None, owners: Mapping[
 
 
 LOOKS = 4
-"""So often the group is looked at before a partition counts as one that is forgotten."""
+"""Looks at the group before a partition counts as forgotten."""
 
 AskUnowned = Callable[[Sequence[str]], set[Partition]]
 """The partitions of these topics that no member of the group has now, while it does not rebalance."""
@@ -84,14 +84,14 @@ class UnownedWatch:
     """Looks for them now and then, in a thread."""
 
     def __init__(self, ask: AskUnowned, executor: Executor, patience_seconds: float) -> None:
-        """`patience_seconds`: so long a rebalance may take. `ask` raises a BlockgzError where nobody answers."""
+        """`patience_seconds`: the time that a rebalance may take. `ask` raises a BlockgzError if nobody answers."""
         self._ask = ask
         self._question = RegularQuestion[set[Partition]](executor, patience_seconds / LOOKS)
         self._patience_seconds = patience_seconds
         self._since: dict[Partition, float] = {}
 
     def look(self, topics: Sequence[str], now: float) -> set[Partition]:
-        """Those that nobody has had for longer than a rebalance takes; each is returned once in that time."""
+        """Return the partitions that nobody has had for longer than a rebalance takes; each once in that time."""
         answer = self._question.answer(now, lambda: self._ask(topics))
         if answer is None:
             return set()
@@ -113,20 +113,20 @@ ASK_AGAIN_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class DrainShare:
-    """Which partitions are one worker's where several drain the topics together."""
+    """The partitions of one of several workers that drain the topics together."""
 
     number: int
     workers: int
 
     def holds(self, partition: Partition) -> bool:
-        """Whether it is this worker's; of a topic's partitions each worker has as many, give or take one."""
+        """Return whether the partition is this worker's. A topic's partitions are shared equally, plus or minus one."""
         topic, number = partition
         return (zlib.crc32(topic.encode()) + number) % self.workers == self.number
 
 
 WHOLE = DrainShare(0, 1)
 Ends = list[tuple[Partition, BoundsOrFailure, BoundsOrFailure]]
-"""Of each partition the bounds of what may be read now, and up to the high watermark."""
+"""For each partition the bounds of what may be read now, and those up to the high watermark."""
 
 
 class Drain:
@@ -196,7 +196,7 @@ class Drain:
         self._ownership.give_up(partitions, self._config.grace, self._rest)
 
     def _ends(self, partitions: Collection[Partition]) -> Ends:
-        # In this order: on a topic that is written to, an end that is asked for first lies below the other.
+        # In this order: on a topic that is written to, an end that is requested first is below the other.
         highs = self._cluster.ask_bounds(partitions, "read_uncommitted")
         ends = self._cluster.ask_bounds(partitions, self._config.isolation_level)
         return [(partition, ends[partition], highs[partition]) for partition in partitions]
@@ -237,7 +237,7 @@ class GroupMember:
         rest: Callable[[], None],
         wait: Callable[[float], object],
     ) -> None:
-        """`rest` waits for a moment, `wait` for so many seconds or until the process stops."""
+        """`rest` waits for a moment, `wait` for the given seconds or until the process stops."""
         self._config = config
         self._offsets = offsets
         self._unowned = unowned
@@ -255,7 +255,7 @@ class GroupMember:
         return False
 
     def start(self) -> None:
-        """Raises GroupOfAnother, unless the group is taken over."""
+        """Raise GroupOfAnother, unless the group is taken over."""
         if not self._config.takeover:
             self._offsets.check(self._topics)
         self._fetching.subscribe(self._topics, self)
@@ -336,7 +336,7 @@ class GroupMember:
         self._ownership.lose(partitions)
 
     def _hand_over(self, partitions: Iterable[Partition]) -> None:
-        """What was polled and not handed over yet was fetched all the same."""
+        """Offer records that were polled and are not handed over yet: they were fetched, too."""
         for event in self._fetching.batched(partitions):
             self._ownership.offer(event)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple, Protocol
 
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import RollReason, blocks_to_end, chunks_to_end
 from archiver.ingest.kafka_source import EndReached, Event, Fetched, GroupListener, KafkaSource, Partition
-from archiver.ingest.partition_state import ArchivingState, EndBlock, Flush
+from archiver.ingest.partition_archiver import PartitionArchiver
+from archiver.ingest.partition_state import ArchivingState, Flush, Order
 from archiver.logs import LogEvent, log
 
 
@@ -55,12 +55,12 @@ class MemoryPlan:
 
 
 LEAST_SHARE_BYTES = 64 * 1024
-"""Of a partition, however many there are: a pause costs a fetch, and is not worth less."""
+"""The least share of a partition, in bytes: a pause costs a fetch, and is not worth less."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one partition may hold while its commit does not end, in bytes."""
+    """The bytes that one partition may hold while its commit does not end."""
 
     waiting_bytes: int
     """Batches that wait to be encoded."""
@@ -69,9 +69,9 @@ class Share:
 
     @classmethod
     def of(cls, waiting_budget: int, buffer_budget: int, partitions: int) -> "Share":
-        """The share of each of so many partitions. One alone may have everything, as it holds up no other.
+        """Return the share of each of so many partitions. A single one may have everything: it holds up no other.
 
-        All together they take a quarter of the budgets at the most, unless there are very many.
+        All together they take a quarter of the budgets at most, unless there are very many.
         """
         parts = 1 if partitions <= 1 else 4 * partitions
         return cls(max(LEAST_SHARE_BYTES, waiting_budget // parts), max(LEAST_SHARE_BYTES, buffer_budget // parts))
@@ -81,42 +81,10 @@ class Share:
         return Share(self.waiting_bytes // 2, self.buffer_bytes // 2)
 
 
-@dataclass(frozen=True)
-class Holding:
-    """What one partition holds, in bytes, and whether it can get rid of it."""
-
-    waiting_bytes: int
-    buffer_bytes: int
-    is_blocked: bool
-    """Nothing of it is encoded: a second finished chunk waits for the commit under way."""
-    is_committing: bool
-
-    def exceeds(self, share: Share, *, buffer_is_tight: bool) -> bool:
-        """Whether it holds more than its share of what others need, and only the store can change that."""
-        holds_memory = self.is_blocked and self.waiting_bytes > share.waiting_bytes
-        holds_disk = buffer_is_tight and self.is_committing and self.buffer_bytes > share.buffer_bytes
-        return holds_memory or holds_disk
-
-
-class PartitionLoad(Protocol):
-    """A partition that holds part of the budgets (see PartitionArchiver)."""
-
-    @property
-    def state(self) -> ArchivingState: ...
-    def offer(self, event: Flush | EndBlock) -> None: ...
-
-
-def holding(load: PartitionLoad) -> Holding:
-    """What the partition holds now."""
-    state = load.state
-    return Holding(state.inbox_bytes, state.buffered_bytes, state.is_blocked, bool(state.pending))
-
-
-class Turns(NamedTuple):
-    """Which partitions to pause alone, and which of those that are to resume."""
-
-    pause: set[Partition]
-    resume: set[Partition]
+def exceeds(state: ArchivingState, share: Share, *, buffer_is_tight: bool) -> bool:
+    """Return whether a partition holds more than its share of what others need, and only the store can change that."""
+    holds_memory = state.is_blocked and state.inbox_bytes > share.waiting_bytes
+    return holds_memory or (buffer_is_tight and bool(state.pending) and state.buffered_bytes > share.buffer_bytes)
 
 
 TIGHT = 1 / 2
@@ -148,14 +116,14 @@ class Budgets:
     def buffered_bytes(self) -> int:
         return self._buffer.used_bytes
 
-    def have_capacity(self, loads: Mapping[Partition, PartitionLoad]) -> bool:
-        """Whether more may be fetched: records that wait and the buffer are below their budgets."""
+    def have_capacity(self, loads: Mapping[Partition, PartitionArchiver]) -> bool:
+        """Return whether more may be fetched: records that wait and the buffer are below their budgets."""
         if self._waiting_at_most >= self._memory.waiting_bytes:
             self._waiting_at_most = _waiting(loads.values())
         waits = self._is_uneven or self._waiting_at_most >= self._memory.waiting_bytes
         return not waits and self._buffer.used_bytes < self._buffer_bytes
 
-    def taken(self, partition: Partition, num_bytes: int, loads: Mapping[Partition, PartitionLoad]) -> None:
+    def taken(self, partition: Partition, num_bytes: int, loads: Mapping[Partition, PartitionArchiver]) -> None:
         """Count bytes handed to a partition: open blocks may exceed their share long before the next `relieve`."""
         self._grown.add(partition)
         self._waiting_at_most += num_bytes
@@ -163,28 +131,33 @@ class Budgets:
         if self._taken_bytes >= self._memory.open_block_bytes // 2:
             self._end_blocks(loads)
 
-    def turns(self, loads: Mapping[Partition, PartitionLoad], paused: Set[Partition]) -> Turns:
-        """Who is to be paused alone or to resume; looks at those that took batches and those that are `paused`."""
+    def turns(
+        self, loads: Mapping[Partition, PartitionArchiver], paused: Set[Partition]
+    ) -> tuple[set[Partition], set[Partition]]:
+        """Return which partitions to pause alone, and which of the `paused` ones to resume.
+
+        Looks only at those that took batches and those that are `paused`.
+        """
         if not (self._grown or paused):
-            return Turns(set(), set())
+            return set(), set()
         share = Share.of(self._memory.waiting_bytes, self._buffer_bytes, len(loads))
         used, alone = self._buffer.used_bytes, {each: loads[each] for each in paused if each in loads}
         is_tight, is_relaxed = used > TIGHT * self._buffer_bytes, used <= RELAXED * self._buffer_bytes
         resume = {
             partition
             for partition, load in alone.items()
-            if not holding(load).exceeds(share.half, buffer_is_tight=not is_relaxed)
+            if not exceeds(load.state, share.half, buffer_is_tight=not is_relaxed)
         }
         left = self._memory.waiting_bytes - _waiting(alone.values())
         most = left // LARGEST_PART if len(loads) - len(alone) > 1 else left
-        held = {each: holding(loads[each]) for each in self._grown if each in loads and each not in paused}
-        pause = {each for each, holds in held.items() if holds.exceeds(share, buffer_is_tight=is_tight)}
+        states = {each: loads[each].state for each in self._grown if each in loads and each not in paused}
+        pause = {each for each, state in states.items() if exceeds(state, share, buffer_is_tight=is_tight)}
         most = max(LEAST_SHARE_BYTES, most)
-        self._grown = {each for each, holds in held.items() if holds.waiting_bytes > most and not holds.is_blocked}
+        self._grown = {each for each, state in states.items() if state.inbox_bytes > most and not state.is_blocked}
         self._is_uneven = bool(self._grown)
-        return Turns(pause, resume)
+        return pause, resume
 
-    def relieve(self, loads: Mapping[Partition, PartitionLoad], paused: Set[Partition] = frozenset()) -> None:
+    def relieve(self, loads: Mapping[Partition, PartitionArchiver], paused: Set[Partition] = frozenset()) -> None:
         """End the largest open chunks and blocks early: thousands of partitions with one each would fill both.
 
         What those that are `paused` alone hold of the buffer, the others do not have.
@@ -199,26 +172,26 @@ class Budgets:
             loads[key].offer(Flush(RollReason.MEMORY))
         self._end_blocks(loads)
 
-    def _end_blocks(self, loads: Mapping[Partition, PartitionLoad]) -> None:
+    def _end_blocks(self, loads: Mapping[Partition, PartitionArchiver]) -> None:
         self._taken_bytes = 0
         open_bytes = {key: each.state.open_block_bytes for key, each in loads.items()}
         for key in blocks_to_end(open_bytes, self._memory.open_block_bytes):
-            loads[key].offer(EndBlock())
+            loads[key].offer(Order.END_BLOCK)
 
 
-def _waiting(loads: Iterable[PartitionLoad]) -> int:
+def _waiting(loads: Iterable[PartitionArchiver]) -> int:
     return sum(each.state.inbox_bytes for each in loads)
 
 
 STALL_SECONDS = 10.0
 """The consumer is not polled for so long without capacity; then its partitions are paused and polling resumes.
 
-A partition that is paused alone for so long is said to be.
+A partition that is paused alone for that time is reported.
 """
 
 
 class FetchMode(Enum):
-    """What one step does with the consumer."""
+    """An action of one step on the consumer."""
 
     FETCH = "fetch"
     WAIT = "wait"
@@ -228,21 +201,12 @@ class FetchMode(Enum):
 
 
 def mode_after(mode: FetchMode, has_capacity: bool, stalled_seconds: float) -> FetchMode:
-    """The next mode; `stalled_seconds` since there was capacity."""
+    """Return the next mode; `stalled_seconds` since there was capacity."""
     if has_capacity:
         return FetchMode.FETCH
     if mode is FetchMode.POLL_PAUSED or stalled_seconds >= STALL_SECONDS:
         return FetchMode.POLL_PAUSED
     return FetchMode.WAIT
-
-
-class FetchState(NamedTuple):
-    """How fetching goes for one partition, in seconds. Safe to ask for from any thread."""
-
-    fetched: float | None
-    """Since records came, or the answer that there are none; since consuming began where neither came."""
-    paused: float | None
-    """Since it was paused alone; None where it is not."""
 
 
 class Fetching:
@@ -261,7 +225,7 @@ class Fetching:
         self._paused_at: dict[Partition, float] = {}
         """Partitions that are paused alone."""
         self._logged: set[Partition] = set()
-        """Of these the log says that they are paused alone: a pause of a moment is not worth a line."""
+        """Partitions paused alone that the log has reported: a short pause is not worth a line."""
         self._fetched_at: dict[Partition, float] = {}
 
     @cached_property
@@ -271,20 +235,21 @@ class Fetching:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is fetched because the budgets are used up. Safe to ask from any thread."""
+        """Return whether nothing is fetched because the budgets are used up. Safe to ask from any thread."""
         return self._mode is FetchMode.POLL_PAUSED
 
     @property
     def paused(self) -> Set[Partition]:
-        """Partitions that are paused alone."""
+        """Return the partitions that are paused alone."""
         return self._paused_at.keys()
 
-    def state_of(self, partition: Partition, now: float) -> FetchState:
-        """How it goes for a partition. Safe to ask from any thread."""
+    def ages(self, partition: Partition, now: float) -> tuple[float | None, float | None]:
+        """Return the seconds since a partition was fetched, and since it was paused alone. Safe for any thread.
+
+        It is fetched when records come, or the answer that there are none, or when it is consumed for the first time.
+        """
         fetched_at, paused_at = self._fetched_at.get(partition), self._paused_at.get(partition)
-        return FetchState(
-            None if fetched_at is None else now - fetched_at, None if paused_at is None else now - paused_at
-        )
+        return None if fetched_at is None else now - fetched_at, None if paused_at is None else now - paused_at
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         self._source.subscribe(topics, listener)
@@ -293,7 +258,7 @@ class Fetching:
         self._source.join_again(topics, listener)
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
-        """Consume these partitions too, each from its position; they are paused where all others are."""
+        """Consume these partitions too, each from its position. They are paused if all others are."""
         self._forget(positions)
         self._fetched_at |= dict.fromkeys(positions, self._clock())
         self._source.consume(positions)
@@ -310,8 +275,8 @@ class Fetching:
     def commit(self, positions: Mapping[Partition, int]) -> None:
         self._source.commit(positions)
 
-    def poll(self, loads: Mapping[Partition, PartitionLoad]) -> list[Event]:
-        """What arrived within a moment; `loads` are the active partitions. Raises MemberRefused."""
+    def poll(self, loads: Mapping[Partition, PartitionArchiver]) -> list[Event]:
+        """Return what arrived within a moment; `loads` are the active partitions. Raises MemberRefused."""
         now = self._clock()
         self._take_turns(loads, now)
         has_capacity = self._budgets.have_capacity(loads)
@@ -339,11 +304,11 @@ class Fetching:
         self._fetched_at = {}
 
     def close(self) -> None:
-        """Leave the group; nothing is consumed any more."""
+        """Leave the group; nothing is consumed any longer."""
         if "_source" in vars(self):
             self._source.close()
 
-    def _take_turns(self, loads: Mapping[Partition, PartitionLoad], now: float) -> None:
+    def _take_turns(self, loads: Mapping[Partition, PartitionArchiver], now: float) -> None:
         """Pause partitions alone that hold more than their share; resume those that no longer do."""
         self._forget([each for each in self.paused if each not in loads])
         pause, resume = self._budgets.turns(loads, self.paused)

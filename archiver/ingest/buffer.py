@@ -12,17 +12,17 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from archiver.logs import LogEvent, log
 from blockgz.atomic_file import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from blockgz.errors import BufferFailed, BufferFull
 from blockgz.store.writer import FileBody
+from blockgz.units import time_text
 
 LOCK = ".lock"
 PREFIX = "blockgz-buffer-"
-"""Of the sub-folders: nothing else in the folder, which the operator chose, is ever touched."""
+"""Prefix of the sub-folders. Nothing else in the folder, which the operator chose, is ever touched."""
 
 
 class BufferFile:
@@ -59,7 +59,7 @@ class BufferFile:
         self._is_torn = False
 
     def finish(self) -> FileBody:
-        """The whole file, written through to the operating system; raises BufferFailed where bytes are missing."""
+        """Return the whole file, written through to the operating system. Raises BufferFailed if bytes are missing."""
         with buffer_errors(self._path):
             self._cut()
             stored = self._path.stat().st_size
@@ -77,7 +77,7 @@ class BufferFile:
 
 class BufferFolder:
     def __init__(self, root: Path) -> None:
-        """Creates a locked sub-folder of `root`, logs and removes those of dead processes; raises BufferFailed."""
+        """Create a locked sub-folder of `root`; log and remove those of dead processes. Raises BufferFailed."""
         self._bytes = 0
         self._is_closed = False
         self._guard = threading.Lock()
@@ -106,7 +106,7 @@ class BufferFolder:
             self._bytes += num_bytes
 
     def mark_alive(self) -> None:
-        """Note that the process lives, for whoever finds the folder of a process that died."""
+        """Note that the process lives, for the process that finds the folder after its death."""
         with suppress(OSError):
             os.utime(self._lock)
 
@@ -121,7 +121,7 @@ class BufferFolder:
 
 
 def _remove_dead(root: Path) -> None:
-    """The caller holds the root's lock, under which sub-folders get theirs: one without a lock file has no owner."""
+    """Remove the sub-folders of dead processes. The caller holds the root's lock, under which new ones get theirs."""
     for folder in root.glob(f"{PREFIX}*"):
         try:
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
@@ -147,7 +147,7 @@ def _log_death(folder: Path, lock: int) -> None:
     log.warning(
         LogEvent.PROCESS_DIED,
         pid=os.read(lock, 20).decode("ascii", "replace") or None,
-        last_seen=datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        last_seen=time_text(int(seen) * 1000),
         bytes=sum(file.st_size for file in files),
         folder=str(folder),
     )
@@ -165,7 +165,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def buffer_errors(path: Path, kind: type[BufferFailed] = BufferFailed) -> Iterator[None]:
-    """Raises a file system's errors as one of ours."""
+    """Raise errors of a file system as one of ours."""
     try:
         yield
     except OSError as error:

@@ -46,7 +46,7 @@ MAX_GAPS = 1000
 
 
 BUFFER_SHARE_OF_OPEN_CHUNKS = 0.8
-"""What open chunks leave of the buffer budget is for chunks that wait to be committed."""
+"""The share of the buffer that open chunks may use; the rest is for chunks that wait for their commit."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -70,7 +70,7 @@ class RollLimits:
 
 @dataclass(frozen=True)
 class OpenChunkFacts:
-    """What a roll is decided on. Bytes; times in seconds of one monotonic clock."""
+    """The facts that end a chunk. Sizes in bytes; times in seconds of one monotonic clock."""
 
     compressed_bytes: int
     encoded_bytes: int
@@ -82,7 +82,7 @@ class OpenChunkFacts:
 
 
 def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollReason | None:
-    """Why the chunk should end now, or None while it may stay open."""
+    """Return why the chunk should end now, or None while it may stay open."""
     if chunk.num_records == 0:
         return None
     is_long_idle = limits.chunk_idle_seconds is not None and now - chunk.last_record_at >= limits.chunk_idle_seconds
@@ -100,7 +100,7 @@ def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollRe
 def rows_that_fit(
     timestamps: npt.NDArray[np.int64], num_records: int, first_timestamp: int | None, limits: RollLimits
 ) -> int:
-    """How many of the next records the chunk takes before it must end by count or by record time; may be 0.
+    """Return how many of the next records the chunk takes before it must end by count or by record time; may be 0.
 
     `timestamps` in ms are those of the records in order; `first_timestamp` is the chunk's, None while it is empty.
     """
@@ -115,7 +115,7 @@ def rows_that_fit(
 
 
 def chunks_to_end(open_bytes: Mapping[K, int], committing: Mapping[K, bool], budget: int) -> list[K]:
-    """Which open chunks should end early to free the buffer, the largest first.
+    """Return which open chunks should end early to free the buffer, the largest first.
 
     `open_bytes` are theirs in the buffer, `committing` says for which an earlier one waits to be committed. Where those
     that wait fill the budget, ending more of them frees nothing: then it is on the store.
@@ -132,7 +132,7 @@ def chunks_to_end(open_bytes: Mapping[K, int], committing: Mapping[K, bool], bud
 
 
 def blocks_to_end(open_block_bytes: Mapping[K, int], budget: int) -> list[K]:
-    """Which open blocks should end early so that the others fit into `budget`, the largest first."""
+    """Return which open blocks should end early so that the others fit into `budget`, the largest first."""
     excess = sum(open_block_bytes.values()) - budget
     ending: list[K] = []
     for key in sorted(open_block_bytes, key=lambda key: -open_block_bytes[key]):
@@ -146,7 +146,7 @@ def blocks_to_end(open_block_bytes: Mapping[K, int], budget: int) -> list[K]:
 NUMBERS = BlockEntry.__struct_fields__[:-1]
 """The fields of an entry that are numbers: all but the key filter."""
 ENTRY_BYTES = 8 * len(NUMBERS)
-"""What a finished block of an open chunk takes in memory, beside its key filter."""
+"""Bytes that a finished block of an open chunk takes in memory, without its key filter."""
 MAX_KEY_FILTERS = 4 * 1024 * 1024
 """Bytes of key filters after which the later blocks of a chunk have none: its index is read as a whole."""
 
@@ -178,7 +178,7 @@ class ChunkSettings:
 
 
 class RecordMark(NamedTuple):
-    """What is kept of a record where a chunk may have to end or to begin."""
+    """The facts of a record at which a chunk may have to end or to begin."""
 
     offset: int
     timestamp: int
@@ -198,7 +198,7 @@ class WaitingBlock(NamedTuple):
     member: bytes
     """Not encrypted yet: with what, depends on the chunk that it becomes part of."""
     entry: BlockEntry
-    """Its place in the data is told once it is written."""
+    """Its place in the data is set once it is written."""
     first: tuple[int, int]
     """Offset and timestamp of its first record."""
     last: RecordMark
@@ -230,18 +230,18 @@ class ChunkBuilder:
         self._blocks = array("q")
         """The entries of finished blocks, flat: as objects they would take six times as much."""
         self._key_filters: list[bytes] = []
-        """Those of the first of these blocks."""
+        """Key filters of the first of these blocks."""
         self._key_filter_bytes = 0
         self._gaps: list[Gap] = []
         self._ends_in_gap = False
-        """Whether the newest offset of all was skipped."""
+        """True if the newest offset of all was skipped."""
         self._skipped = 0
         self._timestamp_type = 0
         self._first: tuple[int, int] | None = None
         self._open_first: tuple[int, int] = (0, 0)
         """Offset and timestamp of the open block's first record."""
         self._last: RecordMark | None = None
-        """Of the last record; the record itself may be large, and thousands of chunks are open."""
+        """The mark of the last record; the record itself may be large, and thousands of chunks are open."""
         self._waiting: list[WaitingBlock] = []
         self._written_to: RecordMark | None = None
         """The last record of the blocks in the buffer."""
@@ -264,23 +264,23 @@ class ChunkBuilder:
 
     @property
     def open_index_bytes(self) -> int:
-        """Bytes in memory that say what the finished blocks hold."""
+        """Return the bytes in memory that describe the finished blocks."""
         return self.facts.num_blocks * ENTRY_BYTES + self._key_filter_bytes
 
     @property
     def open_block_bytes(self) -> int:
-        """Bytes in memory: encoded ones that wait for their block to fill, and blocks that wait for space."""
+        """Return the bytes in memory of the open block, and of blocks that wait for space."""
         waiting = sum(len(block.member) for block in self._waiting)
         return waiting + (self._builder.open_bytes if self._builder else 0)
 
     @property
     def full(self) -> BufferFull | None:
-        """Why blocks wait in memory for space in the buffer; None while none does."""
+        """Return why blocks wait in memory for space in the buffer; None while none does."""
         return self._full
 
     @property
     def first_timestamp(self) -> int | None:
-        """The timestamp of the first record in ms; None while there is none."""
+        """Return the timestamp of the first record in ms; None while there is none."""
         return self._first[1] if self._first else None
 
     @property
@@ -289,7 +289,7 @@ class ChunkBuilder:
 
     @property
     def skipped(self) -> int:
-        """Records left out because the record format cannot hold them."""
+        """Return how many records were left out because the record format cannot hold them."""
         return self._skipped
 
     def add(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
@@ -352,7 +352,7 @@ class ChunkBuilder:
             self._write(block, self._last)
 
     def finish(self, next_offset: int) -> FinishedChunk:
-        """The complete chunk; only once it holds a record. Raises BufferFull where it is `full`, or BufferFailed."""
+        """Return the complete chunk, which holds a record. Raises BufferFull if it is `full`, or BufferFailed."""
         if self._last is None:
             raise ValueError("a chunk without records cannot be finished")
         self.end_block()
@@ -361,7 +361,7 @@ class ChunkBuilder:
         return self._finished(next_offset, self._last)
 
     def cut(self, buffer: BufferFile) -> "tuple[FinishedChunk, ChunkBuilder] | None":
-        """What is in the buffer as a complete chunk, and the rest as an open one, in `buffer`; None where nothing is.
+        """Return the blocks in the buffer as a complete chunk, and the rest as an open one; None if none is there.
 
         Raises BufferFailed.
         """
@@ -438,7 +438,7 @@ class ChunkBuilder:
             del self._waiting[0]
 
 
-class Encoding(NamedTuple):
+class FinishedEncoding(NamedTuple):
     """How the blocks of a chunk are encoded (see index_format.blocks.Encoding)."""
 
     record_format: str
@@ -455,11 +455,11 @@ def part_below(
     buffer: BufferFile,
     sealing: Sealing | None = None,
 ) -> tuple[ChunkBuilder, FinishedChunk] | None:
-    """The records of a finished chunk below offset `end`, as a chunk of their own; None where there are none.
+    """Return the records of a finished chunk below offset `end` as a chunk of their own; None if there are none.
 
     Its blocks are encoded again, in `buffer`, which the builder holds. Raises BufferFailed.
     """
-    encoding = Encoding(settings.record_format.name, codec, finished.timestamp_type)
+    encoding = FinishedEncoding(settings.record_format.name, codec, finished.timestamp_type)
     part = ChunkBuilder(settings, buffer, finished.start.position, sealing=sealing)
     opened = sealing.opener(finished.start.position, finished.encryption) if sealing and finished.encryption else None
     with finished.body.reading(), finished.body.path.open("rb") as file:

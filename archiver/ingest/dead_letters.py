@@ -26,7 +26,7 @@ PREFIX = "__connect.errors."
 POLL_SECONDS = 0.1
 CLOSE_SECONDS = 2.0
 NOT_TAKEN = (AccessDenied, BrokerUnreachable, DeadLetterRefused)
-"""What a record that its topic did not take is raised as."""
+"""Errors of a record that its topic did not take."""
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
@@ -67,7 +67,7 @@ class DeadLetterTopic:
         self._guard = threading.Lock()
         self._producer: Producer | None = None
         self.clients_dropped = 0
-        """What was sent when there were fewer, and has no report, will never have one."""
+        """Clients dropped so far. A record sent before the last drop, and not reported yet, will never be reported."""
         self._closed = threading.Event()
 
     def letters_of(self, partition: Partition) -> "DeadLetters":
@@ -110,7 +110,7 @@ class DeadLetterTopic:
             producer.poll(seconds)
 
     def failure(self, error: KafkaError) -> BlockgzError:
-        """What a record that was not taken means for its partition."""
+        """Return the error of a partition whose record the topic did not take."""
         what = f"topic {self.topic} did not accept a record that cannot be archived"
         if error.code() in DENIED:
             return AccessDenied(what, why=error.str(), remedy=f"grant Write on topic {self.topic} to this user")
@@ -123,7 +123,7 @@ class DeadLetterTopic:
             raise ShuttingDown(f"the run ended before topic {self.topic} accepted a record that cannot be archived")
 
     def close(self) -> None:
-        """What is not acknowledged by now is not waited for: no chunk that leaves it out was committed."""
+        """Close the producer without waiting: no chunk was committed that leaves unacknowledged records out."""
         self._closed.set()
         self._drop_client()
 
@@ -153,16 +153,16 @@ class DeadLetters:
         self._topic = topic
         self._partition = partition
         self._sent: dict[int, tuple[DeadLetter, int]] = {}
-        """By offset: handed to the producer and not acknowledged, and how many clients had been dropped before."""
+        """Records that the producer has and did not acknowledge, by offset, each with the clients dropped before."""
         self._refused: dict[int, tuple[DeadLetter, KafkaError]] = {}
-        """By offset: not taken, and why; sent again by the next `settle`."""
+        """Records that were not taken, by offset, and why; `settle` sends them again."""
         self._failure: KafkaError | None = None
         """Why one of them was not taken, until `send` raises it: nothing piles up while the topic takes nothing."""
 
     def send(self, letter: DeadLetter) -> None:
         """Produce a record, without waiting for its acknowledgement.
 
-        Raises BrokerUnreachable, AccessDenied or DeadLetterRefused where the topic did not take it or one before it.
+        Raises BrokerUnreachable, AccessDenied or DeadLetterRefused if the topic did not take it or one before it.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -198,11 +198,11 @@ class DeadLetters:
             self._topic.poll(POLL_SECONDS)
 
     def first_open(self, end: int) -> int | None:
-        """The lowest offset below `end` of a record that was sent and is not acknowledged."""
+        """Return the lowest offset below `end` of a record that was sent and is not acknowledged."""
         return min((offset for offset in (*self._sent, *self._refused) if offset < end), default=None)
 
     def _refuse_dropped(self) -> None:
-        """What a client was given that was dropped since, and did not report, was not taken as far as anyone knows."""
+        """Take records as refused whose client was dropped before it reported: their fate is unknown."""
         for offset, (letter, dropped) in list(self._sent.items()):
             if dropped < self._topic.clients_dropped:
                 self._refused[offset] = letter, KafkaError(KafkaError._PURGE_QUEUE)

@@ -39,6 +39,7 @@ from blockgz.kafka.connection import (
     kafka_failure,
 )
 from blockgz.kafka.fetching import Message, Readable, batch_of
+from blockgz.kafka.groups import KafkaGroups
 from blockgz.kafka.settings import make_client
 from index_format.errors import BlockgzError
 from index_format.identity import EVERY_TOPIC, Acl, AclsOfTopics
@@ -53,10 +54,9 @@ SINGLE_READS = {
 """One record of each log is wanted. librdkafka counts the queue of all partitions: one that is full of the first ones'
 records, or a fetch that waits at the end of a log, would hold up the others."""
 POLL_SECONDS = 0.01
-"""So long a partition waits that is asked for while nothing comes of the others."""
+"""Seconds that a new partition waits while no record of the others arrives."""
 SERVE_SECONDS, MOST_ERRORS = 10.0, 10_000
-"""So often the client is polled while nothing is wanted, and for so much: while no broker answers, its lines and errors
-would pile up, forty a second."""
+"""Seconds between polls while nothing is wanted, and errors per poll: without a broker, forty a second pile up."""
 NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
 
 
@@ -73,7 +73,7 @@ class RecordReader:
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises UsageError for settings that librdkafka refuses."""
+        """Raise UsageError for settings that librdkafka refuses."""
         self._consumer: Consumer = make_client(Consumer, {**settings, **SINGLE_READS})
         self._guard = threading.Lock()
         self._wanted: dict[Partition, _Wanted] = {}
@@ -86,9 +86,9 @@ class RecordReader:
     def record_at(
         self, partition: Partition, offset: int, deadline_seconds: float = BROKER_DEADLINE_SECONDS
     ) -> Record | None:
-        """The record at that offset, or None where the log holds none there any more. Safe to call from any thread.
+        """Return the record at that offset, or None if the log no longer holds one there. Safe to call from any thread.
 
-        Raises UnreadableRecord where the client cannot hand it over, and what `first_record` raises.
+        Raises UnreadableRecord if the client cannot hand it over, and what `first_record` raises.
         """
         found = self._first(partition, offset, deadline_seconds)
         if found is None or found.offset() != offset:
@@ -99,9 +99,9 @@ class RecordReader:
             raise UnreadableRecord(_failing(partition, offset), why=str(refusal)) from None
 
     def first_record(self, partition: Partition, offset: int) -> int | None:
-        """The offset of the first record at or above that one, or None at the log's end. Safe to call from any thread.
+        """Return the offset of the first record at or above that one, or None at the log's end. Safe for any thread.
 
-        Raises BrokerUnreachable after the deadline, PartitionUnavailable where another thread reads of the partition,
+        Raises BrokerUnreachable after the deadline, PartitionUnavailable if another thread reads of the partition,
         ShuttingDown after `close`, and what the broker says of the partition.
         """
         found = self._first(partition, offset, BROKER_DEADLINE_SECONDS)
@@ -206,14 +206,14 @@ class PartitionLog:
 
     partition: Partition
     known: LogBounds
-    """As they were asked for before, together with others'."""
+    """Bounds that were requested before, together with those of other partitions."""
     ask: AskBounds
     records: RecordReader
     confirm: Callable[[str], None]
     """See LogReader."""
 
     def bounds(self, at_least: int) -> LogBounds:
-        """Those that are known, unless they end below `at_least`: the log may have grown since."""
+        """Return the known bounds, unless they end below `at_least`: the log may have grown since."""
         if self.known.high >= at_least:
             return self.known
         answer = self.ask([self.partition])[self.partition]
@@ -232,21 +232,21 @@ MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaErr
 
 
 class TopicDescription(NamedTuple):
-    """What is known of a topic; None where the broker does not tell."""
+    """The facts of a topic; None if the broker does not report them."""
 
     partitions: int
     replication_factor: int | None
     config: dict[str, str] | None
-    """What was set for the topic itself."""
+    """Settings of the topic itself."""
     defaults: dict[str, str] | None
-    """What is in effect beyond that."""
+    """Settings in effect beyond that."""
     acls: tuple[Acl, ...] | UnsetType = UNSET
-    """Those that concern it, in order."""
+    """The ACLs that concern the topic, in order."""
 
 
 class KafkaCluster:
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises UsageError for settings that librdkafka refuses."""
+        """Raise UsageError for settings that librdkafka refuses."""
         self._connection_errors = ConnectionErrors()
         self.admin: AdminClient = make_client(AdminClient, {**settings, "error_cb": self._connection_errors})
         self._settings = dict(settings)
@@ -254,10 +254,10 @@ class KafkaCluster:
         self._was_reached = False
         self._has_controller = False
         self._denied: set[tuple[str, str]] = set()
-        """What may not be asked for, and of which topic."""
+        """Questions that were denied, each with its topic."""
 
     def topics(self) -> dict[str, int]:
-        """All topics with their numbers of partitions. Raises BrokerUnreachable or AccessDenied."""
+        """Return all topics with their numbers of partitions. Raises BrokerUnreachable or AccessDenied."""
         known = self._known_topics()
         return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
 
@@ -271,7 +271,7 @@ class KafkaCluster:
         return None
 
     def topic_ids(self, topics: Collection[str]) -> TopicIdAnswers:
-        """The ids of topics, as far as the cluster tells them now."""
+        """Return the ids of topics, as far as the cluster reports them now."""
         self.admin.poll(0)  # for what the client has to log
         if not self._is_controlled():
             return NOTHING_TOLD
@@ -280,10 +280,10 @@ class KafkaCluster:
         return answers
 
     def bounds(self, partitions: Iterable[Partition], isolation_level: str) -> dict[Partition, LogBounds]:
-        """The logs' bounds, all in a few requests; a partition that nobody answers for is left out.
+        """Return the bounds of logs in a few requests, without partitions that nobody answers for.
 
         The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. Raises
-        BrokerUnreachable or AccessDenied where there is no answer at all.
+        BrokerUnreachable or AccessDenied if there is no answer at all.
         """
         if not self._was_reached:
             self._known_topics()
@@ -294,7 +294,7 @@ class KafkaCluster:
         return {partition: LogBounds(*found) for partition, found in bounds.items()}
 
     def ask_bounds(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, BoundsOrFailure]:
-        """The same, but where there is no answer for a partition its failure; raises nothing.
+        """Return the bounds of logs, or the failure of each partition without an answer; raise nothing.
 
         Partitions without a leader are not asked about: librdkafka would wait for one, and the others with it.
         """
@@ -325,38 +325,26 @@ class KafkaCluster:
             if topic in known and number in known[topic].partitions and known[topic].partitions[number].leader == -1
         }
 
-    def watermarks(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, "LogEnds"]:
-        """The logs' bounds and high watermarks; as `bounds` apart from that.
+    def watermarks(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, "LogView"]:
+        """Return the bounds and high watermarks of logs; otherwise as `bounds`.
 
         High watermarks are asked first: between two answers a log only grows, which is to look like no transaction.
         """
         high = self.bounds(partitions, "read_uncommitted")
         bounds = high if isolation_level == "read_uncommitted" else self.bounds(partitions, isolation_level)
-        return {each: LogEnds(bounds[each], high[each].high) for each in bounds.keys() & high.keys()}
+        return {each: LogView(bounds[each], high[each].high) for each in bounds.keys() & high.keys()}
 
     def committed_metadata(self, group_id: str, topics: Sequence[str]) -> dict[Partition, str]:
-        """What the group's committed offsets of these topics say in their metadata, where they say anything.
+        """Return the metadata of the offsets that the group committed for these topics, if there is any.
 
-        Asked by a consumer that joins no group: an admin client of librdkafka 2.16 crashes where the group's
-        coordinator is not known or changes. Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
+        Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
         """
         known = self._known_topics()
-        partitions = [
-            TopicPartition(topic, number) for topic in topics if topic in known for number in known[topic].partitions
-        ]
-        if not partitions:
-            return {}
-        consumer: Consumer = make_client(Consumer, {**self._settings, "group.id": group_id})
-        try:
-            committed = consumer.committed(partitions, timeout=BROKER_DEADLINE_SECONDS)
-        except KafkaException as error:
-            raise kafka_failure(error.args[0], f"the offsets of consumer group {group_id!r} cannot be read") from error
-        finally:
-            consumer.close()
-        return {(each.topic, each.partition): each.metadata for each in committed if each.metadata}
+        partitions = [(topic, number) for topic in topics if topic in known for number in known[topic].partitions]
+        return KafkaGroups(self._settings, self.admin).metadata(group_id, partitions) if partitions else {}
 
     def unowned(self, group_id: str, topics: Sequence[str]) -> set[Partition]:
-        """These topics' partitions that no member of a group of the classic protocol has; none while it rebalances.
+        """Return the partitions that no member of a group of the classic protocol has; none while it rebalances.
 
         Asked by `list_groups`, which is deprecated: `describe_consumer_groups` of librdkafka 2.16 aborts the process
         where the group's coordinator goes away. Raises BrokerUnreachable or AccessDenied.
@@ -373,7 +361,7 @@ class KafkaCluster:
         return {(topic, number) for topic in topics for number in range(known.get(topic, 0))} - owned
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:
-        """What is known of these topics; those that the cluster does not have are left out.
+        """Return descriptions of these topics, without those that the cluster does not have.
 
         Raises BrokerUnreachable or AccessDenied.
         """
@@ -397,7 +385,7 @@ class KafkaCluster:
         return described
 
     def _acls(self) -> AclsOfTopics | None:
-        """The ACLs of all topics, in one request; None where they may not be read, or there is no authorizer."""
+        """Return the ACLs of all topics, in one request; None if they may not be read, or without an authorizer."""
         if not self._has_controller:
             return None
         try:
@@ -425,7 +413,7 @@ class KafkaCluster:
         return dict(metadata.topics)
 
     def _is_controlled(self) -> bool:
-        """Whether the cluster had a controller when it was asked last, or has one now."""
+        """Return whether the cluster had a controller when it was asked last, or has one now."""
         if not self._has_controller:
             with suppress(KafkaException):
                 self._has_controller = has_controller(self.admin.list_topics(timeout=FACTS_DEADLINE_SECONDS))
@@ -433,7 +421,7 @@ class KafkaCluster:
 
 
 def assigned_partitions(assignment: bytes | None) -> Iterator[Partition]:
-    """What a member of a consumer group was assigned; `assignment` as in Kafka's ConsumerProtocolAssignment.json.
+    """Yield what a member of a consumer group was assigned; `assignment` as in Kafka's ConsumerProtocolAssignment.json.
 
     That is a version, 2 bytes, and an array of topics, each with an array of partitions.
     """
@@ -464,27 +452,20 @@ FIRST_LOOK_SECONDS = 1.0
 """Until a partition is assigned it costs nothing to look for one."""
 
 
-class LogEnds(NamedTuple):
-    """Where a log begins and ends."""
-
-    bounds: LogBounds
-    """Up to the last stable offset under read_committed."""
-    high_watermark: int
-
-
 class LogView(NamedTuple):
-    """What is known of a log; None where no broker answers for it."""
+    """The bounds of a log; None if no broker answers for it."""
 
     bounds: LogBounds | None = None
+    """Up to the last stable offset under read_committed."""
     high_watermark: int | None = None
     earlier_end: int | None = None
-    """Where the log ended when it was asked the time before, WATERMARK_SECONDS earlier."""
+    """The end of the log at the previous question, WATERMARK_SECONDS earlier."""
 
 
-AskEnds = Callable[[Collection[Partition]], Mapping[Partition, LogEnds]]
+AskEnds = Callable[[Collection[Partition]], Mapping[Partition, LogView]]
 
 
-class Watermarks:
+class WatermarkWatch:
     """The newest answers; scrapes read them and never ask."""
 
     def __init__(
@@ -505,7 +486,7 @@ class Watermarks:
 
     @property
     def age_seconds(self) -> float | None:
-        """Time since the last answer; None before the first."""
+        """Return the seconds since the last answer; None before the first."""
         return None if self._asked_at is None else self._clock() - self._asked_at
 
     def start(self) -> None:
@@ -513,7 +494,7 @@ class Watermarks:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more. A question under way is not waited for: nobody reads its answer."""
+        """Ask no more. A question in progress is not waited for: nobody reads its answer."""
         self._ending.set()
 
     def refresh(self) -> None:
@@ -527,7 +508,7 @@ class Watermarks:
             log.warning(LogEvent.WATERMARKS_UNKNOWN, cause=error.what, why=error.why)
             return
         before = {partition: each.bounds.high for partition, each in self._logs.items() if each.bounds}
-        self._logs = {partition: LogView(*each, before.get(partition)) for partition, each in ends.items()}
+        self._logs = {partition: each._replace(earlier_end=before.get(partition)) for partition, each in ends.items()}
         if ends:
             self._asked_at = self._clock()
 

@@ -46,7 +46,7 @@ class QueueLimits:
 
     @property
     def records(self) -> int:
-        """Records in the queue, however small."""
+        """Return how many records the queue may hold, however small."""
         return max(1000, self.share_bytes // 2 // QUEUED_RECORD_FOOTPRINT)
 
     @property
@@ -56,12 +56,12 @@ class QueueLimits:
 
 
 def cluster_settings(config: RunConfig) -> dict[str, Any]:
-    """What every client of a run is made with."""
+    """Return the settings of every client of a run."""
     return client_settings({"bootstrap.servers": config.bootstrap_servers, **config.kafka}, CLIENT_ID)
 
 
 def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
-    """The archiver's consumer: nothing is committed or reset behind its back; `queue_bytes` bounds prefetching."""
+    """Return the settings of the consumer, which commits and resets nothing; `queue_bytes` bounds prefetching."""
     limits = QueueLimits(queue_bytes)
     return {
         "fetch.queue.backoff.ms": 10,
@@ -84,7 +84,7 @@ def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
 
 
 def dead_letter_settings(config: RunConfig) -> dict[str, Any]:
-    """The producer of records that cannot be archived: what it says is written, every replica in sync has."""
+    """Return the settings of the producer of dead letters: a record is acknowledged by all replicas in sync."""
     return {
         "message.timeout.ms": DEAD_LETTER_TIMEOUT_MS,
         "queue.buffering.max.kbytes": DEAD_LETTER_QUEUE_KBYTES,
@@ -105,14 +105,14 @@ def _group_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def rebalance_seconds(config: RunConfig) -> float:
-    """As long as a rebalance of the classic protocol takes where a member dies: two sessions."""
+    """Return the seconds that a rebalance of the classic protocol takes if a member dies: two sessions."""
     told = config.kafka.get("session.timeout.ms")
     session_ms = int(told) if isinstance(told, str) and told.isdecimal() else SESSION_MS  # or it is a reference
     return 2 * session_ms / 1000
 
 
 def check_settings(config: RunConfig, named: Callable[[str], str]) -> None:
-    """Raises UsageError where librdkafka refuses the user's settings; asks no broker.
+    """Raise UsageError if librdkafka refuses the user's settings. Ask no broker.
 
     `named` says how the user knows one of them. A secret that cannot be looked up here is taken to be right.
     """

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -22,27 +22,26 @@ SECONDS_A_PARTITION = 0.002
 """A batch takes about a tenth of that to be handed over and encoded, its records apart: a tenth of a core at most."""
 MESSAGES_WORTH_A_BATCH = 250
 BATCH_FOOTPRINT = 8192
-"""Bytes that an Arrow batch takes beside its content, as measured: buffers are rounded up, objects stand around."""
+"""Bytes that an Arrow batch takes in addition to its content, as measured: buffers are rounded up."""
 MESSAGE_FOOTPRINT = 512
-"""Bytes that a message takes beside its value, at the least."""
+"""Bytes that a message takes in addition to its value, at least."""
 
 Partition = tuple[str, int]
 """Topic and partition."""
 
 
-class Batched(NamedTuple):
-    """What came for one partition."""
+Batched = tuple[Sequence[Any], int | None]
+"""Messages of one partition, and where its log ended, if the broker reported that since the last time.
 
-    messages: Sequence[Any]
-    end: int | None
-    """Where its log ended, if the broker told since the last time; messages may have come behind it."""
+Messages may have come after the end was reported.
+"""
 
 
 class Batching:
     """Messages by partition, held until they are worth a batch. All methods belong to the consumer thread."""
 
     def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
-        """`most_bytes`: no more than about so much is held; `clock` in monotonic seconds."""
+        """`most_bytes` bounds what is held, roughly; `clock` in monotonic seconds."""
         self._most_bytes = most_bytes
         self._clock = clock
         self._messages: defaultdict[Partition, list[Any]] = defaultdict(list)
@@ -69,20 +68,20 @@ class Batching:
 
     @property
     def partitions(self) -> set[Partition]:
-        """Those of which something is held."""
+        """Return the partitions of which something is held."""
         return {*self._messages, *self._ends}
 
     def take(self, partition: Partition) -> Batched:
-        return Batched(self._messages.pop(partition, ()), self._ends.pop(partition, None))
+        return self._messages.pop(partition, ()), self._ends.pop(partition, None)
 
     def is_due(self, partitions: int) -> bool:
-        """Whether all is to be taken, where so many partitions are consumed: with a few of them, nearly always."""
+        """Return whether to take all that is held, as `partitions` are consumed; with a few, nearly always."""
         if self._num_messages >= MESSAGES_WORTH_A_BATCH * len(self._messages) or self._num_bytes >= self._most_bytes:
             return True
         return self._clock() - self._taken_at >= partitions * SECONDS_A_PARTITION
 
     def take_all(self) -> dict[Partition, Batched]:
-        """All that is held; nothing is held afterwards."""
+        """Return all that is held, and hold nothing afterwards."""
         self._num_messages = self._num_bytes = 0
         self._taken_at = self._clock()
         return {partition: self.take(partition) for partition in self.partitions}
@@ -92,15 +91,15 @@ FIRST_MESSAGES_A_POLL = 8
 TOLD_A_POLL = 100
 """Errors of the group that are taken note of at a time."""
 BYTES_A_POLL = 2 * 1024**2
-"""About so much is taken from librdkafka's queue at a time: the queue fills again meanwhile."""
+"""Bytes taken from librdkafka's queue at a time, roughly: the queue fills again in the meantime."""
 POLL_SECONDS = 0.1
 """A poll that does not get as many messages as it asks for takes so long, whatever it gets."""
 LOGGED_ANYWAY = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT)
-"""Of these librdkafka logs a line itself."""
+"""Errors that librdkafka logs by itself."""
 COMMIT_ANSWER_SECONDS = 5.0
 """A rebalance waits so long, at most, for the answer to a commit of the group's offsets."""
 LEADERS_SECONDS = 2.0
-"""So long the leaders are asked for, at most, before anything is fetched; librdkafka keeps asking by itself."""
+"""Seconds to ask for leaders, at most, before anything is fetched; librdkafka keeps asking by itself."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,11 @@ class Fetched:
     batch: pa.RecordBatch
     leader_epoch: int | None
     num_bytes: int
-    """What the batch takes in memory."""
+    """Bytes of the batch in memory."""
 
     @property
     def last_offset(self) -> int:
-        """Of the records; there is at least one."""
+        """Return the offset of the last record; there is at least one."""
         offset: int = self.batch.column("offset")[-1].as_py()
         return offset
 
@@ -129,7 +128,7 @@ class EndReached:
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class RecordRefused:
     """A record that the client cannot hand over."""
 
     partition: Partition
@@ -150,26 +149,26 @@ class PartitionFailed:
     error: BlockgzError
 
 
-Event = Fetched | EndReached | Unreadable | PartitionFailed
+Event = Fetched | EndReached | RecordRefused | PartitionFailed
 
 
 class GroupListener(Protocol):
-    """What the consumer group does to this process's partitions; called inside `poll`."""
+    """Callbacks for partitions that the consumer group assigns or takes away; called inside `poll`."""
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """These partitions are this process's now; `KafkaSource.consume` starts them."""
+        """Note that these partitions are this process's now; `KafkaSource.consume` starts them."""
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
-        """These go to another process once this call returns."""
+        """Give up partitions that go to another process once this call returns."""
 
     def lost(self, partitions: Sequence[Partition]) -> None:
-        """These are another process's already."""
+        """Give up partitions that another process has already."""
 
 
 class KafkaSource:
-    """What this process consumes; all methods belong to one thread.
+    """The consumer of this process. All methods belong to one thread.
 
-    The kernel's client fetches where there is one. The group's member is a client of confluent-kafka: the same one that
+    The kernel's client fetches if there is one. The group's member is a client of confluent-kafka: the same one that
     fetches else, or one that only takes part in the group.
     """
 
@@ -202,7 +201,7 @@ class KafkaSource:
         self._metadata = metadata
         self._at_once = FIRST_MESSAGES_A_POLL
         self._refusal: BlockgzError | None = None
-        """What the group said, until the next poll."""
+        """The error that the group reported, until the next poll."""
         self._fatal: KafkaError | None = None
         """Why a call was refused after a fatal error, until a poll has looked for the group's own words."""
         self._committed: dict[Partition, int] = {}
@@ -214,7 +213,7 @@ class KafkaSource:
 
     @property
     def _group_member(self) -> Consumer:
-        """Made where there is a group."""
+        """Made if there is a group."""
         if self._member is None:
             self._member = make_client(Consumer, self._settings)
         return self._member
@@ -279,7 +278,7 @@ class KafkaSource:
                 self._client.pause(pausing)
 
     def resume(self, partitions: Collection[Partition]) -> None:
-        """Fetch these from where they were paused."""
+        """Fetch these from the positions where fetching was paused."""
         if resuming := self._consuming.intersection(partitions):
             self._paused -= resuming
             with self._refused_later():
@@ -301,7 +300,7 @@ class KafkaSource:
                 self._unanswered.append(news[0])
 
     def _commit_answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Take note of an answer; called inside `poll`. What was not confirmed is sent again by a later `commit`."""
+        """Take note of an answer; called inside `poll`. A later `commit` repeats positions that were not confirmed."""
         del self._unanswered[:1]
         if error is None:
             self._committed |= {(each.topic, each.partition): each.offset for each in partitions if not each.error}
@@ -328,7 +327,7 @@ class KafkaSource:
             self._fatal = error.args[0]
 
     def batched(self, partitions: Iterable[Partition]) -> list[Event]:
-        """What was polled of partitions and waits to be worth a batch: it waits no longer."""
+        """Return records that were polled and waited to be worth a batch; they wait no longer."""
         return [event for each in partitions for event in self._fetched(each, self._batching.take(each))]
 
     def _forget(self, partitions: Sequence[Partition]) -> None:
@@ -339,10 +338,10 @@ class KafkaSource:
         self._batching.forget(leaving)
 
     def poll(self) -> list[Event]:
-        """What arrived and was worth a batch, in offset order per partition; waits for at most `poll_seconds`.
+        """Return what arrived and was worth a batch, in offset order per partition. Wait for at most `poll_seconds`.
 
-        Raises MemberRefused where the group has no place for this consumer any more; only a new one may join again.
-        Raises AccessDenied where the group may not be joined now; the client goes on asking. Both are told by the poll
+        Raises MemberRefused if the group has no place for this consumer any longer; only a new one may join again.
+        Raises AccessDenied if the group may not be joined now; the client goes on asking. Both are raised by the poll
         after the one that met them, so that what came with them is not lost.
         """
         if self._refusal is not None:
@@ -377,12 +376,12 @@ class KafkaSource:
         return [event for each in messages for event in self._told(Told(None, each.offset(), each.error()))]
 
     def _is_told_by_group(self, told: Told) -> bool:
-        """Whether the client that fetches says what the group's member says as well."""
+        """Return whether the fetching client reports what the group's member reports as well."""
         has_member = self._fetches_apart and self._member is not None
         return has_member and told.error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
     def _told(self, told: Told) -> Iterable[Event]:
-        """What is no record brings about, behind the records before it."""
+        """Handle an event that is not a record, after the records before it."""
         partition, error = told.partition, told.error
         if error.code() == KafkaError._FATAL:
             self._refusal = _refused(error)
@@ -405,7 +404,8 @@ class KafkaSource:
 
     def _fetched(self, partition: Partition, batched: Batched) -> list[Event]:
         events: list[Event] = []
-        for piece in self._client.pieces(batched.messages) if batched.messages else ():
+        messages, end = batched
+        for piece in self._client.pieces(messages) if messages else ():
             if isinstance(piece, Rising):
                 batch, leader_epoch = piece
                 events.append(Fetched(partition, batch, leader_epoch, batch.nbytes + BATCH_FOOTPRINT))
@@ -415,9 +415,9 @@ class KafkaSource:
                     why=piece.why,
                     remedy="--on-bad-record skip archives the others and records a gap",
                 )
-                events.append(Unreadable(partition, piece.record, error))
-        if batched.end is not None:
-            events.append(EndReached(partition, batched.end))
+                events.append(RecordRefused(partition, piece.record, error))
+        if end is not None:
+            events.append(EndReached(partition, end))
         return events
 
     def close(self) -> None:
@@ -429,7 +429,7 @@ class KafkaSource:
 
 
 def messages_a_poll(records: int, num_bytes: int, asked: int, most: int) -> int:
-    """How many messages to ask for next, as the last poll asked for `asked` and gave records of `num_bytes`.
+    """Return how many messages to ask for next, as the last poll asked for `asked` and gave records of `num_bytes`.
 
     About BYTES_A_POLL; no more than `most`, and eight times as many as before, as larger ones may follow.
     """

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from archiver.commit.claims import ClaimList
 from archiver.commit.commit import PartitionIdentity
@@ -35,16 +35,12 @@ from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
 
 C = TypeVar("C")
-
-
-class _Claim(NamedTuple):
-    partition: Partition
-    carry_out: Callable[[Partition, LogBounds], Any]
-    result: Future[Any]
+Claim = tuple[Partition, Callable[[Partition, LogBounds], C], Future[C]]
+"""A partition, what claims it, and where the result goes."""
 
 
 class ClaimQueue(Generic[C]):
-    """Has claims carried out, each with the bounds of its log. Where nobody tells them, the claim fails.
+    """Has claims carried out, each with the bounds of its log. If nobody tells them, the claim fails.
 
     A partition without a leader so takes no thread from the others. `submit` and `ask` belong to one thread.
     """
@@ -52,12 +48,12 @@ class ClaimQueue(Generic[C]):
     def __init__(self, ask: AskBounds, executor: Executor) -> None:
         self._ask = ask
         self._executor = executor
-        self._new: list[_Claim] = []
+        self._new: list[Claim[C]] = []
 
     def submit(self, partition: Partition, claim: Callable[[Partition, LogBounds], C]) -> Future[C]:
-        """What `claim` returns or raises, in time; it is carried out in another thread."""
+        """Return a future of what `claim` returns or raises in another thread."""
         result: Future[C] = Future()
-        self._new.append(_Claim(partition, claim, result))
+        self._new.append((partition, claim, result))
         return result
 
     def ask(self) -> None:
@@ -66,29 +62,30 @@ class ClaimQueue(Generic[C]):
             self._executor.submit(self._begin, self._new)
             self._new = []
 
-    def _begin(self, claims: list[_Claim]) -> None:
+    def _begin(self, claims: list[Claim[C]]) -> None:
         left = list(claims)
         try:
-            answers = self._ask([claim.partition for claim in claims])
+            answers = self._ask([partition for partition, _, _ in claims])
             while left:
-                answer = answers[left[-1].partition]
+                answer = answers[left[-1][0]]
                 if isinstance(answer, LogBounds):
                     self._executor.submit(_carry_out, left[-1], answer)
                 else:
-                    left[-1].result.set_exception(answer)
+                    left[-1][2].set_exception(answer)
                 left.pop()
         except Exception as error:  # nobody asks for the result of this call, but for each claim's
-            for claim in left:
-                claim.result.set_exception(_internal(error))
+            for _, _, result in left:
+                result.set_exception(_internal(error))
 
 
-def _carry_out(claim: _Claim, bounds: LogBounds) -> None:
+def _carry_out(claim: Claim[C], bounds: LogBounds) -> None:
+    partition, carry_out, result = claim
     try:
-        claim.result.set_result(claim.carry_out(claim.partition, bounds))
+        result.set_result(carry_out(partition, bounds))
     except BlockgzError as error:
-        claim.result.set_exception(error)
+        result.set_exception(error)
     except Exception as error:
-        claim.result.set_exception(_internal(error))
+        result.set_exception(_internal(error))
 
 
 def _internal(error: Exception) -> BlockgzError:
@@ -98,33 +95,34 @@ def _internal(error: Exception) -> BlockgzError:
 
 
 HEARTBEAT_SECONDS = 3.0
-"""A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
+"""Seconds a fenced writer waits before it claims again: long enough for a stale writer to notice."""
 RESTARTS_IN_A_ROW = 5
-"""So often a partition is taken over again after a passing failure before `--once` gives up on it."""
+"""Takeover attempts after passing failures before `--once` gives up on a partition."""
 CLAIM_LIST_SECONDS = 30.0
-"""So often it is tried again to add to the inventory what no commit added."""
+"""Seconds between attempts to add claims to the inventory that no commit added."""
 CLAIMS_IN_A_ROW = 15
-"""The same of claims that nobody answers, neither store nor broker: about five minutes."""
+"""Claims in a row while neither store nor broker answers: about five minutes."""
 
 
 @dataclass
-class PartitionReport:
-    """What a run did to one partition."""
+class PartitionHistory:
+    """The history of one partition in a run."""
 
     partition: Partition
     end_offset: int | None = None
-    """Where `--once` stops: the last stable offset when the run started."""
+    """The end for `--once`: the last stable offset when the run started."""
     high_watermark: int | None = None
     """Above end_offset lie records of open transactions."""
     is_drained: bool = False
-    """Whether `--once` committed everything up to its end."""
+    """True if `--once` committed everything up to its end."""
     counts: PartitionCounts = field(default_factory=PartitionCounts)
     next_offset: int | None = None
     newest_ms: int | None = None
     """The timestamp up to which the archive holds records, as of the last owner's end."""
     failure: BlockgzError | None = None
-    trouble: "Trouble | None" = None
-    """What failed in passing since the partition was last claimed."""
+    trouble: BlockgzError | None = None
+    """The last failure, while it is tried again; it is over once there are more than `trouble_commits` commits."""
+    trouble_commits: int = 0
     lost_offsets: int = 0
     """Offsets that claims recorded as gaps, because the log had deleted them."""
     retries: int = 0
@@ -134,32 +132,21 @@ class PartitionReport:
     fenced: int = 0
     """Times another writer took over the partition while this one worked."""
 
-    @property
-    def waits_for(self) -> BlockgzError | None:
-        return self.trouble.error if self.trouble is not None else None
-
     def add(self, archiver: PartitionArchiver) -> None:
         self.counts += archiver.state.counts
         marker = archiver.state.marker
         self.next_offset, self.newest_ms = marker.next_offset, marker.newest_timestamp
 
 
-class Trouble(NamedTuple):
-    """A failure that is tried again: it is over once the partition has more commits."""
-
-    error: BlockgzError
-    commits: int
-
-
 class PartitionState(StrEnum):
-    """Where a partition that is or was this process's stands."""
+    """A state of a partition that is or was this process's."""
 
     CLAIMING = "claiming"
     ARCHIVING = "archiving"
     WAITING = "waiting"
     """Something failed; the partition is taken over again soon."""
     STOPPED = "stopped"
-    """Something failed that another try cannot mend."""
+    """Something failed that another try cannot fix."""
     DONE = "done"
     """`--once` reached its end."""
     RELEASED = "released"
@@ -168,15 +155,8 @@ class PartitionState(StrEnum):
     """Its topic was deleted; what was fetched of it is archived."""
 
 
-class PartitionView(NamedTuple):
-    """A partition as other threads may look at it."""
-
-    state: PartitionState
-    report: PartitionReport
-    counts: PartitionCounts
-    archiving: ArchivingState | None
-    trouble: Trouble | None
-    """What failed last, while it is tried again."""
+PartitionView = tuple[PartitionState, PartitionHistory, ArchivingState | None]
+"""A partition as other threads may look at it: the history is a copy that counts what is being archived."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +167,7 @@ class ArchivingContext:
     buffer: BufferFolder
     topics: TopicDirectory
     log_of: Callable[[Partition, LogBounds], LogReader]
-    """The log of a partition, whose bounds were asked for before."""
+    """The log of a partition, whose bounds are known."""
     writer: str
     back_off: Callable[[int, BlockgzError | str, threading.Event], None]
     """Waits before another try at the store; see StoreBackoff."""
@@ -197,7 +177,7 @@ class ArchivingContext:
     builders: Executor
     committers: Executor
     dead_letters: DeadLetterTopic | None = None
-    """Takes records that cannot be archived, where that is the policy."""
+    """Takes records that cannot be archived, if that is the policy."""
 
 
 class _OneWriterDriver(Driver):
@@ -207,14 +187,6 @@ class _OneWriterDriver(Driver):
         if isinstance(operation, CompareAndSwap) and not self._still_assigned():
             raise AssignmentLost("the partition was lost", why="the store cannot keep two writers apart")
         return super()._carry_out(operation)
-
-
-class Leaving(NamedTuple):
-    """A partition that is no longer this process's: what was fetched is still offered to the store."""
-
-    archiver: PartitionArchiver
-    until: float
-    """When the grace time ends, in running time."""
 
 
 MOST_BETWEEN_LOOKS = 3.0
@@ -243,8 +215,11 @@ class Ownership:
         self._assigned: set[Partition] = set()
         self._claims: dict[Partition, Future[tuple[PartitionIdentity, Claimed]]] = {}
         self._active: dict[Partition, PartitionArchiver] = {}
-        self._leaving: dict[Partition, Leaving] = {}
-        """These are not claimed again before they are done."""
+        self._leaving: dict[Partition, tuple[PartitionArchiver, float]] = {}
+        """Partitions of others by now, until the grace time ends, in running time: what was fetched is still offered.
+
+        They are not claimed again before they are done.
+        """
         self._ending: set[Partition] = set()
         self._retry_at: dict[Partition, float] = {}
         self._tries: dict[Partition, int] = {}
@@ -256,8 +231,8 @@ class Ownership:
         self._claims_written_at = context.clock()
         self._running_time = RunningTime(context.clock)
         self._ending_guard = threading.Lock()
-        self.reports: dict[Partition, PartitionReport] = {}
-        """What was done to every partition that was ever this process's."""
+        self.reports: dict[Partition, PartitionHistory] = {}
+        """Histories of all partitions that were ever this process's."""
 
     @property
     def active(self) -> dict[Partition, PartitionArchiver]:
@@ -266,11 +241,11 @@ class Ownership:
     @property
     def in_hand(self) -> dict[Partition, PartitionArchiver]:
         """Active partitions, and those that leave; a copy. Safe to ask from any thread."""
-        return {partition: leaving.archiver for partition, leaving in self._leaving.copy().items()} | self._active
+        return {partition: archiver for partition, (archiver, _) in self._leaving.copy().items()} | self._active
 
     @property
     def assigned(self) -> set[Partition]:
-        """The partitions that are this process's now; a copy."""
+        """Return the partitions that are this process's now; a copy."""
         return set(self._assigned)
 
     @property
@@ -282,24 +257,23 @@ class Ownership:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: every partition is drained, given up or stopped."""
+        """Return whether nothing is left to do: every partition is drained, given up or stopped."""
         return not (self._claims or self._active or self._retry_at or self._leaving)
 
     def views(self) -> list[PartitionView]:
-        """Every partition that was ever this process's, as it stands. Safe to call from any thread."""
+        """Return every partition that was ever this process's, as it is now. Safe to call from any thread."""
         with self._ending_guard:
             return [self._view(report) for report in list(self.reports.values())]
 
-    def _view(self, report: PartitionReport) -> PartitionView:
+    def _view(self, report: PartitionHistory) -> PartitionView:
         partition, archiver = report.partition, self._active.get(report.partition)
         if archiver is not None:
             archiving = archiver.state
-            counts, trouble = report.counts + archiving.counts, report.trouble
-            if archiving.full is not None:
-                trouble = Trouble(archiving.full, archiving.counts.commits)
-            is_over = trouble is None or trouble.commits < archiving.counts.commits
-            return PartitionView(PartitionState.ARCHIVING, report, counts, archiving, None if is_over else trouble)
-        if isinstance(report.failure or report.waits_for, TopicGone):
+            is_over = report.trouble_commits < archiving.counts.commits
+            trouble = archiving.full or (None if is_over else report.trouble)
+            counted = replace(report, counts=report.counts + archiving.counts, trouble=trouble)
+            return PartitionState.ARCHIVING, counted, archiving
+        if isinstance(report.failure or report.trouble, TopicGone):
             state = PartitionState.GONE
         elif partition not in self._assigned:
             state = PartitionState.RELEASED
@@ -312,13 +286,13 @@ class Ownership:
         else:
             state = PartitionState.CLAIMING
         is_tried_again = state in (PartitionState.CLAIMING, PartitionState.WAITING)
-        return PartitionView(state, report, report.counts, None, report.trouble if is_tried_again else None)
+        return state, replace(report, trouble=report.trouble if is_tried_again else None), None
 
     def acquire(self, partition: Partition, end_offset: int | None = None, high_watermark: int | None = None) -> None:
         """Start to take the partition over; see `begin`."""
         self._assigned.add(partition)
         self._hurried[partition] = threading.Event()
-        report = self.reports.setdefault(partition, PartitionReport(partition))
+        report = self.reports.setdefault(partition, PartitionHistory(partition))
         report.end_offset, report.high_watermark = end_offset, high_watermark
         report.failure = report.trouble = None
         self._start_claim(partition)
@@ -326,13 +300,13 @@ class Ownership:
     def refuse(self, partition: Partition, error: BlockgzError) -> None:
         """Leave a partition that cannot even be claimed with what kept it from that."""
         self._assigned.add(partition)
-        self.reports.setdefault(partition, PartitionReport(partition))
+        self.reports.setdefault(partition, PartitionHistory(partition))
         self._stopped(partition, error)
 
     def begin(self) -> dict[Partition, int]:
-        """Partitions whose claim succeeded since the last call, each with the offset to consume from.
+        """Return the partitions claimed since the last call, each with the offset to consume from.
 
-        Raises what refused the claims of a service where it refused them all: nothing is archived then.
+        Raises what refused the claims of a service if it refused them all: nothing is archived then.
         """
         self._context.claims.ask()
         positions: dict[Partition, int] = {}
@@ -395,7 +369,7 @@ class Ownership:
 
     @property
     def to_restart(self) -> list[Partition]:
-        """Partitions to take over again, because their topic is another one or its id was learnt; see `restart`."""
+        """Return the partitions to `restart`: their topic is another one, or its id was learnt."""
         active = list(self._active.items())
         return [each for each, archiver in active if archiver.restart is not None and not archiver.state.is_over]
 
@@ -437,15 +411,15 @@ class Ownership:
     ) -> None:
         """Flush and commit up to a deadline; those that were lost before, and are not done yet, are waited for too.
 
-        What is not done when the wait is cut short goes on in the background.
+        Work that is not done when the wait is cut short continues in the background.
         """
         wanted = set(partitions)
         leaving = [partition for partition in wanted if partition in self._assigned]
         self._leave(leaving, seconds)
         for partition in leaving:
             report = self.reports[partition]
-            if isinstance(report.waits_for, TopicGone):
-                report.failure = report.waits_for
+            if isinstance(report.trouble, TopicGone):
+                report.failure = report.trouble
         while wanted & self._leaving.keys() and not is_cut_short():
             pause()
             self._see_off()
@@ -453,7 +427,7 @@ class Ownership:
     def lose(self, partitions: Iterable[Partition]) -> None:
         """They are another process's already: what was fetched is still offered to the store, within the grace.
 
-        A newer owner wins by its claim. Where nothing in the store keeps writers apart, nothing is written.
+        A newer owner wins by its claim. If nothing in the store keeps writers apart, nothing is written.
         """
         config, lost = self._context.config, list(partitions)
         for partition in lost:
@@ -462,7 +436,7 @@ class Ownership:
         self._leave(lost, 0.0 if config.single_writer else config.grace)
 
     def gone(self, topics: Collection[str]) -> None:
-        """The cluster does not have these topics any more."""
+        """Note that the cluster no longer has these topics."""
         for topic in topics:
             self._context.claim_list.gone(topic)
         for (topic, _), report in self.reports.items():
@@ -470,12 +444,12 @@ class Ownership:
                 report.failure = TopicGone(topic)
 
     def back(self, topics: Collection[str]) -> None:
-        """The cluster has these topics, again or for the first time."""
+        """Note that the cluster has these topics, again or for the first time."""
         for (topic, _), report in self.reports.items():
             if topic in topics:
                 self._is_back(report)
 
-    def _is_back(self, report: PartitionReport) -> None:
+    def _is_back(self, report: PartitionHistory) -> None:
         if isinstance(report.failure, TopicGone):
             report.failure = None
 
@@ -487,7 +461,7 @@ class Ownership:
             if partition in self._active:
                 with self._ending_guard:
                     archiver = self._active.pop(partition)
-                    self._leaving[partition] = Leaving(archiver, until)
+                    self._leaving[partition] = archiver, until
                 if seconds > 0:
                     archiver.offer(Flush(RollReason.FLUSH))
             self._assigned.discard(partition)  # last: its threads find it assigned or leaving
@@ -507,10 +481,9 @@ class Ownership:
 
     def _note_uncommitted(self, partition: Partition, state: ArchivingState) -> None:
         """Log a last chunk that is not committed; a failure that the next owner will meet too is the run's."""
-        error = state.failure
-        trouble = self.reports[partition].trouble
-        if error is None and trouble is not None and trouble.commits == state.counts.commits and not state.is_idle:
-            error = trouble.error
+        error, report = state.failure, self.reports[partition]
+        if error is None and report.trouble_commits == state.counts.commits and not state.is_idle:
+            error = report.trouble
         at_its_start = Situation.BOUNDED if self._context.config.once else Situation.STARTING
         if error is not None and what_next(error, at_its_start) is Next.STOP:
             self._stopped(partition, error)
@@ -538,7 +511,7 @@ class Ownership:
         keys = LAYOUTS[config.layout](folder, number)
 
         def put_off(_attempt: int, cause: BlockgzError | str) -> None:
-            """A claim waits its turn as every one that failed; here it would hold a thread."""
+            """Fail, so that the claim waits its turn as all failed ones do; here it would hold a thread."""
             if isinstance(cause, BlockgzError):
                 raise cause
             raise PartitionUnavailable(f"{name_of(partition)} cannot be claimed yet", why=cause)
@@ -556,7 +529,7 @@ class Ownership:
             self._adopt_archived(driver.run(read_marker(keys.marker)), folder, topic_id)
         for _ in driver.run(name_successors(keys, context.writer)):
             log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
-        # Where the cluster does not tell the id now, the archive's own is what later answers are compared with.
+        # If the cluster does not report the id now, the archive's own is what later answers are compared with.
         known_id = archived_id if topic_id is None else topic_id
         identity = PartitionIdentity.of(config, keys, context.archive_id, known_id, context.store.prefix)
         identity, claimed = driver.run(take_over_last(identity, context.writer, TakeoverPolicy.of(config)))
@@ -566,7 +539,7 @@ class Ownership:
         return replace(identity, topic_id=claimed.held.marker.topic_id), claimed
 
     def _adopt_archived(self, held: Held | None, folder: TopicFolder, topic_id: str | None) -> None:
-        """A marker that names the topic speaks for its folder, which does not say it yet."""
+        """Note the topic id in the marker of a folder that has no id yet."""
         archived = held.marker.topic_id if held else None
         if archived is not None and archived != topic_id:
             self._context.topics.adopt(folder, archived)
@@ -596,10 +569,10 @@ class Ownership:
         return back_off
 
     def _note_trouble(self, partition: Partition, error: BlockgzError) -> None:
-        leaving = self._leaving.get(partition)
-        archiver = leaving.archiver if leaving else self._active.get(partition)
-        commits = archiver.state.counts.commits if archiver is not None else 0
-        self.reports[partition].trouble = Trouble(error, commits)
+        archiver = self.in_hand.get(partition)
+        report = self.reports[partition]
+        report.trouble = error
+        report.trouble_commits = archiver.state.counts.commits if archiver is not None else 0
 
     def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
         context = self._context
@@ -627,7 +600,7 @@ class Ownership:
         )
 
     def _failed(self, partition: Partition, error: BlockgzError, most_tries: int = RESTARTS_IN_A_ROW) -> None:
-        """Take the partition over again where that may help, else leave it with its failure."""
+        """Take the partition over again if that may help, or else leave it with its failure."""
         tries = self._tries[partition] = self._tries.get(partition, 0) + 1
         report = self.reports[partition]
         report.fenced += isinstance(error, Fenced)
@@ -655,7 +628,7 @@ class Ownership:
         self._stopped(partition, error)
 
     def _passes_later(self, error: BlockgzError) -> bool:
-        """Whether only a service that has claimed a partition takes this for passing."""
+        """Return whether only a service that has claimed a partition takes this for passing."""
         now, later = what_next(error, Situation.STARTING), what_next(error, Situation.SERVING)
         return now is Next.STOP and later is not Next.STOP
 
@@ -666,7 +639,7 @@ class Ownership:
     def _end(self, partition: Partition) -> None:
         self._ending.discard(partition)
         with self._ending_guard:
-            archiver = self._active.pop(partition, None) or self._leaving.pop(partition).archiver
+            archiver = self._active.pop(partition, None) or self._leaving.pop(partition)[0]
             archiver.close()
             self.reports[partition].add(archiver)
 

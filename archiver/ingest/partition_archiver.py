@@ -22,19 +22,17 @@ from archiver.errors import Diverged, Fenced, Next, TopicChanged, UnencodableRec
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below, rows_that_fit
 from archiver.ingest.dead_letters import NOT_TAKEN, DeadLetter, DeadLetters
-from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, Unreadable
+from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, RecordRefused
 from archiver.ingest.partition_state import (
     ArchivingState,
     CommitProgress,
-    EndBlock,
-    EndChunk,
     Ending,
     Flush,
+    Order,
     PartitionCounts,
     PartitionEvent,
     PendingCommit,
     Tick,
-    WriteAgain,
     counts_of_commit,
     due,
     epoch_fell,
@@ -49,7 +47,7 @@ from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 
 FULL_TRIES_OF_ONCE = 5
-"""So often a run that is to end tries to write into a full buffer."""
+"""Attempts of a bounded run to write into a full buffer."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -73,7 +71,7 @@ class PartitionArchiver:
         dead_letters: DeadLetters | None = None,
         settle_claim: Callable[[Wait], None] = lambda _: None,
     ) -> None:
-        """`topic_id_now` asks the cluster, None where it does not tell; see TopicIds.
+        """`topic_id_now` asks the cluster, None if it does not tell; see TopicIds.
 
         `end_offset`: archive nothing at or above it; None follows the log. `dead_letters` take skipped records.
         `settle_claim` has the claim in the archive's inventory, as far as that is possible now; see ClaimList.
@@ -110,28 +108,28 @@ class PartitionArchiver:
 
     @property
     def keys(self) -> PartitionKeys:
-        """Where its objects are."""
+        """Return the keys of its objects."""
         return self._identity.keys
 
     @property
     def state(self) -> ArchivingState:
-        """The partition as it is now. Safe to ask from any thread."""
+        """Return the partition as it is now. Safe to ask from any thread."""
         return self._state
 
     @property
     def held(self) -> Held:
-        """The marker as last committed by this writer; unpacked for each call."""
+        """Return the marker as last committed by this writer; unpacked for each call."""
         return self._state.marker.unpack()
 
     def offer(self, event: PartitionEvent) -> None:
         """Hand over an event; never waits. Nothing is taken after a failure or `close`."""
         self._change(ArchivingState.offered, event)
         if self._state.full is not None and (isinstance(event, Flush) or self._clock() >= self._write_again_at):
-            self._change(ArchivingState.offered, WriteAgain())
+            self._change(ArchivingState.offered, Order.WRITE_AGAIN)
         self._start_building()
 
     def told(self, topic_id: str | None, fetched: int) -> None:
-        """The cluster named the topic's id, None where it did not, after records below `fetched` were handed over."""
+        """Take the topic's id, None if unknown, that was reported after records below `fetched` were handed over."""
         claimed = self._identity.topic_id
         if topic_id is not None and claimed is None:
             self._restart_with(
@@ -190,7 +188,7 @@ class PartitionArchiver:
 
     def _handle(self, event: PartitionEvent) -> None:
         match event:
-            case Fetched() | Unreadable():
+            case Fetched() | RecordRefused():
                 self._take_or_stop(event)
             case EndReached(position=position):
                 self._pass(position)
@@ -202,20 +200,20 @@ class PartitionArchiver:
                 self._commit_later(flushed(self._state))
                 if self._state.full is not None:
                     self._change(ArchivingState.postponed, event)
-            case EndBlock() if self._state.chunk is not None:
+            case Order.END_BLOCK if self._state.chunk is not None:
                 self._state.chunk.end_block()
-            case WriteAgain() if self._state.chunk is not None:
+            case Order.WRITE_AGAIN if self._state.chunk is not None:
                 self._state.chunk.write_again()
 
     def _pass(self, end: int) -> None:
-        """The log ends here for now. One that ends below the end of a drain never reaches it, if it was truncated."""
+        """Note that the log ends here for now. A log that was truncated below the end of a drain never reaches it."""
         self._change(ArchivingState.passed, end)
         if self._state.end_offset is not None and end < self._state.end_offset:
             cause = f"{self._identity} ends at offset {end} now, and at {self._state.end_offset} when the run began"
             # What was polled behind this is taken first: retention may have it by the time of the next claim.
             self._restart_with(PartitionUnavailable(cause, why="its log was truncated, or its leader is new"))
 
-    def _take_or_stop(self, event: Fetched | Unreadable) -> None:
+    def _take_or_stop(self, event: Fetched | RecordRefused) -> None:
         try:
             if isinstance(event, Fetched):
                 self._take(event)
@@ -246,7 +244,7 @@ class PartitionArchiver:
                 self._add(chunk, batch.slice(0, fitting), fetched.leader_epoch)
                 batch = batch.slice(fitting)
             is_full = batch.num_rows and chunk.facts.num_records
-            self._commit_later(EndChunk() if is_full else self._step(due, limits, self._clock()))
+            self._commit_later(Order.END_CHUNK if is_full else self._step(due, limits, self._clock()))
             if self._state.full is not None and batch.num_rows:
                 rest = replace(fetched, batch=batch, num_bytes=batch.nbytes)
                 self._change(ArchivingState.postponed, rest)
@@ -273,8 +271,8 @@ class PartitionArchiver:
         position = batch.column("offset")[batch.num_rows - 1].as_py() + 1
         self._change(ArchivingState.added, position, chunk.skipped - skipped_before)
 
-    def _skip(self, record: Unreadable) -> None:
-        """Pass a record that the client cannot hand over, where that is the policy."""
+    def _skip(self, record: RecordRefused) -> None:
+        """Pass a record that the client cannot hand over, if that is the policy."""
         if not self._state.wants(record.offset):
             self._change(ArchivingState.passed, record.offset)
         elif self._settings.bad_records_are_skipped:
@@ -286,7 +284,7 @@ class PartitionArchiver:
             self._stop_at(record.offset, record.error)
 
     def _stop_at(self, offset: int, error: BlockgzError) -> None:
-        """Commit what lies below an offset, then fail."""
+        """Commit the records below an offset, then fail."""
         self._change(ArchivingState.passed, offset)
         self._commit_later(flushed(self._state))
         if self._state.full is not None:
@@ -307,7 +305,7 @@ class PartitionArchiver:
     def _commit_later(self, ending: Ending) -> None:
         """Hand what ended to the committer, if anything did; a chunk that waits for space in the buffer does not."""
         match ending:
-            case EndChunk():
+            case Order.END_CHUNK:
                 chunk = self._state.chunk
                 assert chunk is not None
                 with suppress(BufferFull):
@@ -317,7 +315,7 @@ class PartitionArchiver:
                 self._queue(PendingCommit(ending), chain_end)
 
     def _make_room(self) -> None:
-        """Where the buffer takes no more: commit what the open chunk has in it, which frees that space."""
+        """Commit the open chunk's blocks if the buffer takes no more, which frees that space."""
         state, chunk = self._state, self._state.chunk
         if chunk is None or chunk.full is None:
             self._full_tries = 0
@@ -344,7 +342,7 @@ class PartitionArchiver:
             with self._failing():
                 self._commit(commit)
             if self._state.full is not None:  # the commit freed space
-                self._change(ArchivingState.offered, WriteAgain())
+                self._change(ArchivingState.offered, Order.WRITE_AGAIN)
             self._start_building()
         self._start_building()
 
@@ -416,9 +414,9 @@ class PartitionArchiver:
             )
 
     def _swapped(self, held: Held, content: FinishedChunk | CommitProgress) -> Held:
-        """The marker after the commit.
+        """Return the marker after the commit.
 
-        A write that may not last costs the claim, not the chunk: it is offered again where the new claim stands at its
+        A write that may not last costs the claim, not the chunk: it is offered again if the new claim is at its
         start.
         """
         begins_at, tries = held.marker.next_offset, 0
@@ -458,7 +456,7 @@ class PartitionArchiver:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Stops the partition with what is raised; a fault of this program must not vanish in a thread."""
+        """Stop the partition with the error raised; a fault of this program must not vanish in a thread."""
         try:
             yield
         except BlockgzError as error:

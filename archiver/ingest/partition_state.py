@@ -1,10 +1,11 @@
-"""What becomes of one partition: an immutable state, decisions over it, and its transitions.
+"""One partition: an immutable state, decisions over it, and its transitions.
 
 Everything here is pure: no thread, no store, no clock. PartitionArchiver carries the decisions out. Its builder thread
 alone changes position, chain and open chunk; its committer thread alone changes the marker; any thread adds events.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from archiver.commit.commit import FinishedChunk
 from archiver.commit.objects import RestingMarker
 from archiver.errors import Diverged
 from archiver.ingest.chunk_builder import ChunkBuilder, OpenChunkFacts, RollLimits, RollReason, roll_reason
-from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, Unreadable, name_of
+from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, RecordRefused, name_of
 from blockgz.errors import BufferFull
 from index_format import marker as markers
 from index_format.chunk_index import Gap
@@ -31,27 +32,28 @@ class Tick:
 
 @dataclass(frozen=True)
 class Flush:
-    """End and commit whatever is open."""
+    """End and commit all that is open."""
 
     reason: RollReason
 
 
-@dataclass(frozen=True)
-class EndBlock:
+class Order(Enum):
+    """An order to the open chunk."""
+
+    END_BLOCK = "end block"
     """Move the open block out of memory, whatever its size."""
+    WRITE_AGAIN = "write again"
+    """Write the blocks that wait for space in the buffer."""
+    END_CHUNK = "end chunk"
+    """Finish the chunk and commit it."""
 
 
-@dataclass(frozen=True)
-class WriteAgain:
-    """Write what waits for space in the buffer."""
-
-
-PartitionEvent = Fetched | EndReached | Unreadable | PartitionFailed | Tick | Flush | EndBlock | WriteAgain
+PartitionEvent = Fetched | EndReached | RecordRefused | PartitionFailed | Tick | Flush | Order
 
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """What this process archived of the partition since it claimed it."""
+    """Counts of what this process archived of the partition since it claimed it."""
 
     records: int = 0
     chunks: int = 0
@@ -76,50 +78,46 @@ def counts_of_commit(before: Marker, now: Marker, seconds: float) -> PartitionCo
     return PartitionCounts(chunk.num_records, 1, 1, seconds, chunk.bytes)
 
 
-class EndChunk(NamedTuple):
-    """Decision: finish the open chunk and commit it."""
-
-
 class CommitProgress(NamedTuple):
     """Decision: commit that `next_offset` was reached, without a chunk."""
 
     next_offset: int
     gaps: tuple[Gap, ...]
     chain_end: int | None
-    """Where the next chunk starts then."""
+    """The start of the next chunk after this commit."""
 
 
 class PendingCommit(NamedTuple):
-    """What waits to be committed; `chunk` holds the buffer of a finished one, until it is committed."""
+    """A commit that waits; `chunk` holds the buffer of a finished chunk until it is committed."""
 
     content: FinishedChunk | CommitProgress
     chunk: ChunkBuilder | None = None
 
 
-Ending = EndChunk | CommitProgress | None
-"""What to commit of what is open; None for nothing."""
+Ending = Order | CommitProgress | None
+"""A commit of what is open; None for nothing."""
 
 
 @dataclass(frozen=True)
 class ArchivingState:
-    """A partition that this process archives. Chunks that no longer stand in the state give their buffer back."""
+    """A partition that this process archives. Chunks that are no longer in the state give their buffer back."""
 
     marker: RestingMarker
-    """As last committed by this writer."""
+    """The marker as this writer committed it last."""
     position: int
     """The offset up to which records were taken into chunks."""
     fetched: int
     """The offset up to which records were handed over, as the consumer came by them."""
     confirmed: int
-    """What was fetched below it is of the topic that was claimed: the cluster named the same id later."""
+    """Records fetched below this offset are of the claimed topic: the cluster reported the same id later."""
     end_offset: int | None
     """Nothing at or above it is archived; None follows the log."""
     leader_epoch: int | None
     chain_end: int | None
-    """Where the next chunk starts once all that is pending is committed; None before the first one."""
+    """The start of the next chunk once all that is pending is committed; None before the first chunk."""
     progressed_at: float
     committed_at: float | None = None
-    """When this writer swapped the marker last, but for the claim."""
+    """When this writer swapped the marker last, except for the claim."""
     chunk: ChunkBuilder | None = None
     pending: tuple[PendingCommit, ...] = ()
     """The first one is being committed."""
@@ -127,7 +125,7 @@ class ArchivingState:
     inbox_bytes: int = 0
     """Bytes that were offered and not yet taken into a chunk."""
     is_begun: bool = False
-    """Whether the consumer told anything of the log: before that, the position is only where it is to begin."""
+    """True once the consumer reported anything of the log: before, the position is only the planned start."""
     is_building: bool = False
     has_committer: bool = False
     is_closed: bool = False
@@ -138,7 +136,7 @@ class ArchivingState:
     counts: PartitionCounts = PartitionCounts()
 
     def _with(self, **changes: Any) -> "ArchivingState":
-        """The same with some fields changed.
+        """Return a state with some fields changed.
 
         `dataclasses.replace` reads and sets every field by itself: several times a batch, that costs more than the
         decisions.
@@ -152,12 +150,12 @@ class ArchivingState:
 
     @property
     def committed(self) -> int | None:
-        """The offset up to which the archive holds the partition; None before the first commit."""
+        """Return the offset up to which the archive holds the partition; None before the first commit."""
         return self.marker.next_offset
 
     @property
     def open_chunk(self) -> OpenChunkFacts | None:
-        """The chunk that takes records now; None while it has none."""
+        """Return the chunk that takes records now; None while it has none."""
         facts = self.chunk.facts if self.chunk else None
         return facts if facts and facts.num_records else None
 
@@ -167,7 +165,7 @@ class ArchivingState:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes in the buffer: of the open chunk, and of those that wait to be committed."""
+        """Return the bytes in the buffer: of the open chunk, and of those that wait to be committed."""
         return sum(chunk.facts.compressed_bytes for chunk in self.chunks)
 
     @property
@@ -177,70 +175,74 @@ class ArchivingState:
 
     @property
     def open_index_bytes(self) -> int:
-        """Bytes in memory that say what the open chunk's finished blocks hold."""
+        """Return the bytes in memory that describe the open chunk's finished blocks."""
         return self.chunk.open_index_bytes if self.chunk else 0
 
     @property
     def chunks(self) -> tuple[ChunkBuilder, ...]:
-        """The chunks that hold a buffer, oldest first."""
+        """Return the chunks that hold a buffer, oldest first."""
         held = (*(commit.chunk for commit in self.pending), self.chunk)
         return tuple(chunk for chunk in held if chunk is not None)
 
     @property
     def num_uncommitted(self) -> int:
-        """Records in chunks that are not committed."""
+        """Return how many records are in chunks that are not committed."""
         return sum(chunk.facts.num_records for chunk in self.chunks)
 
     @property
     def oldest_uncommitted_ms(self) -> int | None:
-        """The timestamp of the first record that was taken into a chunk and is not committed."""
+        """Return the timestamp of the first record that was taken into a chunk and is not committed."""
         return self.chunks[0].first_timestamp if self.chunks else None
 
     @property
     def taken_at(self) -> float | None:
-        """When the first record was taken into a chunk that is not committed; None where there is none."""
+        """Return when the first uncommitted record was taken into a chunk; None if there is none."""
         return next((chunk.facts.opened_at for chunk in self.chunks if chunk.facts.num_records), None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything offered was handled and no commit runs; true after a failure."""
+        """Return whether everything offered was handled and no commit runs; true after a failure."""
         return not (self.inbox or self.is_building or self.has_committer or self.pending)
 
     @property
     def is_committing(self) -> bool:
-        """Whether a chunk waits to be committed, or is to end."""
+        """Return whether a chunk waits to be committed, or is to end."""
         return self.has_committer or bool(self.pending) or any(isinstance(event, Flush) for event in self.inbox)
 
     @property
     def is_drained(self) -> bool:
-        """Whether the partition was archived up to its end offset."""
+        """Return whether the partition was archived up to its end offset."""
         return self.end_offset is not None and self.position >= self.end_offset
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is taken; what is finished may still be committed."""
+        """Return whether nothing more is taken; what is finished may still be committed."""
         return self.is_closed or self.failure is not None or self.stops_with is not None
 
     @property
     def full(self) -> BufferFull | None:
-        """Why the open chunk waits for space in the buffer; None where it does not."""
+        """Return why the open chunk waits for space in the buffer; None if it does not."""
         return self.chunk.full if self.chunk else None
 
     @property
     def is_blocked(self) -> bool:
-        """Whether no event is handled, because a chunk waits for the commit in flight, or for space in the buffer."""
+        """Return whether events have to wait, for the commit in flight or for space in the buffer."""
         return len(self.pending) >= 2 or self.full is not None
 
     @property
     def can_build(self) -> bool:
-        """Whether an event waits that may be handled."""
-        return bool(self.inbox) and (self.inbox[0] == WriteAgain() or self.is_over or not self.is_blocked)
+        """Return whether an event waits that may be handled."""
+        return bool(self.inbox) and (self.inbox[0] is Order.WRITE_AGAIN or self.is_over or not self.is_blocked)
 
     def offered(self, event: PartitionEvent) -> "ArchivingState":
-        """With one more event; ticks and orders to end a block do not pile up during an outage."""
-        if self.is_over or (isinstance(event, Tick) and self.inbox) or (event == EndBlock() and event in self.inbox):
+        """Return a state with one more event; ticks and orders to end a block do not pile up during an outage."""
+        if (
+            self.is_over
+            or (isinstance(event, Tick) and self.inbox)
+            or (event is Order.END_BLOCK and event in self.inbox)
+        ):
             return self
-        if event == WriteAgain():  # before all others, also before one that was postponed meanwhile
+        if event is Order.WRITE_AGAIN:  # before all others, also before one that was postponed meanwhile
             return self._with(inbox=(event, *(each for each in self.inbox if each != event)))
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         end = _end_of(event)
@@ -252,12 +254,12 @@ class ArchivingState:
         )
 
     def building(self) -> "tuple[ArchivingState, bool]":
-        """Whether a builder has to start."""
+        """Return whether a builder has to start."""
         starts = self.can_build and not self.is_building
         return self._with(is_building=self.is_building or starts), starts
 
     def next_event(self) -> "tuple[ArchivingState, PartitionEvent | None]":
-        """The event to handle next; None ends the builder. What is open after the end is dropped."""
+        """Return the event to handle next; None ends the builder. What is open after the end is dropped."""
         state = self._with(inbox=(), inbox_bytes=0, chunk=None) if self.is_over else self
         if not state.can_build:
             return state._with(is_building=False), None
@@ -273,12 +275,12 @@ class ArchivingState:
         return self._with(inbox=(event, *self.inbox), inbox_bytes=self.inbox_bytes + num_bytes)
 
     def passed(self, position: int) -> "ArchivingState":
-        """With the position raised, never beyond the end offset: what lies there was fetched, but not taken."""
+        """With the position raised, never beyond the end offset: records there were fetched, but not taken."""
         bounded = position if self.end_offset is None else min(position, self.end_offset)
         return self._with(position=max(self.position, bounded))
 
     def wants(self, offset: int) -> bool:
-        """Whether the record at this offset is still to be taken."""
+        """Return whether the record at this offset is still to be taken."""
         return self.position <= offset and (self.end_offset is None or offset < self.end_offset)
 
     def opened(self, chunk: ChunkBuilder, start_offset: int) -> "ArchivingState":
@@ -312,7 +314,7 @@ class ArchivingState:
         return state, not self.has_committer
 
     def next_commit(self) -> "tuple[ArchivingState, PendingCommit | None]":
-        """The commit that has waited longest; None ends the committer. After a failure nothing is committed."""
+        """Return the commit that has waited longest; None ends the committer. After a failure nothing is committed."""
         state = self._with(pending=()) if self.is_closed or self.failure else self
         if state.pending:
             return state, state.pending[0]
@@ -343,35 +345,30 @@ class ArchivingState:
 
 
 def _end_of(event: PartitionEvent) -> int | None:
-    """The offset behind what the event tells of the log; None where it tells nothing."""
+    """Return the offset after what the event reports of the log; None if it reports nothing."""
     match event:
         case Fetched():
             return event.last_offset + 1
         case EndReached(position=position):
             return position
-        case Unreadable(offset=offset):
+        case RecordRefused(offset=offset):
             return offset + 1
         case _:
             return None
 
 
 def epoch_fell(state: ArchivingState, fetched: Fetched) -> bool:
-    """Whether new records come from an older leader than those before: in one log, epochs never fall."""
+    """Return whether new records come from an older leader than those before: in one log, epochs never fall."""
     epoch, known = fetched.leader_epoch, state.leader_epoch
     return epoch is not None and known is not None and epoch < known
 
 
-class Wanted(NamedTuple):
-    """The records of a batch that are to be taken, and how many of the others were taken before."""
+def wanted(state: ArchivingState, fetched: Fetched) -> tuple[pa.RecordBatch, int]:
+    """Return the records at or above the position and below the end offset, and how many others were taken before.
 
-    batch: pa.RecordBatch
-    duplicates: int
+    See the guard in docs/commit.md.
 
-
-def wanted(state: ArchivingState, fetched: Fetched) -> Wanted:
-    """The records at or above the position and below the end offset; see the guard in docs/commit.md.
-
-    Raises Diverged where an offset comes again under a later leader epoch. Records keep the epoch of the leader that
+    Raises Diverged if an offset comes again under a later leader epoch. Records keep the epoch of the leader that
     wrote them, so that an older one is a plain redelivery.
     """
     batch, offsets, duplicates = fetched.batch, fetched.batch.column("offset"), 0
@@ -387,13 +384,13 @@ def wanted(state: ArchivingState, fetched: Fetched) -> Wanted:
         batch = batch.slice(duplicates)
     if state.end_offset is not None and fetched.last_offset >= state.end_offset:
         batch = batch.slice(0, int(np.searchsorted(batch.column("offset").to_numpy(), state.end_offset)))
-    return Wanted(batch, duplicates)
+    return batch, duplicates
 
 
 def flushed(state: ArchivingState) -> Ending:
-    """What is committed where all that is open is to end."""
+    """Return what to commit if all that is open is to end."""
     if state.open_chunk is not None:
-        return EndChunk()
+        return Order.END_CHUNK
     if state.committed is None:
         is_new = state.is_begun or state.is_drained
     else:
@@ -407,9 +404,9 @@ def flushed(state: ArchivingState) -> Ending:
 
 
 def due(state: ArchivingState, limits: RollLimits, now: float) -> tuple[ArchivingState, Ending]:
-    """What is committed at a time, by the limits of a chunk; progress without records once an interval."""
+    """Return what to commit now, by the limits of a chunk; progress without records is due once an interval."""
     if state.open_chunk is not None:
-        return state, EndChunk() if roll_reason(state.open_chunk, limits, now) else None
+        return state, Order.END_CHUNK if roll_reason(state.open_chunk, limits, now) else None
     if now - state.progressed_at < limits.chunk_interval_seconds:
         return state, None
     return state._with(progressed_at=now), flushed(state)

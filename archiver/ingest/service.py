@@ -23,15 +23,14 @@ from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, Gro
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.dead_letters import DeadLetterTopic
-from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster, PartitionLog, RecordReader, Watermarks
+from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster, PartitionLog, RecordReader, WatermarkWatch
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings, rebalance_seconds
 from archiver.ingest.kafka_source import POLL_SECONDS, EndReached, Fetched, KafkaSource, Partition
-from archiver.ingest.ownership import ArchivingContext, ClaimQueue, Ownership, PartitionReport, PartitionState
+from archiver.ingest.ownership import ArchivingContext, ClaimQueue, Ownership, PartitionHistory, PartitionState
 from archiver.ingest.topics import (
     IdWatch,
     MissingTopics,
     TopicConfigs,
-    TopicConfigSchedule,
     TopicDirectory,
     TopicIds,
     TopicWatch,
@@ -43,7 +42,7 @@ from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, prog
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import AccessDenied
-from blockgz.kafka.groups import ClusterGroups
+from blockgz.kafka.groups import KafkaGroups
 from blockgz.process import give_back
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.probe import probe
@@ -86,7 +85,7 @@ class ArchiverService:
         clock: Callable[[], float] = time.monotonic,
         share: DrainShare = WHOLE,
     ) -> None:
-        """`share`: what of the partitions is this process's where several drain them with `--once`."""
+        """`share`: what of the partitions is this process's if several drain them with `--once`."""
         self._config = config
         self._store = store
         self._buffer = buffer
@@ -98,7 +97,7 @@ class ArchiverService:
         self.ending = threading.Event()
         """Set once `run` is to end, or ends by itself."""
         self.failure: Exception | None = None
-        """What `run` raises, while it still ends."""
+        """The error that `run` raises, known while it still ends."""
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(cluster_settings(config))
         memory = self._memory = MemoryPlan(config.memory)
@@ -118,7 +117,7 @@ class ArchiverService:
         self._takers = ElasticPool(CLAIMS_AT_ONCE, "claim", clock)
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ElasticPool(COMMITS_AT_ONCE, "commit", clock)
-        self._watermarks = Watermarks(
+        self._watermarks = WatermarkWatch(
             self._assigned, lambda each: self._cluster.watermarks(each, config.isolation_level), clock
         )
         self._archive_id = ""
@@ -130,24 +129,24 @@ class ArchiverService:
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
 
     @property
-    def reports(self) -> dict[Partition, PartitionReport]:
-        """What was done so far; complete after `run`."""
+    def reports(self) -> dict[Partition, PartitionHistory]:
+        """Return the history of each partition so far; complete after `run`."""
         return self._ownership.reports if self._ownership else {}
 
     @property
     def missing_topics(self) -> list[str]:
-        """The named topics that the cluster did not have when they were looked up last."""
+        """Return the named topics that the cluster did not have at the last look."""
         return self._missing.names
 
     def archived_partitions(self) -> list[PartitionKeys]:
-        """The partitions that this process archives now. Safe to call from any thread."""
+        """Return the partitions that this process archives now. Safe to call from any thread."""
         active = self._ownership.active.copy() if self._ownership else {}
         return [archiver.keys for archiver in active.values()]
 
     def snapshot(self) -> ServiceSnapshot:
-        """What there is to tell of this process now. Safe to call from any thread, asks nobody."""
+        """Return a snapshot of this process. Safe to call from any thread; asks nobody."""
         views = self._ownership.views() if self._ownership else []
-        active = [view.archiving for view in views if view.archiving is not None]
+        active = [archiving for _, _, archiving in views if archiving is not None]
         now, progress_bound = self._clock(), progress_seconds(self._config.chunk_interval)
         return ServiceSnapshot(
             version=version("blockgz"),
@@ -169,7 +168,7 @@ class ArchiverService:
             partitions=partition_snapshots(
                 views,
                 self._watermarks.logs,
-                self._fetching.state_of,
+                self._fetching.ages,
                 now=now,
                 wall_ms=round(time.time() * 1000),
                 progress_seconds=progress_bound,
@@ -184,7 +183,7 @@ class ArchiverService:
     def run(self) -> None:
         """Archive until `stop`, or with `--once` until every partition is drained.
 
-        Raises what keeps the whole run from starting; the failure of one partition stands in its report.
+        Raises what keeps the whole run from starting; the failure of one partition is in its history.
         """
         try:
             self._run()
@@ -207,12 +206,11 @@ class ArchiverService:
         is_ending = (lambda: False) if self._config.once else self._stopping.is_set  # a short run keeps them, too
         wait = time.sleep if self._config.once else self._stopping.wait
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe, is_ending, wait)
-        schedule = TopicConfigSchedule(configs, self._asking)
         ownership = self._ownership = Ownership(self._context(archive, directory))
         if self._config.http is not None:
             self._watermarks.start()
         if self._config.once:
-            schedule.keep_due(topics, self._clock())  # a short run may end before the first tick
+            configs.keep_due(topics, self._clock(), self._asking)  # a short run may end before the first tick
         assignment = self._assignment = self._assignment_of(ownership, topics)
         watch = IdWatch(ids, lambda: ownership.in_hand)
         watch.start()
@@ -223,7 +221,7 @@ class ArchiverService:
             assignment.start()
             while not (self._stopping.is_set() or assignment.is_over):
                 try:
-                    self._step(ownership, assignment, schedule)
+                    self._step(ownership, assignment, configs)
                 except MemberRefused as refusal:
                     assignment.refused(refusal)
                 except AccessDenied as denial:
@@ -240,7 +238,7 @@ class ArchiverService:
             assignment.give_up(list(ownership.reports))
             watch.close()
 
-    def _step(self, ownership: Ownership, assignment: Assignment, schedule: TopicConfigSchedule) -> None:
+    def _step(self, ownership: Ownership, assignment: Assignment, configs: TopicConfigs) -> None:
         self._stepped_at = self._clock()
         begun = ownership.begin()
         if begun:
@@ -257,7 +255,7 @@ class ArchiverService:
             ownership.tick(now)
             self._restart(ownership)
             self._budgets.relieve(ownership.active, self._fetching.paused)
-            schedule.keep_due({topic for topic, _ in ownership.assigned}, now)
+            configs.keep_due({topic for topic, _ in ownership.assigned}, now, self._asking)
             assignment.tick(now)
             if now - self._gave_back_at >= GIVE_BACK_SECONDS:
                 self._gave_back_at = now
@@ -275,9 +273,9 @@ class ArchiverService:
             ownership.restart(partition)
 
     def _select(self) -> dict[str, int]:
-        """The topics to archive now, with their numbers of partitions.
+        """Return the topics to archive now, with their numbers of partitions.
 
-        Raises NoSuchTopic where none of the named ones is there, or nothing to drain.
+        Raises NoSuchTopic if none of the named ones is there, or nothing to drain.
         """
         known = self._cluster.topics()
         topics = selected_topics(self._selection, known)
@@ -362,11 +360,11 @@ class ArchiverService:
         )
 
         def topics() -> set[str]:
-            first = (view for view in ownership.views() if view.report.partition[1] == 0)
-            return {view.report.partition[0] for view in first if view.state in HELD}
+            found = ((report.partition, state) for state, report, _ in ownership.views())
+            return {topic for (topic, number), state in found if number == 0 and state in HELD}
 
         context = KeepingContext(
-            cluster=ClusterGroups(cluster_settings(config), self._cluster.admin),
+            cluster=KafkaGroups(cluster_settings(config), self._cluster.admin),
             tables=GroupTables(
                 self._store,
                 archive,
@@ -412,7 +410,7 @@ class ArchiverService:
         return answers
 
     def _heard(self) -> None:
-        """A cluster that tells records or bounds may tell ids, too."""
+        """Note that the cluster answered: one that delivers records or bounds may report ids, too."""
         if self._ids is not None:
             self._ids.heard()
 

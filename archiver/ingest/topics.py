@@ -34,15 +34,15 @@ from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, configs_home, da
 
 ASK_SECONDS = 3.0
 SILENT_SECONDS = 5.0
-"""A cluster that answered nothing is not asked again for so long: commits do not wait for it one by one."""
+"""Seconds without questions after a cluster answered nothing: commits do not wait for it one by one."""
 
 
 HEARD_SECONDS = 10.0
-"""A cluster that answers others and tells no ids is asked for them no more often before its silence is over."""
+"""Seconds between questions for ids to a cluster that answers other questions and not these."""
 
 
 class Verdict(Enum):
-    """What is known of a topic, compared with the one that a partition was claimed of."""
+    """A comparison of a topic with the one that a partition was claimed of."""
 
     SAME = "same"
     UNKNOWN = "unknown"
@@ -51,14 +51,14 @@ class Verdict(Enum):
 
 
 def verdict(claimed: str | None, told: str | None) -> Verdict:
-    """Compares ids; where the claim knew none, there is nothing to compare and records are taken as they come."""
+    """Compare ids. If the claim knew none, there is nothing to compare, and records are taken as they come."""
     if claimed is None or claimed == told:
         return Verdict.SAME
     return Verdict.UNKNOWN if told is None else Verdict.DIFFERENT
 
 
 class TopicIds:
-    """The ids of topics as the cluster tells them; many threads may ask, and share each question."""
+    """The ids of topics as the cluster reports them; many threads may ask, and share each question."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class TopicIds:
         """Topic -> when a question began that was answered with its id, and the newest such id."""
 
     def told_since(self, topic: str, since: float) -> str | None:
-        """The id that the newest answer named which was asked for at that time or later; asks nobody."""
+        """Return the topic's id from the newest answer, if that was requested at this time or later. Ask nobody."""
         asked_at, topic_id = self._told.get(topic, (-math.inf, None))
         return topic_id if asked_at >= since else None
 
     def heard(self) -> None:
-        """The cluster answered another question, and may answer this one: it is asked again, though not each time.
+        """Note that the cluster answered another question: it is asked for ids again soon, but not each time.
 
         Safe to call from any thread.
         """
@@ -94,7 +94,7 @@ class TopicIds:
             self._heard_at, self._silent_until = now, None
 
     def now(self, topic: str) -> TopicIdAnswers:
-        """The answers to a question about all topics, this one among them, that begins after the call.
+        """Return the answers to a question about all topics, this one among them, that begins after the call.
 
         Where the cluster was silent a moment ago it is not asked, and nothing is told.
         """
@@ -104,7 +104,7 @@ class TopicIds:
         return self.asked({topic})
 
     def asked(self, topics: Collection[str] = ()) -> TopicIdAnswers:
-        """As `now`, whether or not the cluster was silent. Callers that wait share the next question."""
+        """Return the answers as `now` does, even after a silence. Callers that wait share the next question."""
         with self._guard:
             self._wanted.update(topics)
             shared, mine = self._next, None
@@ -133,7 +133,7 @@ class TopicIds:
 
 
 class Identified(Protocol):
-    """A partition that is told the id of its topic (see PartitionArchiver)."""
+    """A partition that takes the id of its topic (see PartitionArchiver)."""
 
     @property
     def state(self) -> ArchivingState: ...
@@ -154,7 +154,7 @@ class IdWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more. A question under way is not waited for: nobody reads its answer."""
+        """Ask no more. A question in progress is not waited for: nobody reads its answer."""
         self._ending.set()
 
     def look(self) -> None:
@@ -172,7 +172,7 @@ class IdWatch:
 
 
 def selected_topics(selection: TopicSelection, known: Collection[str]) -> list[str]:
-    """The selected ones of the cluster's topics; raises NoSuchTopic where there are none and some are named."""
+    """Return the selected topics of the cluster. Raises NoSuchTopic if some are named and none is there."""
     topics, missing = selection(known), missing_topics(selection, known)
     if missing and not topics:
         raise no_such_topic(f"topic {', '.join(map(repr, missing))}", known)
@@ -180,12 +180,12 @@ def selected_topics(selection: TopicSelection, known: Collection[str]) -> list[s
 
 
 def missing_topics(selection: TopicSelection, known: Collection[str]) -> list[str]:
-    """The topics that are named in full and that the cluster does not have."""
+    """Return the topics that are named in full and that the cluster does not have."""
     return selection(selection.names.difference(known))
 
 
 def no_such_topic(wanted: str, known: Collection[str]) -> NoSuchTopic:
-    """The cluster has `known` topics, and nothing `wanted`."""
+    """Return the error that the cluster, with its `known` topics, has nothing `wanted`."""
     names = sorted(name for name in known if not name.startswith("__"))
     return NoSuchTopic(
         f"the cluster has no {wanted}",
@@ -202,7 +202,7 @@ class MissingTopics:
         self.names: list[str] = []
 
     def look(self, known: Collection[str]) -> None:
-        """Compares with the cluster's topics."""
+        """Compare the named topics with those of the cluster."""
         before, self.names = self.names, missing_topics(self._selection, known)
         for topic in self.names:
             if topic not in before:
@@ -233,7 +233,7 @@ class TopicWatch:
         self._question = RegularQuestion[list[str]](executor, every_seconds, answered_at=now)
 
     def topics(self, now: float) -> list[str] | None:
-        """The selected topics, each answer once; None while there is no new one."""
+        """Return the selected topics, each answer once; None while there is no new one."""
         answer = self._question.answer(now, lambda: self._selection(self._ask()))
         if answer is None:
             return None
@@ -269,7 +269,7 @@ class TopicConfigs:
         is_ending: Callable[[], bool] = lambda: False,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`is_ending`: what is left of a call is left to another run. `wait` may return early then."""
+        """`is_ending`: the rest of a call is left to another run. `wait` may return early then."""
         self._is_ending = is_ending
         self._wait = wait
         self._store = store
@@ -277,6 +277,17 @@ class TopicConfigs:
         self._locate = locate
         self._describe = describe
         self._kept: dict[str, TopicConfig] = {}
+        self._kept_at: dict[str, float] = {}
+        self._keeping: Future[None] | None = None
+
+    def keep_due(self, topics: Iterable[str], now: float, executor: Executor) -> None:
+        """Start to keep the topics that are due in a thread, unless others are still being kept there."""
+        if self._keeping is not None and not self._keeping.done():
+            return
+        due = [topic for topic in sorted(topics) if now - self._kept_at.get(topic, -math.inf) >= CONFIG_SECONDS]
+        if due:
+            self._kept_at |= dict.fromkeys(due, now)
+            self._keeping = executor.submit(self.keep, due)
 
     def keep(self, topics: Sequence[str]) -> None:
         """Ask the cluster about the topics and store what changed; failures are logged and left to the next call.
@@ -300,54 +311,35 @@ class TopicConfigs:
             if self._is_ending():
                 break
             try:
-                self._keep(topic, description, is_sure=is_sure)
-            except LessThanBefore:
-                doubted.append(topic)
+                if not self._keep(topic, description, is_sure=is_sure):
+                    doubted.append(topic)
             except BlockgzError as error:
                 log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=topic, cause=error.what, why=error.why)
         return doubted
 
-    def _keep(self, topic: str, description: TopicDescription, *, is_sure: bool) -> None:
+    def _keep(self, topic: str, description: TopicDescription, *, is_sure: bool) -> bool:
+        """Store what was seen; return False if it is less than before, and only one answer says so."""
         topic_id, folder = self._locate(topic)
         seen = TopicConfig(topic=topic, topic_id=topic_id, **description._asdict())
         if self._kept.get(topic) == seen:
-            return
+            return True
         now = round(time.time() * 1000)
-        if keep_topic_config(self._store, self._layout, folder, seen, seen_at=now, is_sure=is_sure):
+        is_kept = keep_topic_config(self._store, self._layout, folder, seen, seen_at=now, is_sure=is_sure)
+        if is_kept is None:
+            return False
+        if is_kept:
             log.info(LogEvent.TOPIC_CONFIG_KEPT, topic=str(folder), partitions=description.partitions)
         self._kept[topic] = seen
-
-
-class TopicConfigSchedule:
-    """Has configurations kept in a thread, each topic's not too often; all calls belong to one thread."""
-
-    def __init__(self, configs: TopicConfigs, executor: Executor) -> None:
-        self._configs = configs
-        self._executor = executor
-        self._kept_at: dict[str, float] = {}
-        self._keeping: Future[None] | None = None
-
-    def keep_due(self, topics: Iterable[str], now: float) -> None:
-        """Start to keep those whose turn it is, unless others are being kept still."""
-        if self._keeping is not None and not self._keeping.done():
-            return
-        due = [topic for topic in sorted(topics) if now - self._kept_at.get(topic, -math.inf) >= CONFIG_SECONDS]
-        if due:
-            self._kept_at |= dict.fromkeys(due, now)
-            self._keeping = self._executor.submit(self._configs.keep, due)
-
-
-class LessThanBefore(Exception):
-    """An answer about a topic lacks partitions, settings or ACLs that were known."""
+        return True
 
 
 def keep_topic_config(
     store: Store, layout: str, folder: TopicFolder, seen: TopicConfig, *, seen_at: int, is_sure: bool = True
-) -> bool:
+) -> bool | None:
     """Store what was seen at that time, in ms, and a dated copy of it, unless it is stored already.
 
-    What is not told now stays as it was told before. False where nothing was swapped: it stood there, or another
-    process wrote at the same time what it saw. Raises LessThanBefore, unless `is_sure`, instead of storing less.
+    What the cluster does not report now stays as it was. Return False if nothing was swapped: it was stored already, or
+    another process wrote at the same time. Return None instead of storing less than before, unless `is_sure`.
     """
     key = topic_home(layout, folder) + TOPIC_CONFIG_OBJECT
     found = store.get(key)
@@ -358,7 +350,7 @@ def keep_topic_config(
         if seen.acls is UNSET and before.topic_id == seen.topic_id:
             seen = replace(seen, acls=before.acls)
         if not is_sure and before.topic_id == seen.topic_id and _is_less(seen, before):
-            raise LessThanBefore
+            return None
     body = objects.encode(seen)
     if found is not None and body == found.body:
         return False
@@ -369,7 +361,7 @@ def keep_topic_config(
 
 
 def _is_less(seen: TopicConfig, before: TopicConfig) -> bool:
-    """Whether it has fewer partitions, settings or ACLs."""
+    """Return whether it has fewer partitions, settings or ACLs."""
 
     def sizes(config: TopicConfig) -> tuple[int, ...]:
         return (config.partitions, len(config.config or ()), len(config.defaults or ()), len(config.acls or ()))
@@ -380,7 +372,7 @@ def _is_less(seen: TopicConfig, before: TopicConfig) -> bool:
 FRESH_SECONDS = 5.0
 """Many partitions of a topic are assigned at once; they share one question to the cluster."""
 UNKNOWN_FRESH_SECONDS = 1.0
-"""As long as an id that was not told is taken for unknown: soon after, the cluster may tell it."""
+"""Seconds that a missing id counts as unknown: soon after, the cluster may report it."""
 
 
 class TopicDirectory:
@@ -398,10 +390,10 @@ class TopicDirectory:
         self._archived: dict[TopicFolder, str] = {}
 
     def locate(self, topic: str) -> tuple[str | None, TopicFolder]:
-        """The topic's id, None where the cluster does not tell it, and its folder.
+        """Return the topic's id, None if the cluster does not report it, and its folder.
 
-        A topic that was deleted and created again gets a folder of its own. Raises TopicGone where the cluster does not
-        have it, AccessDenied where it may not be described, and the errors of the store.
+        A topic that was deleted and created again gets a folder of its own. Raises TopicGone if the cluster does not
+        have it, AccessDenied if it may not be described, and the errors of the store.
         """
         with self._asking.setdefault(topic, threading.Lock()):  # one that nobody answers for holds up no other
             known = self._known.get(topic)
@@ -420,7 +412,7 @@ class TopicDirectory:
     def confirm(self, topic: str, topic_id: str) -> None:
         """Return once the cluster named this id for the topic, in an answer to a question that began after the call.
 
-        Raises BrokerUnreachable where it names none now, PartitionUnavailable where it names another one.
+        Raises BrokerUnreachable if it names none now, PartitionUnavailable if it names another one.
         """
         told = self.current_id(topic)
         if told == topic_id:
@@ -437,11 +429,11 @@ class TopicDirectory:
         )
 
     def current_id(self, topic: str) -> str | None:
-        """As the cluster tells it now; None where it does not."""
+        """Return the topic's id as the cluster reports it now; None if it does not."""
         return self._ids.now(topic).ids.get(topic)
 
     def id_of_claimed(self, topic: str, topic_id: str | None, claimed_at: float) -> str | None:
-        """As the cluster tells it now. Where it does not, another id than the claimed one, if it told that since.
+        """Return the topic's current id, or else an id other than the claimed one that was reported since.
 
         An id never comes back; the same one from an earlier answer says nothing of what was fetched since.
         """
@@ -450,7 +442,7 @@ class TopicDirectory:
         return before if now is None and before != topic_id else now
 
     def archived_id(self, folder: TopicFolder) -> str | None:
-        """The id of the topic that lives in the folder; None where the cluster did not tell it so far."""
+        """Return the id of the topic in the folder; None if the cluster has not reported it so far."""
         known = self._archived.get(folder)
         if known is None:
             known = archived_topic_id(self._store, self._archive.layout, folder)

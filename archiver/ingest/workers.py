@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Ended(Generic[T]):
     number: int
     told: T | None
-    """What it told last; None where it died before it could."""
+    """The last message; None if the fork died before it sent one."""
     exit_code: int
     """Negative: the signal that killed it."""
 
@@ -53,7 +53,7 @@ class Forks(Generic[T]):
             process.terminate()
 
     def ended(self, heard: Callable[[int, T], bool] = lambda *_: False) -> Iterator[Ended[T]]:
-        """Each once all have ended; `heard` is called with what they tell, and says whether that is not the last."""
+        """Yield each fork once all have ended. `heard` takes each message and returns whether more will follow."""
         told: dict[int, T] = {}
         listening = {receiving: number for number, (_, receiving) in enumerate(self._forks)}
         while listening:
@@ -111,7 +111,7 @@ class _Relay(threading.Thread):
             for line in self._stderr:
                 text = line.decode(errors="backslashreplace")
                 self._lines.append(text.rstrip())
-                with suppress(OSError, ValueError):  # nobody reads them any more; the worker must not be held up
+                with suppress(OSError, ValueError):  # nobody reads them any longer; the worker must not be held up
                     sys.stderr.write(text)
                     sys.stderr.flush()
 
@@ -122,7 +122,7 @@ class _Relay(threading.Thread):
 
 
 class Workers:
-    """One process a command. Safe to be told to `end` from a signal handler."""
+    """Worker processes, one for each command. A signal handler may call `end`."""
 
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
         self._commands = commands
@@ -175,7 +175,7 @@ class Workers:
 
 
 def worker_commands(arguments: Sequence[str], config: RunConfig) -> list[list[str]]:
-    """The command of each worker: this process's own arguments, with a member id and a port of its own."""
+    """Return the command of each worker: the arguments of this process, with a member id and a port of its own."""
     return [
         [sys.executable, "-m", "archiver", *arguments, "--workers", "1", *_own_options(config, number)]
         for number in range(config.workers)
@@ -192,6 +192,6 @@ def _own_options(config: RunConfig, number: int) -> list[str]:
 
 
 def own_http(http: str, number: int) -> str:
-    """The address of a worker's metrics: the ports follow each other."""
+    """Return the address of a worker's metrics: ports are consecutive."""
     host, _, port = http.rpartition(":")
     return f"{host}:{int(port) + number}"

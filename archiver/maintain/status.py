@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from archiver.commit.archive import archive_info, claimed_partitions, layout_of
-from archiver.ingest.kafka_cluster import LogEnds
+from archiver.ingest.kafka_cluster import LogView
 from archiver.ingest.kafka_source import Partition
 from archiver.maintain.planned import check_names
 from blockgz.store.writer import StoredObject, ToolStore
@@ -157,7 +157,7 @@ def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> Partit
 
 
 def with_lag(
-    status: ArchiveStatus, ask: Callable[[Collection[Partition]], Mapping[Partition, LogEnds]]
+    status: ArchiveStatus, ask: Callable[[Collection[Partition]], Mapping[Partition, LogView]]
 ) -> ArchiveStatus:
     """The same with the high watermarks of the partitions that are still archived.
 
@@ -168,7 +168,7 @@ def with_lag(
 
     def measured(each: PartitionStatus) -> PartitionStatus:
         known = ends.get((each.topic, each.partition)) if each.is_current else None
-        if known is None:
+        if known is None or known.bounds is None or known.high_watermark is None:
             return each
         high, start = known.high_watermark, known.bounds.low if each.next_offset is None else each.next_offset
         return replace(each, high_watermark=high, lag=max(0, high - start), unstable=max(0, high - known.bounds.high))

@@ -1,1 +1,1 @@
-"""What operators see of a running archiver: a snapshot on demand, as metrics, health and status."""
+"""The operators' view of a running archiver: a snapshot on demand, as metrics, health and status."""

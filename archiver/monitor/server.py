@@ -1,47 +1,92 @@
 """Metrics, health and status of a running archiver over HTTP: served, and asked for. Read-only."""
 
 import io
+import platform
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import msgspec
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from archiver.errors import ServiceUnreachable
 from archiver.logs import LogEvent, log
-from archiver.monitor.metrics import make_registry
-from archiver.monitor.snapshot import UNOWNED, ServiceSnapshot
+from archiver.monitor.snapshot import UNOWNED, MaintenanceSnapshot, PartitionSnapshot, ServiceSnapshot, metrics_of
 from blockgz.errors import UsageError, listed
 from blockgz.hosts import is_own_name
 
+PREFIX = "blockgz_"
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0
-"""From a connection to the end of its answer."""
+"""Seconds from a connection to the end of its answer."""
 MAX_CONNECTIONS = 32
 MAX_HEAD_BYTES = 16 * 1024
 MAX_STATUS_BYTES = 256 * 1024 * 1024
-"""So many partitions an answer names."""
+"""Bytes of the largest answer that is read."""
 STALE_SECONDS = 300.0
 """Without an answer about the logs for so long, nobody knows whether there are records to archive."""
 END_SECONDS = 0.1
 """How long it may take to notice that the server ends."""
 
 
-class Response(NamedTuple):
-    status: HTTPStatus
-    content_type: str
-    body: bytes
+class ArchiverCollector(Collector):
+    """The archiver's metrics, read from one snapshot a scrape and counted nowhere else."""
+
+    def __init__(self, take_snapshot: Callable[[], ServiceSnapshot]) -> None:
+        self._take_snapshot = take_snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._take_snapshot()
+        build = InfoMetricFamily(f"{PREFIX}build", "Version of the archiver and of Python")
+        build.add_metric((), {"version": snapshot.version, "python": platform.python_version()})
+        yield build
+        yield from _families(ServiceSnapshot, [snapshot])
+        yield from _families(MaintenanceSnapshot, [snapshot.maintenance] if snapshot.maintenance else [])
+        yield from _families(PartitionSnapshot, snapshot.partitions)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no names to compare at registration: the registry holds nothing else of ours."""
+        return ()
+
+
+def _families(kind: type[msgspec.Struct], snapshots: Iterable[Any]) -> Iterable[Metric]:
+    """Return the metrics of one kind of snapshot, each with what the given ones say."""
+    of_partitions = ("topic", "partition") if kind is PartitionSnapshot else ()
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+    for field, metric in metrics_of(kind).items():
+        made = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+        names = (*of_partitions, metric.label[0]) if metric.label else of_partitions
+        family = families.setdefault(metric.name, made(PREFIX + metric.name, metric.help, labels=names))
+        for each in snapshots:
+            value = metric.value(each) if metric.value else getattr(each, field)
+            if value is not None:
+                labels = [str(getattr(each, label)) for label in of_partitions]
+                family.add_metric([*labels, metric.label[1]] if metric.label else labels, value)
+    return families.values()
+
+
+def make_registry(take_snapshot: Callable[[], ServiceSnapshot]) -> CollectorRegistry:
+    """Return a new registry with the archiver's metrics and the process's memory, descriptors and CPU time."""
+    registry = CollectorRegistry()
+    registry.register(ArchiverCollector(take_snapshot))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+Response = tuple[HTTPStatus, str, bytes]
+"""Status, content type and body."""
 
 
 @contextmanager
@@ -58,7 +103,7 @@ class StatusServer:
     """Serves `/metrics`, `/healthz`, `/readyz` and `/status` from its own threads until `close`."""
 
     def __init__(self, address: str, take_snapshot: Callable[[], ServiceSnapshot], registry: CollectorRegistry) -> None:
-        """Listens on `HOST:PORT`; port 0 is any free one. Raises UsageError where that cannot be."""
+        """Listen on `HOST:PORT`; port 0 is any free one. Raises UsageError if that is not possible."""
         self._take_snapshot = take_snapshot
         self._registry = registry
         self._server = _listen(address, self._respond)
@@ -83,24 +128,24 @@ class StatusServer:
         match path:
             case "/metrics":
                 encode, content_type = choose_encoder(accept)
-                return Response(HTTPStatus.OK, content_type, encode(self._registry))
+                return HTTPStatus.OK, content_type, encode(self._registry)
             case "/status":
-                return Response(HTTPStatus.OK, "application/json", msgspec.json.encode(self._take_snapshot()))
+                return HTTPStatus.OK, "application/json", msgspec.json.encode(self._take_snapshot())
             case "/healthz":
                 return _verdict(health(self._take_snapshot()))
             case "/readyz":
                 return _verdict(readiness(self._take_snapshot()))
             case _:
-                return Response(HTTPStatus.NOT_FOUND, "text/plain", f"there are {' '.join(PATHS)}\n".encode())
+                return HTTPStatus.NOT_FOUND, "text/plain", f"there are {' '.join(PATHS)}\n".encode()
 
 
 def health(snapshot: ServiceSnapshot) -> str | None:
-    """Why the process should be restarted; None while it need not be."""
+    """Return why the process should be restarted; None while it need not be."""
     return None if snapshot.is_live else f"the main loop has not moved for {snapshot.heartbeat_age_seconds:.0f} s"
 
 
 def readiness(snapshot: ServiceSnapshot) -> str | None:
-    """Why the process does not archive all that is its own; None where it does."""
+    """Return why the process does not archive all of its partitions; None if it does."""
     if not snapshot.joined:
         return "not a member of the consumer group yet"
     partitions, age = snapshot.partitions, snapshot.watermarks_age_seconds
@@ -125,7 +170,7 @@ def _in_brackets(cause: str | None) -> str:
 
 def _verdict(objection: str | None) -> Response:
     status = HTTPStatus.OK if objection is None else HTTPStatus.SERVICE_UNAVAILABLE
-    return Response(status, "text/plain", f"{objection or 'ok'}\n".encode())
+    return status, "text/plain", f"{objection or 'ok'}\n".encode()
 
 
 def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingHTTPServer:
@@ -170,7 +215,7 @@ def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingH
 
 
 class _BoundedHead(io.BufferedReader):
-    """What a client sends: no more than a request's line and headers take."""
+    """A client's request, limited to the size of a request line and headers."""
 
     left = MAX_HEAD_BYTES
 
@@ -182,14 +227,14 @@ class _BoundedHead(io.BufferedReader):
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """Each connection is one request, and has a deadline; the oldest gives way where there are too many."""
+    """Each connection is one request, and has a deadline; the oldest gives way if there are too many."""
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, *args: Any) -> None:
         self._deadlines: dict[socket.socket, float] = {}
-        """Of the open connections, the oldest first."""
+        """Deadlines of the open connections, the oldest first."""
         self._guard = threading.Lock()
         super().__init__(*args)
 
@@ -205,7 +250,7 @@ class _HttpServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Ends connections at their deadline; called every moment."""
+        """End connections at their deadline. The server calls this several times a second."""
         now = time.monotonic()
         with self._guard:
             self._end([request for request, deadline in self._deadlines.items() if deadline <= now])
@@ -228,9 +273,9 @@ class _HttpServerV6(_HttpServer):
 
 
 def service_snapshot(address: str) -> ServiceSnapshot:
-    """The snapshot that the archiver at `http://HOST:PORT`, or `HOST:PORT`, gives.
+    """Return the snapshot that the archiver at `http://HOST:PORT`, or `HOST:PORT`, gives.
 
-    Raises UsageError for what is no such address, ServiceUnreachable where nobody answers, or not as an archiver does.
+    Raises UsageError for what is no such address, ServiceUnreachable if nobody answers, or not as an archiver does.
     """
     base = address if "://" in address else f"http://{address}"
     if not base.startswith(("http://", "https://")):

@@ -25,7 +25,7 @@ from blockgz.kafka.settings import make_client
 from index_format.identity import Acl
 
 NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
-"""What brokers answer that keep no ACLs."""
+"""The error of brokers without ACLs."""
 
 
 def topic_acls(admin: AdminClient, settings: Mapping[str, Any], seconds: float) -> list[Acl]:
@@ -55,25 +55,8 @@ def _check_may_read(settings: Mapping[str, Any], seconds: float) -> None:
         raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed"))
 
 
-def create_acls(admin: AdminClient, acls: Collection[Acl], seconds: float) -> dict[Acl, KafkaError]:
-    """Creates ACLs on topics in one request, and says why some were not. Those that exist stay as they are.
-
-    Raises KafkaException where there is no answer at all.
-    """
-    by_binding = {_binding(each): each for each in acls}
-    if not by_binding:
-        return {}
-    failed = {}
-    for binding, answer in admin.create_acls(list(by_binding), request_timeout=seconds).items():
-        try:
-            answer.result()
-        except KafkaException as error:
-            failed[by_binding[binding]] = error.args[0]
-    return failed
-
-
 def creatable(acls: Iterable[Acl]) -> list[Acl]:
-    """Those whose words the client knows: brokers of a later version may have others."""
+    """Return the ACLs whose words the client knows: brokers of a later version may have others."""
     return [
         each
         for each in acls
@@ -95,7 +78,7 @@ def _acl(binding: Any) -> Acl:
     )
 
 
-def _binding(acl: Acl) -> AclBinding:
+def acl_binding(acl: Acl) -> AclBinding:
     return AclBinding(
         ResourceType.TOPIC,
         acl.name,
@@ -110,25 +93,25 @@ def _binding(acl: Acl) -> AclBinding:
 FACTS_DEADLINE_SECONDS = 3.0
 """Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
 LEADERLESS = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError._NOENT)
-"""Of some of the partitions that are asked about, and of all."""
+"""Errors if some, or all, of the requested partitions have no leader."""
 UNKNOWN_PARTITION = KafkaError(KafkaError._UNKNOWN_PARTITION, "the topic has no such partition")
-"""Where none of the partitions that are asked about exists, librdkafka says that none has a leader."""
+"""The error if none of the requested partitions exists: librdkafka then reports that none has a leader."""
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
 }
 OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
-"""Where a setting comes from that was set for the topic: a member or its number, by the client's version."""
+"""The source of a setting of the topic itself: a member or its number, depending on the client's version."""
 
 
 def topics_of(settings: dict[str, Any], seconds: float) -> list[str]:
-    """The topics of a cluster but internal ones; whatever fails is KafkaException or UsageError."""
+    """Return the topics of a cluster without internal ones. Raises KafkaException or UsageError."""
     admin: AdminClient = make_client(AdminClient, settings)
     return [name for name in admin.list_topics(timeout=seconds).topics if not name.startswith("__")]
 
 
 def has_controller(metadata: Any) -> bool:
-    """Whether the cluster names a broker as its controller, which librdkafka sends questions of an admin to.
+    """Return whether the cluster names a broker as its controller, which librdkafka sends questions of an admin to.
 
     Its mock cluster does not, nor does a cluster that elects one; those questions would only time out.
     """
@@ -136,7 +119,7 @@ def has_controller(metadata: Any) -> bool:
 
 
 def answered(answer: Any, what: str) -> Any:
-    """The result of a future; None where the broker gives none. Raises AccessDenied, about `what`."""
+    """Return the result of a future; None if the broker gives none. Raises AccessDenied, about `what`."""
     try:
         return answer.result()
     except KafkaException as error:
@@ -146,7 +129,7 @@ def answered(answer: Any, what: str) -> Any:
 
 
 class TopicIdAnswers(NamedTuple):
-    """What a cluster says of topics; of those in no field nothing is known."""
+    """Answers of a cluster about topics; nothing is known of topics in no field."""
 
     ids: dict[str, str]
     missing: frozenset[str]
@@ -159,7 +142,7 @@ NOTHING_TOLD = TopicIdAnswers({}, frozenset())
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str]) -> TopicIdAnswers:
-    """The ids of topics, asked in one request; empty where no broker answers or none tells ids."""
+    """Return the ids of topics, in one request; empty if no broker answers or none reports ids."""
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=FACTS_DEADLINE_SECONDS)
     ids, missing, denied = dict[str, str](), set[str](), dict[str, AccessDenied]()
     for topic, answer in answers.items():
@@ -178,7 +161,7 @@ def topic_ids(admin: AdminClient, topics: Collection[str]) -> TopicIdAnswers:
 
 
 def topic_id(admin: AdminClient, topic: str) -> str | None:
-    """The topic's id, None where the broker does not tell it.
+    """Return the topic's id, None if the broker does not report it.
 
     Raises PartitionUnavailable for a missing topic, AccessDenied for one that may not be described.
     """
@@ -200,11 +183,11 @@ def ask_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Any]:
 def log_bounds(
     admin: AdminClient, partitions: Iterable[tuple[str, int]], isolation_level: str
 ) -> tuple[dict[tuple[str, int], tuple[int, int]], dict[tuple[str, int], KafkaError]]:
-    """The offsets [low, end) of each log, and why those of others cannot be told.
+    """Return the offsets [low, end) of each log, and the errors of logs without an answer.
 
     The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker that
-    stood still may answer without an error and without an offset (-1001): that is no answer. Where a partition has no
-    leader, the cluster's metadata is read again for whoever asks next: librdkafka would believe it for 15 minutes.
+    was suspended may answer without an error and without an offset (-1001): that is not an answer. If a partition has
+    no leader, the cluster's metadata is refreshed for the next question: librdkafka would believe it for 15 minutes.
     """
     wanted = [TopicPartition(*partition) for partition in partitions]
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -246,5 +229,5 @@ def _list_offsets(admin: AdminClient, wanted: list[TopicPartition], spec: Offset
 
 
 def _is_unknown(known: Mapping[str, Any], topic: str, partition: int) -> bool:
-    """Whether the topic is there, and the partition is not."""
+    """Return whether the topic is there, and the partition is not."""
     return topic in known and known[topic].error is None and partition not in known[topic].partitions

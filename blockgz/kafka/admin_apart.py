@@ -64,17 +64,18 @@ class AdminApart:
 
 
 def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    admin, seconds, groups = AdminClient(question["settings"]), question["seconds"], [question["group_id"]]
+    admin, call, group = AdminClient(question["settings"]), question["call"], question["group_id"]
+    options = {"request_timeout": question["seconds"]}
+    if call != "delete_consumer_groups":
+        options["include_authorized_operations"] = True
     try:
-        if question["call"] == "delete_consumer_groups":
-            admin.delete_consumer_groups(groups, request_timeout=seconds)[groups[0]].result()
-            return {"operations": None}
-        if question["call"] == "describe_cluster":
-            asked = admin.describe_cluster(include_authorized_operations=True, request_timeout=seconds)
+        if call == "delete_consumer_groups":
+            answer = admin.delete_consumer_groups([group], **options)[group]
+        elif call == "describe_consumer_groups":
+            answer = admin.describe_consumer_groups([group], **options)[group]
         else:
-            told = {"include_authorized_operations": True, "request_timeout": seconds}
-            asked = admin.describe_consumer_groups(groups, **told)[groups[0]]
-        operations = asked.result().authorized_operations
+            answer = admin.describe_cluster(**options)
+        operations = getattr(answer.result(), "authorized_operations", None)
     except KafkaException as error:
         failure: KafkaError = error.args[0]
         return {"error": [failure.code(), failure.str()]}

@@ -1,4 +1,4 @@
-"""Producers that take whole batches: by the C extension where it is in use, otherwise by confluent-kafka's Producer.
+"""Producers that take whole batches: by the C extension if it is in use, otherwise by confluent-kafka's Producer.
 
 Both hand over the same records and report the same about them. Any thread may use them.
 """
@@ -6,7 +6,7 @@ Both hand over the same records and report the same about them. Any thread may u
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,11 @@ from index_format import arrow_functions as pc
 from index_format.records import SCHEMA, Record, has_headers, header_rows, iter_records, payload_bytes
 
 NO_OFFSET = -1
-"""Stands for the offset of a record that was acknowledged without one."""
+"""The offset of a record that was acknowledged without one."""
 ROWS_AT_ONCE = 1000
-"""So many records become Python objects at a time."""
+"""Records that become Python objects at a time."""
 CALLED = {"error_cb", "logger"}
-"""By the wrapper, not by librdkafka."""
+"""Settings that the wrapper calls, not librdkafka."""
 ONLY_IN_PYTHON = {"delivery.report.only.error"}
 """With it, librdkafka would keep to itself what `delivered` has to tell."""
 PURGE_QUEUE, PURGE_IN_FLIGHT = 1, 2
@@ -31,67 +31,22 @@ Full = Callable[[int], None]
 """Called when the producer's queue has no room for a record of so many bytes; what it raises ends the handing over."""
 
 
-class BatchProducer(Protocol):
-    """A producer to one topic; times are in seconds. What librdkafka refuses is a KafkaException.
+class KernelProducer:
+    """A producer to one topic in C, without the interpreter's lock. Times are in seconds.
 
-    Errors of connections and log lines go to the settings' `error_cb` and `logger`, in the threads that serve it.
+    What librdkafka refuses is a KafkaException. Errors of connections and log lines go to the settings' `error_cb` and
+    `logger`, in the threads that serve the client.
     """
 
-    def produce(self, partition: int, batch: pa.RecordBatch, full: Full) -> None:
-        """Hands over a batch of `records.SCHEMA`, in order, each time after `full` where there is no room."""
-
-    def delivered(self) -> dict[int, Any]:
-        """By partition, the offsets of what was acknowledged since the last call: int64 arrays, in order."""
-
-    @property
-    def failure(self) -> tuple[int, KafkaError] | None:
-        """The first record that was not taken: its partition, and why."""
-
-    def __len__(self) -> int:
-        """How many records are not acknowledged yet."""
-
-    def poll(self, seconds: float) -> int:
-        """Serves the client, for so long where nothing is to be served."""
-
-    def flush(self, seconds: float) -> int:
-        """Serves the client until all is acknowledged; how many records are not yet."""
-
-    def purge(self, *, in_flight: bool) -> None:
-        """Drops what was not sent, and what is under way if that is asked for."""
-
-    def init_transactions(self, seconds: float) -> None: ...
-
-    def begin_transaction(self) -> None: ...
-
-    def send_offsets_to_transaction(
-        self, places: Sequence[TopicPartition], group_metadata: bytes, seconds: float
-    ) -> None: ...
-
-    def commit_transaction(self, seconds: float) -> None: ...
-
-    def abort_transaction(self, seconds: float) -> None: ...
-
-
-def batch_producer(settings: dict[str, Any], topic: str) -> BatchProducer:
-    """A producer to `topic`, in C if it can be; raises as `make_client`."""
-    plain = {name: value for name, value in settings.items() if name not in CALLED}
-    in_c = kernel_takes(plain) and not ONLY_IN_PYTHON & plain.keys()
-    kind = KernelProducer if in_c else ConfluentProducer
-    producer: BatchProducer = make_client(partial(kind, topic), settings)
-    return producer
-
-
-class KernelProducer:
-    """See BatchProducer; works in C, without the interpreter's lock."""
-
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
-        """Raises ValueError for settings that librdkafka refuses."""
+        """Raise ValueError for settings that librdkafka refuses."""
         plain = dict(settings)
         self._report: Callable[[KafkaError], None] = plain.pop("error_cb", lambda _: None)
         self._logger = plain.pop("logger", None)
         self._client = KERNEL.module.Producer({name: _text(value) for name, value in plain.items()}, topic)
 
     def produce(self, partition: int, batch: pa.RecordBatch, full: Full) -> None:
+        """Hand over a batch of `records.SCHEMA`, in order; call `full` whenever there is no room."""
         if batch.schema != SCHEMA:
             batch = batch.select(SCHEMA.names).cast(SCHEMA)
         exported = batch.__arrow_c_array__()
@@ -104,23 +59,29 @@ class KernelProducer:
                 full(payload_bytes(batch.slice(row, 1)))
 
     def delivered(self) -> dict[int, Any]:
+        """Return by partition the offsets acknowledged since the last call, in order: int64 arrays."""
         return {number: np.frombuffer(told, np.int64) for number, told in self._client.delivered().items()}
 
     @property
     def failure(self) -> tuple[int, KafkaError] | None:
+        """Return the first record that was not taken: its partition, and why."""
         told = self._client.failure()
         return None if told is None else (told[0], KafkaError(*told[1:]))
 
     def __len__(self) -> int:
+        """Return how many records are not acknowledged yet."""
         return int(self._client.waiting())
 
     def poll(self, seconds: float) -> int:
+        """Serve the client, for that long if there is nothing to serve."""
         return self._served(self._client.poll(_milliseconds(seconds)))
 
     def flush(self, seconds: float) -> int:
+        """Serve the client until all is acknowledged; return how many records are not."""
         return self._served(self._client.flush(_milliseconds(seconds)))
 
     def purge(self, *, in_flight: bool) -> None:
+        """Drop records that were not sent, and with `in_flight` those that were."""
         _raise(self._client.purge(PURGE_QUEUE | (PURGE_IN_FLIGHT if in_flight else 0)))
 
     def init_transactions(self, seconds: float) -> None:
@@ -146,7 +107,7 @@ class KernelProducer:
         _raise(error)
 
     def _served(self, count: int) -> int:
-        """Passes on what the client had to tell meanwhile."""
+        """Pass on log lines and errors that the client has collected."""
         for level, facility, name, text in self._client.log_lines():
             if self._logger is not None:
                 self._logger.log(level, "%s [%s] %s", facility, name, text)
@@ -170,10 +131,10 @@ def _raise(error: tuple[Any, ...] | None) -> None:
 
 
 class ConfluentProducer:
-    """See BatchProducer; every record becomes Python objects."""
+    """A producer by confluent-kafka, with the methods of KernelProducer: every record becomes Python objects."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
-        """Raises what confluent-kafka raises for settings that are refused."""
+        """Raise what confluent-kafka raises for settings that are refused."""
         self._topic = topic
         self._client = client = Producer(dict(settings))
         self._delivered: dict[int, list[int]] = {}
@@ -288,3 +249,15 @@ def _varint(number: int) -> bytes:
         digits.append(rest & 0x7F | 0x80)
         rest >>= 7
     return bytes([*digits, rest])
+
+
+BatchProducer = KernelProducer | ConfluentProducer
+
+
+def batch_producer(settings: dict[str, Any], topic: str) -> BatchProducer:
+    """Return a producer to `topic`, in C if it can be; raises as `make_client`."""
+    plain = {name: value for name, value in settings.items() if name not in CALLED}
+    in_c = kernel_takes(plain) and not ONLY_IN_PYTHON & plain.keys()
+    kind = KernelProducer if in_c else ConfluentProducer
+    producer: BatchProducer = make_client(partial(kind, topic), settings)
+    return producer

@@ -50,7 +50,7 @@ def report(error: KafkaError) -> None:
 
 
 def kafka_failure(error: KafkaError, what: str) -> BlockgzError:
-    """The error of ours for one of librdkafka's."""
+    """Return our error for one of librdkafka's."""
     if error.code() in DENIED:
         return AccessDenied(what, why=error.str(), remedy="check the SASL settings (-X) and the ACLs")
     if error.code() in UNREACHABLE or error.retriable():
@@ -59,20 +59,20 @@ def kafka_failure(error: KafkaError, what: str) -> BlockgzError:
 
 
 class ConnectionErrors:
-    """What a client reported about its connections: an `error_cb` that remembers."""
+    """An `error_cb` that remembers the connection errors of a client."""
 
     denied: KafkaError | None
     first: KafkaError | None
     """The first failure to connect, the most telling of them."""
     fatal: KafkaError | None
-    """After this one the client is of no use any more."""
+    """After this one the client is of no use any longer."""
     all_down: bool
 
     def __init__(self) -> None:
         self.forget()
 
     def __call__(self, error: KafkaError) -> None:
-        """Remembers an error, and logs it; librdkafka calls this while the client is polled."""
+        """Remember and log an error. Librdkafka calls this while the client is polled."""
         report(error)
         if error.code() in DENIED:
             self.denied = self.denied or error
@@ -84,13 +84,13 @@ class ConnectionErrors:
             self.first = self.first or error
 
     def forget(self) -> None:
-        """A broker answers again."""
+        """Forget all errors: a broker answers again."""
         self.denied = self.first = self.fatal = None
         self.all_down = False
 
 
 def cluster_metadata(client: Any, errors: ConnectionErrors, address: str) -> Any:
-    """The cluster's metadata as soon as a broker answers; `client` reports its errors to `errors`.
+    """Return the cluster's metadata as soon as a broker answers; `client` reports its errors to `errors`.
 
     Raises AccessDenied or BrokerUnreachable.
     """

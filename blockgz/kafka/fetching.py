@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise, repeat
 from operator import is_
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +16,7 @@ from index_format.records import Record, batch_from_columns
 
 NO_TIMESTAMP = -1
 Message = Any
-"""confluent_kafka.Message, whose stubs allow None where a delivered message has none."""
-
-
-class Consecutive(NamedTuple):
-    """Messages that came one after the other, all of one partition and all records, or all not."""
-
-    partition: tuple[str, int]
-    are_records: bool
-    messages: Sequence[Message]
+"""confluent_kafka.Message, whose stubs allow None if a delivered message has none."""
 
 
 class Readable(NamedTuple):
@@ -34,46 +26,29 @@ class Readable(NamedTuple):
     headers: Sequence[Any]
 
 
-class Refused(NamedTuple):
-    """A message whose headers the client refuses to hand over."""
+class UnreadableMessage(NamedTuple):
+    """A record that the client cannot hand over, without its headers."""
 
-    message: Message
-    error: SystemError
+    record: Record
+    why: str
 
 
-class RisingRun(NamedTuple):
-    """Rows [start, stop) of a batch whose offsets rise, written under one leader epoch; None where it is not known."""
+class Rising(NamedTuple):
+    """Records whose offsets rise, written under one leader epoch; None if it is unknown."""
 
-    start: int
-    stop: int
+    batch: pa.RecordBatch
     leader_epoch: int | None
 
 
-def consecutive(messages: Sequence[Message]) -> Iterator[Consecutive]:
-    """The runs of messages, in order: librdkafka hands over hundreds of a partition before those of the next."""
-    errors = map(KafkaMessage.error, messages)
-    kinds: Iterable[tuple[Any, Any, bool]] = zip(
-        map(KafkaMessage.topic, messages),
-        map(KafkaMessage.partition, messages),
-        map(is_, errors, repeat(None)),
-        strict=True,
-    )
-    start = 0
-    for (topic, partition, are_records), run in groupby(kinds):
-        stop = start + len(list(run))
-        yield Consecutive((topic, partition), are_records, messages[start:stop])
-        start = stop
-
-
-def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | Refused]:
-    """The runs between refused messages, and those, in order.
+def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | UnreadableMessage]:
+    """Yield runs of readable messages and the refused messages between them, in order.
 
     A message is asked for its headers once: after it failed, the client answers with a list that crashes Python.
     """
     start = 0
     while start < len(messages):
         headers: list[Any] = []
-        refusal = None
+        refusal: SystemError | None = None
         try:
             headers.extend(map(KafkaMessage.headers, messages[start:]))
         except SystemError as error:  # those before it are in the list
@@ -82,12 +57,12 @@ def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | Refused]:
         if headers:
             yield Readable(messages[start:stop], headers)
         if refusal is not None:
-            yield Refused(messages[stop], refusal)
+            yield UnreadableMessage(_without_headers(messages[stop]), f"a header key is not UTF-8 ({refusal})")
         start = stop + 1
 
 
 def batch_of(run: Readable) -> pa.RecordBatch:
-    """The same as a batch of `records.SCHEMA`. Columns come from unbound methods by map: half the time of calls."""
+    """Return the messages as a batch of `records.SCHEMA`. Unbound methods and map take half the time of calls."""
     messages, count = run.messages, len(run.messages)
     timestamps = np.fromiter(chain.from_iterable(map(KafkaMessage.timestamp, messages)), np.int64, 2 * count)
     # librdkafka counts the types from 0, Kafka from -1.
@@ -102,27 +77,28 @@ def batch_of(run: Readable) -> pa.RecordBatch:
     )
 
 
-def record_without_headers(message: Message) -> Record:
-    """A refused message as far as the client hands it over."""
+def _without_headers(message: Message) -> Record:
+    """Return a refused message without its headers, which the client does not hand over."""
     kind, timestamp = message.timestamp()
     return Record(
         message.offset(), timestamp if kind else NO_TIMESTAMP, kind - 1, message.key(), message.value(), headers=()
     )
 
 
-def rising_runs(run: Readable, batch: pa.RecordBatch) -> Iterator[RisingRun]:
-    """The batch of `run`, cut where offsets fall and where the leader epoch changes: nearly always one piece.
+def _rising(run: Readable) -> Iterator[Rising]:
+    """Yield the records of `run`, cut where offsets fall and where the leader epoch changes: nearly always one piece.
 
-    Several fetches may hold an offset twice where the log was truncated and written again in between. The caller
-    checks the first offset of each, and by its epoch who wrote it.
+    Several fetches may hold an offset twice, if the log was truncated and written again in between. The caller checks
+    the first offset of each, and finds by its epoch who wrote it.
     """
+    batch = batch_of(run)
     falls = np.flatnonzero(np.diff(batch.column("offset").to_numpy()) <= 0) + 1
     epochs = list(map(KafkaMessage.leader_epoch, run.messages))
     changes: list[int] = []
     if epochs.count(epochs[0]) < len(epochs):
         changes = [row for row, (before, after) in enumerate(pairwise(epochs), 1) if before != after]
     edges = sorted({0, *falls.tolist(), *changes, batch.num_rows})
-    return (RisingRun(start, stop, epochs[start]) for start, stop in pairwise(edges))
+    return (Rising(batch.slice(start, stop - start), epochs[start]) for start, stop in pairwise(edges))
 
 
 _INTERFACE = 1
@@ -151,7 +127,7 @@ class Run(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a client tells that is no record."""
+    """An event of a client that is not a record."""
 
     partition: Partition | None
     offset: int
@@ -159,105 +135,77 @@ class Told(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """What came, in order."""
+    """The result of one poll, in order."""
 
     found: Sequence[Run | Told]
     num_messages: int
     num_bytes: int
-    """Of the records, but for what `FetchClient.uncounted` says."""
-
-
-class Rising(NamedTuple):
-    """Records whose offsets rise, written under one leader epoch; None where it is not known."""
-
-    batch: pa.RecordBatch
-    leader_epoch: int | None
-
-
-class Unreadable(NamedTuple):
-    """A record that the client cannot hand over, without its headers."""
-
-    record: Record
-    why: str
-
-
-class FetchClient(Protocol):
-    """A consumer as far as it fetches. All methods but `pieces` belong to one thread."""
-
-    most_messages: int
-    """More of them in one poll cost more than they save."""
-
-    def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Fetch these partitions too, each from its position. Raises KafkaException, as the next three do."""
-
-    def unassign(self, partitions: Iterable[Partition]) -> None:
-        """Fetch these no longer; nothing comes of them any more."""
-
-    def pause(self, partitions: Iterable[Partition]) -> None:
-        """Fetch nothing of these for now, and drop what was fetched of them ahead."""
-
-    def resume(self, partitions: Iterable[Partition]) -> None:
-        """Fetch these from where they were paused."""
-
-    def ask_leaders(self, seconds: float) -> None:
-        """Have the client know who leads partitions, which it finds out by itself, but later."""
-
-    def poll(self, most: int, seconds: float) -> Polled:
-        """At most so many messages; with fewer it waits for more, for so many seconds."""
-
-    def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | Unreadable]:
-        """Messages of one partition in order; they are used up."""
-
-    def uncounted(self, batches: Collection[pa.RecordBatch]) -> int:
-        """Bytes of a record that a poll does not count, on the average of these."""
-
-    def close(self) -> None: ...
+    """Bytes of the records, except what the client's `uncounted` adds."""
 
 
 class ConfluentClient:
-    """Records as objects of confluent-kafka, whose consumer may be a group's member as well."""
+    """A client that fetches records as objects of confluent-kafka. Its consumer may be a group's member as well.
+
+    All methods but `pieces` belong to one thread.
+    """
 
     most_messages = 1000
+    """More of them in one poll cost more than they save."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Fetch these partitions too, each from its position. Raises KafkaException, as the next three do."""
         self._consumer.incremental_assign([TopicPartition(*partition, at) for partition, at in positions.items()])
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
+        """Fetch these no longer; nothing comes of them any longer."""
         self._consumer.incremental_unassign([TopicPartition(*partition) for partition in partitions])
 
     def pause(self, partitions: Iterable[Partition]) -> None:
+        """Fetch nothing of these for now, and drop what was fetched of them ahead."""
         self._consumer.pause([TopicPartition(*partition) for partition in partitions])
 
     def resume(self, partitions: Iterable[Partition]) -> None:
+        """Fetch these from the positions where fetching was paused."""
         self._consumer.resume([TopicPartition(*partition) for partition in partitions])
 
     def ask_leaders(self, seconds: float) -> None:
+        """Have the client learn who leads partitions; it finds out by itself, but later."""
         self._consumer.list_topics(timeout=seconds)
 
     def poll(self, most: int, seconds: float) -> Polled:
+        """Return at most `most` messages; wait up to `seconds` for more if there are fewer."""
         messages: list[Message] = self._consumer.consume(most, seconds)
         found: list[Run | Told] = []
-        for partition, are_records, run in consecutive(messages):
+        # librdkafka hands over hundreds of messages of a partition before those of the next one.
+        kinds: Iterable[tuple[Any, Any, bool]] = zip(
+            map(KafkaMessage.topic, messages),
+            map(KafkaMessage.partition, messages),
+            map(is_, map(KafkaMessage.error, messages), repeat(None)),
+            strict=True,
+        )
+        start = 0
+        for (topic, partition, are_records), run in groupby(kinds):
+            stop = start + len(list(run))
             if are_records:
-                found.append(Run(partition, run))
+                found.append(Run((topic, partition), messages[start:stop]))
             else:
-                found += map(_told, run)
+                found += map(_told, messages[start:stop])
+            start = stop
         return Polled(found, len(messages), sum(map(len, messages)))
 
-    def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | Unreadable]:
+    def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | UnreadableMessage]:
+        """Yield the records of messages of one partition, in order; they are used up. Any thread may call it."""
         for run in readable_runs(messages):
             if isinstance(run, Readable):
-                batch = batch_of(run)
-                for start, stop, epoch in rising_runs(run, batch):
-                    yield Rising(batch.slice(start, stop - start), epoch)
+                yield from _rising(run)
             else:
-                yield Unreadable(record_without_headers(run.message), f"a header key is not UTF-8 ({run.error})")
+                yield run
 
     def uncounted(self, batches: Collection[pa.RecordBatch]) -> int:
-        """Keys and headers: a message tells the length of its value alone."""
+        """Return the bytes of a record that a poll does not count, on average: keys and headers."""
         average: int = sum(batch.nbytes - batch.column("value").nbytes for batch in batches) // sum(map(len, batches))
         return average
 
@@ -278,18 +226,21 @@ MOST_MESSAGES = 2000
 
 
 def kernel_takes(settings: Mapping[str, Any]) -> bool:
-    """Whether the kernel is in use, and its consumer can be made with these settings."""
+    """Return whether the kernel is in use, and its consumer can be made with these settings."""
     functions = (name for name, value in settings.items() if callable(value))
     return bool(KERNEL) and not (PYTHONS_OWN & settings.keys() or any(functions))
 
 
 class KernelClient:
-    """A FetchClient. To be made in the process that uses it, and by `make_client`."""
+    """A client that fetches without an object for each record, in C; with the methods of ConfluentClient.
+
+    It is made in the process that uses it, by `make_client`. See kernel/README.md.
+    """
 
     most_messages = MOST_MESSAGES
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises ValueError for settings that librdkafka refuses."""
+        """Raise ValueError for settings that librdkafka refuses."""
         self._logger: logging.Logger | None = settings.get("logger")
         texts = {name: _text(value) for name, value in settings.items() if name != "logger"}
         self._consumer = KERNEL.module.Consumer(texts)
@@ -324,14 +275,14 @@ class KernelClient:
         self._log()
         return Polled(found, num_messages, num_bytes)
 
-    def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | Unreadable]:
+    def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | UnreadableMessage]:
         for piece in self._consumer.columns(list(messages), MOST_COLUMN_BYTES):
             if len(piece) == 2:
                 columns, leader_epoch = piece
                 yield Rising(pa.record_batch(columns), leader_epoch)
             else:
                 record = Record(*piece, headers=())  # type: ignore[misc]
-                yield Unreadable(record, "a header key is not UTF-8")
+                yield UnreadableMessage(record, "a header key is not UTF-8")
 
     def uncounted(self, _: Collection[pa.RecordBatch]) -> int:
         """Nothing."""
@@ -355,3 +306,6 @@ def _text(value: Any) -> str:
 def _raise_failure(failure: tuple[int, str] | None) -> None:
     if failure is not None:
         raise KafkaException(KafkaError(*failure))
+
+
+FetchClient = ConfluentClient | KernelClient

@@ -8,7 +8,8 @@ C string, so that it reads beyond the end of what other clients committed.
 import ctypes
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -18,6 +19,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, cimp
 from confluent_kafka.admin import AdminClient
 
 from blockgz.errors import BrokerUnreachable
+from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
 from blockgz.kafka.settings import make_client
 from index_format.errors import BlockgzError
@@ -31,7 +33,7 @@ TEXT_BYTES = 512
 
 
 class CommittedOffset(NamedTuple):
-    """What a group committed for a partition; it is the next offset to be read."""
+    """An offset that a group committed for a partition: the next one to be read."""
 
     topic: str
     partition: int
@@ -68,7 +70,7 @@ class _Places(Structure):
     _fields_ = (("count", c_int), ("size", c_int), ("elements", POINTER(_Place)))
 
 
-class GroupOffsets:
+class OffsetsClient:
     """A client in the name of a group; for `make_client`, which looks up the secrets among the settings."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -90,9 +92,9 @@ class GroupOffsets:
             raise ValueError(text.value.decode(errors="replace"))
 
     def committed(self, partitions: Iterable[tuple[str, int]], seconds: float) -> list[CommittedOffset]:
-        """What the group committed for these partitions, where it committed anything.
+        """Return the offsets that the group committed for these partitions, if it committed any.
 
-        Raises KafkaException where there is no answer within `seconds`, or one about a partition is an error.
+        Raises KafkaException if there is no answer within `seconds`, or one about a partition is an error.
         """
         library = _library()
         places = library.rd_kafka_topic_partition_list_new(16)
@@ -112,7 +114,7 @@ class GroupOffsets:
             library.rd_kafka_topic_partition_list_destroy(places)
 
     def commit(self, offsets: Iterable[CommittedOffset]) -> None:
-        """Commits offsets for a group that has no members, with no leader epoch; raises KafkaException."""
+        """Commit offsets for a group that has no members, with no leader epoch; raises KafkaException."""
         library = _library()
         places = library.rd_kafka_topic_partition_list_new(16)
         texts = []
@@ -134,7 +136,7 @@ class GroupOffsets:
             library.rd_kafka_topic_partition_list_destroy(places)
 
     def close(self) -> None:
-        """Ends the client; nothing may be asked after this."""
+        """End the client; it answers nothing after this."""
         _library().rd_kafka_destroy_flags(self._client, WITHOUT_LEAVING)
 
 
@@ -145,7 +147,7 @@ def _raise_code(code: int) -> None:
 
 @cache
 def _library() -> Any:
-    """The librdkafka that confluent-kafka loaded."""
+    """Return the librdkafka that confluent-kafka loaded."""
     library = ctypes.CDLL(cimpl.__file__)
     for name, result, arguments in (
         ("conf_new", c_void_p, ()),
@@ -165,19 +167,22 @@ def _library() -> Any:
 
 
 ASKED_AT_ONCE = 4
+IDLE = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+ASK_SECONDS = 30.0
+"""Seconds to ask groups, regardless of their number."""
 ANSWER_SECONDS = 5.0
-"""So long one group's coordinator is waited for."""
+"""Seconds to wait for the coordinator of one group."""
 HURRIED_SECONDS = 2.0
-"""The same once a coordinator gave no answer: that of many other groups may be the same broker."""
+"""Seconds to wait after one coordinator gave no answer: many other groups may have the same broker."""
 NO_OFFSETS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID)
 """A group that is gone since it was listed, or of a kind that commits none."""
 
 Positions = Mapping[str, tuple[GroupPosition, ...]]
-"""By topic, in order of the partitions; topics without a position are left out."""
+"""Positions by topic, in order of the partitions, without topics that have none."""
 
 
 class GroupAnswer(NamedTuple):
-    """Where a group stood."""
+    """The positions of a group at one time."""
 
     asked_at: int
     """When the answer came, in ms."""
@@ -185,9 +190,9 @@ class GroupAnswer(NamedTuple):
 
 
 def listed_groups(admin: AdminClient, seconds: float = BROKER_DEADLINE_SECONDS) -> dict[str, ConsumerGroupState]:
-    """The groups that all brokers of a cluster list, and whether their consumers are at work.
+    """Return the groups that all brokers of a cluster list, and their states.
 
-    Raises AccessDenied or BrokerUnreachable where one of the brokers does not answer.
+    Raises AccessDenied or BrokerUnreachable if one of the brokers does not answer.
     """
     what = "the consumer groups of the cluster cannot be listed"
     asked = admin.list_consumer_groups(request_timeout=seconds)
@@ -202,21 +207,49 @@ def listed_groups(admin: AdminClient, seconds: float = BROKER_DEADLINE_SECONDS) 
     return {group.group_id: group.state for group in answer.valid if group.group_id}
 
 
-class ClusterGroups:
-    """Asks with clients of its own; every answer is waited for so long at most, and safely given up at any time."""
+class GroupOffset(NamedTuple):
+    """The offset of the next record that a group reads of a partition, and the text that its consumer left there."""
 
-    def __init__(self, settings: Mapping[str, Any], admin: AdminClient) -> None:
+    offset: int
+    metadata: str | None = None
+
+
+class GroupMembers(NamedTuple):
+    """The members of a group. An active group sets its positions by itself."""
+
+    active: bool
+    state: str
+    clients: tuple[str, ...] = ()
+
+
+class GroupAnswers(NamedTuple):
+    """The answers of groups; groups in neither were not asked in time."""
+
+    answers: dict[str, GroupAnswer]
+    failures: dict[str, BlockgzError]
+
+
+class KafkaGroups:
+    """The consumer groups of one cluster.
+
+    Calls block, and raise BrokerUnreachable, AccessDenied or PartitionUnavailable. Every answer is waited for only so
+    long, and may be given up at any time.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], admin: AdminClient | None = None) -> None:
+        """`settings` are those of `client_settings`. Raises UsageError."""
         self._settings = dict(settings)
-        self._admin = admin
+        # By `is`: a client has a length, which is 0.
+        self._admin: AdminClient = make_client(AdminClient, self._settings) if admin is None else admin
 
     def ids(self, seconds: float = BROKER_DEADLINE_SECONDS) -> list[str]:
-        """The groups that the cluster lists; raises AccessDenied or BrokerUnreachable where it lists not all."""
+        """Return the groups that the cluster lists. Raises AccessDenied or BrokerUnreachable if it cannot list all."""
         return list(listed_groups(self._admin, seconds))
 
-    def positions(self, group_ids: Iterable[str], topics: Mapping[str, int], seconds: float) -> "Asked":
-        """Where each group stands on the topics, which are given with their numbers of partitions; a few at a time.
+    def answers(self, group_ids: Iterable[str], topics: Mapping[str, int], seconds: float) -> GroupAnswers:
+        """Return the positions of groups on the topics, given with their numbers of partitions; a few groups at a time.
 
-        After `seconds` no more groups are asked.
+        After `seconds` the remaining groups are left out.
         """
         deadline = time.monotonic() + seconds
         waiting: SimpleQueue[str] = SimpleQueue()
@@ -224,7 +257,7 @@ class ClusterGroups:
         for group_id in group_ids:
             waiting.put(group_id)
 
-        asked = Asked({}, {})
+        asked = GroupAnswers({}, {})
 
         def work() -> None:
             try:
@@ -256,28 +289,97 @@ class ClusterGroups:
     def _answer(self, group_id: str, topics: Mapping[str, int], seconds: float) -> GroupAnswer | BlockgzError:
         what = f"the offsets of consumer group {group_id[:80]!r} cannot be read"
         # Under read_committed the broker would have us wait for the end of transactions that commit offsets.
-        settings = {**self._settings, "group.id": group_id, "isolation.level": "read_uncommitted"}
         try:
-            reader: GroupOffsets = make_client(GroupOffsets, settings)
-            try:
+            with self._offsets(group_id, what, **{"isolation.level": "read_uncommitted"}) as offsets:
                 wanted = ((topic, number) for topic, count in topics.items() for number in range(count))
-                committed = reader.committed(wanted, seconds)
-                return GroupAnswer(_now_ms(), _positions(committed))
-            finally:
-                reader.close()
-        except KafkaException as error:
-            if error.args[0].code() in NO_OFFSETS:
-                return GroupAnswer(_now_ms(), {})
-            return kafka_failure(error.args[0], what)
+                return GroupAnswer(_now_ms(), _positions(offsets.committed(wanted, seconds)))
         except BlockgzError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() in NO_OFFSETS:
+                return GroupAnswer(_now_ms(), {})
             return error
 
+    def members(self, groups: Collection[str]) -> dict[str, GroupMembers]:
+        """Return the members of each group; a group that does not exist is not active.
 
-class Asked(NamedTuple):
-    """What came of it; groups in neither were not asked in time."""
+        Asked by lists of groups: `describe_consumer_groups` of librdkafka 2.16 aborts the process where the broker of
+        a group's coordinator goes away in the meantime.
+        """
+        listed = listed_groups(self._admin)
+        return {group: self._members(group, listed.get(group, ConsumerGroupState.DEAD)) for group in groups}
 
-    answers: dict[str, GroupAnswer]
-    failures: dict[str, BlockgzError]
+    def _members(self, group: str, state: ConsumerGroupState) -> GroupMembers:
+        if state in IDLE:
+            return GroupMembers(active=False, state=state.name)
+        try:
+            described = self._admin.list_groups(group, timeout=BROKER_DEADLINE_SECONDS)
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], f"consumer group {group!r} cannot be described") from error
+        clients = {str(member.client_id) for each in described for member in each.members}
+        return GroupMembers(active=True, state=state.name, clients=tuple(sorted(clients)))
+
+    def positions(self, group: str, topic: str, partitions: Collection[int]) -> dict[int, GroupOffset]:
+        """Return the positions of a group on these partitions of a topic, without partitions where it has none."""
+        wanted = [(topic, partition) for partition in sorted(partitions)]
+        with self._offsets(group, f"the positions of consumer group {group!r} in {topic} cannot be read") as offsets:
+            found = offsets.committed(wanted, BROKER_DEADLINE_SECONDS)
+        return {each.partition: GroupOffset(each.offset, each.metadata_text) for each in found}
+
+    def has_others(self, group: str, topic: str, partitions: Collection[int]) -> bool:
+        """Return whether a group has positions anywhere else."""
+        what = f"the positions of consumer group {group!r} cannot be read"
+        own = {(topic, partition) for partition in partitions}
+        try:
+            topics = self._admin.list_topics(timeout=BROKER_DEADLINE_SECONDS).topics
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], what) from error
+        places = {(name, number) for name, found in topics.items() for number in found.partitions}
+        with self._offsets(group, what) as offsets:
+            return bool(offsets.committed(sorted(places - own), BROKER_DEADLINE_SECONDS))
+
+    def in_topic(
+        self, topic: str, num_partitions: int, seconds: float = ASK_SECONDS
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the groups that have a position in a topic, and those that gave no answer within `seconds`."""
+        listed = sorted(self.ids())
+        answers = self.answers(listed, {topic: num_partitions}, seconds).answers
+        found = tuple(each for each in listed if each in answers and answers[each].positions)
+        return found, tuple(each for each in listed if each not in answers)
+
+    def metadata(self, group: str, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
+        """Return the text that a group committed with its offsets of these partitions, if it committed any."""
+        with self._offsets(group, f"the offsets of consumer group {group!r} cannot be read") as offsets:
+            committed = offsets.committed(partitions, BROKER_DEADLINE_SECONDS)
+        return {(each.topic, each.partition): text for each in committed if (text := each.metadata_text)}
+
+    def set_positions(self, group: str, topic: str, positions: Mapping[int, GroupOffset]) -> None:
+        """Set the positions of a group without consumers, with no leader epoch: another cluster's means nothing."""
+        wanted = [
+            CommittedOffset(topic, partition, position.offset, (position.metadata or "").encode())
+            for partition, position in sorted(positions.items())
+        ]
+        with self._offsets(group, f"the positions of consumer group {group!r} in {topic} cannot be set") as offsets:
+            offsets.commit(wanted)
+
+    def delete(self, group: str) -> None:
+        """Delete a group with all its positions; it may be gone already."""
+        apart: AdminApart = make_client(AdminApart, self._settings)
+        try:
+            apart.delete_group(group, BROKER_DEADLINE_SECONDS)
+        except KafkaException as error:
+            failure: KafkaError = error.args[0]
+            if failure.code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise kafka_failure(failure, f"consumer group {group!r} cannot be deleted") from error
+
+    @contextmanager
+    def _offsets(self, group: str, what: str, **settings: str) -> Iterator[OffsetsClient]:
+        client: OffsetsClient = make_client(OffsetsClient, {**self._settings, **settings, "group.id": group})
+        try:
+            yield client
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], what) from error
+        finally:
+            client.close()
 
 
 def _now_ms() -> int:

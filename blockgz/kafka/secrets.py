@@ -23,12 +23,12 @@ LOADS_CODE = {
     "sasl.kerberos.kinit.cmd": "it is run by a shell",
 }
 IN_A_COMMAND = ("sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.kerberos.service.name")
-"""These stand in the command that is run for Kerberos."""
+"""Settings that are part of the command that is run for Kerberos."""
 _HARMLESS = re.compile(r"[\w@.:/-]*", re.ASCII)
 
 
 def refuse_code(name: str, value: object, shown: str) -> None:
-    """Raises UsageError for a setting that would run something; `shown` is how the user knows it."""
+    """Raise UsageError for a setting that would run something; `shown` is how the user knows it."""
     why = LOADS_CODE.get(name)
     if why is None and name in IN_A_COMMAND and not _HARMLESS.fullmatch(str(value)):
         why = "it is part of a shell command, and contains characters with a special meaning there"
@@ -41,7 +41,7 @@ def refuse_code(name: str, value: object, shown: str) -> None:
 
 
 def without_code(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings to check a client by, which loads nothing and asks no endpoint for tokens."""
+    """Return settings to check a client with, which load nothing and ask no endpoint for tokens."""
     kept = {name: value for name, value in settings.items() if name not in LOADS_CODE}
     if kept.get("sasl.oauthbearer.method") == "oidc":
         kept |= {"sasl.oauthbearer.method": "default", "oauth_cb": _no_token}
@@ -56,7 +56,7 @@ _SECRET_NAME = re.compile(r"password|secret|passphrase|token$|\.key\.pem$|jaas|o
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether the value of a setting must never be shown: by its name, or by what it holds or refers to."""
+    """Return whether the value of a setting must never be shown: by its name, or by what it holds or refers to."""
     return bool(_SECRET_NAME.search(name)) or "${" in value or masked_urls(value) != value
 
 
@@ -68,7 +68,7 @@ class Secrets:
     hidden: frozenset[str]
 
     def mask(self, text: str) -> str:
-        """The text without what must not be shown."""
+        """Return the text with secrets masked."""
         for secret in sorted(self.hidden, key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
@@ -87,7 +87,7 @@ class Secrets:
 
 
 def look_up_secrets(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Secrets:
-    """Those of librdkafka's or Kafka's settings that are secret, each reference in them replaced.
+    """Return the secret settings of librdkafka or Kafka, with each reference in them resolved.
 
     Raises UnresolvedReference, or UsageError for a malformed reference.
     """

@@ -32,9 +32,9 @@ class LacksKerberos(UsageError):
 
 
 def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -> dict[str, Any]:
-    """What every client is made with: the user's properties, and librdkafka's log kept off stderr.
+    """Return the settings of every client: the user's properties, and librdkafka's log kept off stderr.
 
-    Secrets and references are covered until `make_client`. Raises UsageError where no cluster is named or a property
+    Secrets and references are covered until `make_client`. Raises UsageError if no cluster is named or a property
     is not the user's to set.
     """
     if not properties.get("bootstrap.servers"):
@@ -49,7 +49,7 @@ def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -
 
 
 def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    """A librdkafka client, its secrets looked up now.
+    """Return a client of librdkafka. Its secrets are looked up now.
 
     Raises UsageError for settings that it refuses, UnresolvedReference for a reference that leads nowhere.
     """
@@ -80,6 +80,6 @@ class _MaskedLogger:
 
 
 def _report_masked(secrets: Secrets, report: Callable[[KafkaError], None], error: KafkaError) -> None:
-    """Reports an error without the secrets that librdkafka or the broker repeat in it."""
+    """Report an error without the secrets that librdkafka or the broker repeat in it."""
     text = secrets.mask(error.str())
     report(error if text == error.str() else KafkaError(error.code(), text, error.fatal(), error.retriable()))

@@ -41,8 +41,7 @@ from replayer.groups.planning import (
     positions_of,
     vanished_text,
 )
-from replayer.kafka.admin import KafkaAdmin
-from replayer.kafka.groups import KafkaGroups
+from replayer.kafka.admin import KafkaAdmin, kafka_groups
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
@@ -221,7 +220,7 @@ def apply(asked: Asked, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str
         question = f"Set {count} positions of {len(planned.groups)} groups on {planned.topic}?"
         confirm(question, undone="no position was set", is_agreed=yes)
         changes = GroupChanges(open_jobs(asked.jobs, archive), asked.job)
-        changes.apply(planned, KafkaGroups(kafka), wall_clock())
+        changes.apply(planned, kafka_groups(kafka), wall_clock())
     if as_json:
         click.echo(msgspec.json.encode({"applied": not dry_run} | group_plan_document(planned)))
     elif not dry_run:
@@ -246,7 +245,7 @@ def rollback(
     kept, _ = kept_job(job, store)
     facts = KafkaAdmin(kafka).topic(kept.target)
     topic_id = facts.topic_id if facts else None
-    groups, changes = KafkaGroups(kafka), GroupChanges(store, job)
+    groups, changes = kafka_groups(kafka), GroupChanges(store, job)
     found = changes.rollback(groups, topic_id=topic_id)
     _print_rollback(found)
     if not dry_run:

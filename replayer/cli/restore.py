@@ -31,8 +31,7 @@ from replayer.cli.options.restore_options import RestoreOptions, Running, restor
 from replayer.cli.options.selection_options import with_choice
 from replayer.cli.replay_output import duration_text, print_cut_bytes
 from replayer.errors import ReplayRefused
-from replayer.kafka.admin import KafkaAcls
-from replayer.kafka.groups import KafkaGroups
+from replayer.kafka.admin import TopicChanges, kafka_groups
 from replayer.replay.jobs.folder import open_jobs, this_process
 from replayer.replay.jobs.state import held, is_running
 from replayer.replay.stages import wall_clock
@@ -258,7 +257,7 @@ async def _groups(run: RestoreRun, outcomes: list[TopicOutcome]) -> tuple[Groups
     if failed:
         return None, f"{failed[0].topic.source} is not restored; set the others with replayer groups apply --job"
     try:
-        groups = KafkaGroups(run.around.properties)
+        groups = kafka_groups(run.around.properties)
         return await set_groups(run.plan, run.folder, run.around, groups), None
     except BlockgzError as error:
         return None, f"{error.reason}; {error.remedy}" if error.remedy else error.reason
@@ -272,7 +271,7 @@ async def _acls(run: RestoreRun, outcomes: list[TopicOutcome]) -> AclsOutcome | 
     if failed:
         return AclsOutcome({}, error=f"{failed[0].topic.source} is not restored")
     try:
-        return await asyncio.to_thread(set_acls, run.plan, run.folder, KafkaAcls(run.around.properties))
+        return await asyncio.to_thread(set_acls, run.plan, run.folder, TopicChanges(run.around.properties))
     except BlockgzError as error:
         return AclsOutcome({}, error=f"{error.reason}; {error.remedy}" if error.remedy else error.reason)
 
@@ -311,7 +310,7 @@ async def followed(named: Named, options: RestoreOptions, around: Surroundings, 
         )
     wanted, groups = named.plan.groups, None
     if wanted is not None:
-        cluster = await asyncio.to_thread(KafkaGroups, around.properties)
+        cluster = await asyncio.to_thread(kafka_groups, around.properties)
         groups = FollowedGroups(wanted, named.name, cluster, plan_groups)
     replays = TopicReplays(named.name, lambda *_: None)
     run = StandbyRun(

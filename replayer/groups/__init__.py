@@ -19,7 +19,7 @@ class GroupMap:
 
 
 def compiled_rule(pattern: str, name: str) -> tuple[re.Pattern[str], str]:
-    """A rule of a GroupMap; raises ValueError where the expression or the new name is not valid."""
+    """Return a rule of a GroupMap. Raises ValueError if the expression or the new name is not valid."""
     try:
         compiled = re.compile(pattern)
         compiled.sub(name, "")
@@ -35,12 +35,12 @@ def rules_of(rename: GroupMap) -> tuple[tuple[str, str], ...]:
 
 
 def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
-    """The reverse; raises ValueError as `compiled_rule` does."""
+    """Return the GroupMap of rules in a document. Raises ValueError as `compiled_rule` does."""
     return GroupMap(tuple(compiled_rule(*rule) for rule in rules))
 
 
 def twins(renamed: Iterable[tuple[str, str]]) -> tuple[str, str, str] | None:
-    """The first two of these sources that get one name, and that name; each comes with its new name."""
+    """Return the first two sources that get one name, and that name; each source comes with its new name."""
     sources: dict[str, str] = {}
     for source, name in renamed:
         other = sources.setdefault(name, source)

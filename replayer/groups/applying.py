@@ -3,46 +3,32 @@
 What was there is kept in the job's folder before anything changes: `{job}/groups/{n}.json`, see docs/jobs.md.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
 
 from blockgz.errors import UsageError
+from blockgz.kafka.groups import GroupMembers, GroupOffset, KafkaGroups
 from blockgz.store.writer import Store
 from index_format.errors import BlockgzError, FormatError
 from index_format.objects import Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.groups.planning import GroupPlan
-from replayer.kafka.groups import GroupMembers, GroupOffset
 from replayer.replay.jobs.folder import unreadable
 
 Positions = dict[int, GroupOffset]
 
 
-class Groups(Protocol):
-    """The groups of a cluster, as `replayer.kafka.groups.KafkaGroups` has them."""
-
-    def members(self, groups: Sequence[str]) -> dict[str, GroupMembers]: ...
-
-    def positions(self, group: str, topic: str, partitions: Collection[int]) -> dict[int, GroupOffset]: ...
-
-    def has_others(self, group: str, topic: str, partitions: Collection[int]) -> bool: ...
-
-    def set_positions(self, group: str, topic: str, positions: Mapping[int, GroupOffset]) -> None: ...
-
-    def delete(self, group: str) -> None: ...
-
-
 class NotReadBack(BlockgzError):
-    """A group does not stand where it was set."""
+    """A group is not at the offset that was set."""
 
     exit_code = 1
 
 
 class _Kept(NamedTuple):
-    """A group's position in one partition, before and after; None where there was none."""
+    """A group's position in one partition, before and after; None if there was none."""
 
     partition: Offset
     before: GroupOffset | None
@@ -63,13 +49,13 @@ class _Change(Sealed, frozen=True, kw_only=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """What setting back does: by group the positions that were there; `deleted` groups did not exist."""
+    """A plan to set positions back: the earlier positions by group, and `deleted` groups, which did not exist."""
 
     topic: str
     restored: dict[str, Positions]
     deleted: tuple[str, ...]
     left: dict[str, tuple[int, ...]]
-    """By group, partitions where it had no position: Kafka offers no way to remove a single one."""
+    """Partitions without an earlier position, by group: Kafka cannot remove a single position."""
 
 
 class GroupChanges:
@@ -78,10 +64,10 @@ class GroupChanges:
     def __init__(self, store: Store, job: str) -> None:
         self._store, self._job = store, job
 
-    def apply(self, plan: GroupPlan, groups: Groups, now_ms: int) -> None:
-        """Sets every position of the plan and reads it back.
+    def apply(self, plan: GroupPlan, groups: KafkaGroups, now_ms: int) -> None:
+        """Set every position of the plan and read it back.
 
-        Raises ReplayRefused, before anything changes, where consumers are at work in a group; NotReadBack.
+        Raises ReplayRefused, before anything changes, where consumers are running in a group; NotReadBack.
         """
         wanted = {group.name: group.positions for group in plan.groups}
         refuse_active(groups.members(list(wanted)))
@@ -96,8 +82,8 @@ class GroupChanges:
             groups.set_positions(name, plan.topic, positions)
             _read_back(groups, name, plan.topic, positions)
 
-    def rollback(self, groups: Groups, *, topic_id: str | None) -> Rollback:
-        """What `roll_back` would do; raises UsageError where nothing is to be set back, ReplayRefused."""
+    def rollback(self, groups: KafkaGroups, *, topic_id: str | None) -> Rollback:
+        """Return what `roll_back` would do. Raises UsageError if nothing can be set back, or ReplayRefused."""
         changes = self._since_rollback()
         if not changes:
             raise UsageError(
@@ -128,8 +114,8 @@ class GroupChanges:
                 left[name] = tuple(new)
         return Rollback(topic, restored, tuple(deleted), left)
 
-    def roll_back(self, rollback: Rollback, groups: Groups, *, topic_id: str | None, now_ms: int) -> None:
-        """Sets the positions back and reads them back; raises NotReadBack."""
+    def roll_back(self, rollback: Rollback, groups: KafkaGroups, *, topic_id: str | None, now_ms: int) -> None:
+        """Set the positions back and read them back. Raises NotReadBack."""
         for name in rollback.deleted:
             groups.delete(name)
         for name, positions in rollback.restored.items():
@@ -168,7 +154,7 @@ class GroupChanges:
 
 
 def refuse_active(members: Mapping[str, GroupMembers]) -> None:
-    """Raises ReplayRefused where consumers are at work in a group."""
+    """Raise ReplayRefused if consumers are running in a group."""
     active = [(name, found) for name, found in members.items() if found.active]
     if active:
         name, found = active[0]
@@ -182,7 +168,7 @@ def refuse_active(members: Mapping[str, GroupMembers]) -> None:
 
 
 def _history(name: str, changes: Iterable[_Change]) -> tuple[dict[int, GroupOffset | None], dict[int, set[int | None]]]:
-    """By partition what was there before the first change, and every offset that may be there now."""
+    """Return by partition the position before the first change, and every offset that may be there now."""
     first: dict[int, GroupOffset | None] = {}
     seen: dict[int, set[int | None]] = {}
     for change in changes:
@@ -203,7 +189,7 @@ def _refuse_moved(name: str, topic: str, now: Positions, seen: Mapping[int, set[
             )
 
 
-def _read_back(groups: Groups, name: str, topic: str, wanted: Mapping[int, GroupOffset]) -> None:
+def _read_back(groups: KafkaGroups, name: str, topic: str, wanted: Mapping[int, GroupOffset]) -> None:
     found = groups.positions(name, topic, wanted)
     wrong = [number for number, position in wanted.items() if number not in found or found[number] != position]
     if wrong:

@@ -1,4 +1,4 @@
-"""Where consumer groups of an archived topic continue in a copy of it: the plan for all groups of one replay job.
+"""Positions of consumer groups of an archived topic in a copy of it: the plan for all groups of one replay job.
 
 A position is the offset of the next record that a group reads. It is translated along the run map of the job, to the
 first record of the copy at or after it. In a lane (target partition) with one source partition that is exact. Where
@@ -23,13 +23,13 @@ from blockgz.archive.group_tables import GroupTable, groups_at, vanished_groups
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection, selected
 from blockgz.errors import NotInArchive, UsageError, listed
+from blockgz.kafka.groups import GroupOffset
 from blockgz.record_filter import RecordFilter
 from blockgz.units import time_text
 from index_format.keys import TopicFolder
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap, twins
 from replayer.kafka.admin import KafkaAdmin
-from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import Watermarks
 from replayer.replay.job import SourceProgress
 from replayer.replay.jobs.folder import JobFolder, JobRequest
@@ -39,7 +39,7 @@ from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, sou
 from replayer.replay.run_map import Run
 
 SourcePositions = Mapping[int, int | None]
-"""By source partition the offset of the next record; None where a group has no position."""
+"""The offset of the next record by source partition; None if a group has no position."""
 
 
 class RecordsBelow(NamedTuple):
@@ -56,7 +56,7 @@ CountArchived = Callable[[int, OffsetRange], Awaitable[int]]
 
 @dataclass(frozen=True)
 class LaneTranslation:
-    """Where a group goes on in a lane: at `offset`, or nowhere (None).
+    """The position of a group in a lane: an `offset`, or None.
 
     `doubts` say why it is not exact; then `offset` lies low enough that no unread record of the copy is passed, and
     `read_again` records that the group has read stand at or above it. `skipped` records that it has not read are in the
@@ -86,13 +86,13 @@ class MappedLane:
     sources: Mapping[int, SourceProgress]
 
     def of_source(self, source: int) -> npt.NDArray[np.int64]:
-        """The runs of one source partition, in order."""
+        """Return the runs of one source partition, in order."""
         mine: npt.NDArray[np.bool_] = self.runs[:, Run._fields.index("source")] == source
         return np.asarray(self.runs[mine], np.int64)
 
 
 def mapped_lane(number: int, lane_map: LaneMap, sources: Mapping[int, SourceProgress]) -> MappedLane:
-    """The lane as the job recorded it; raises ReplayRefused where its run map is damaged."""
+    """Return the lane as the job recorded it. Raises ReplayRefused if its run map is damaged."""
     if lane_map.faults:
         raise ReplayRefused(
             f"the run map of target partition {number} cannot be relied on",
@@ -141,7 +141,7 @@ async def translate(
 
 
 async def _first_at_or_after(lane: MappedLane, source: int, position: int, count: CountRecords) -> int:
-    """The target offset of the first record of a source at or after a position; the lane's end where there is none."""
+    """Return the target offset of the first record of a source at or after a position, or else the end of the lane."""
     runs = lane.of_source(source)
     row = int(np.searchsorted(runs[:, Run._fields.index("end")], position, side="right"))
     if row == len(runs):
@@ -153,7 +153,7 @@ async def _first_at_or_after(lane: MappedLane, source: int, position: int, count
 
 
 def _records_between(runs: npt.NDArray[np.int64], start: int, end: int) -> int:
-    """How many records of these runs stand at target offsets [start, end)."""
+    """Return how many records of these runs have target offsets in [start, end)."""
     starts = runs[:, Run._fields.index("target_start")]
     ends = starts + runs[:, Run._fields.index("records")]
     return int(np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0).sum())
@@ -163,13 +163,13 @@ class ArchivedRuns:
     """Counts records of runs in the archive; each answer is checked against the run, and remembered."""
 
     def __init__(self, pipeline: Pipeline, record_filter: RecordFilter, selections: Mapping[int, Selection]) -> None:
-        """What the job did to records, and its source partitions."""
+        """Take the pipeline and filter of the job, and its source partitions."""
         self._pipeline, self._filter = pipeline, record_filter
         self._selections = selections
         self._known: dict[RecordsBelow, int] = {}
         self._archived: dict[tuple[int, OffsetRange], int] = {}
         self._whole = not pipeline.stages and record_filter.passes_all and isinstance(pipeline.router, WholePartitions)
-        """Whether every record goes to one lane: then indexes tell how many there are."""
+        """True if every record goes to one lane: then indexes give the number of records."""
 
     async def count(self, question: RecordsBelow) -> int:
         """See CountRecords; raises ReplayRefused where the archive does not hold what the run says."""
@@ -187,7 +187,7 @@ class ArchivedRuns:
         return self._archived[asked]
 
     async def _by_indexes(self, question: RecordsBelow) -> int | None:
-        """The answer without reading but one block; None where the run lacks archived records, as damage explains."""
+        """Return the answer from indexes and one block; None if the run lacks records, as after damage."""
         run, offset = question
         below = await self.archived(run.source, OffsetRange(run.start, offset))
         above = await self.archived(run.source, OffsetRange(offset, run.end))
@@ -218,18 +218,18 @@ class ArchivedRuns:
 
 
 GroupPositions = Mapping[str, Mapping[int, GroupOffset]]
-"""By group and partition of one topic."""
+"""Positions by group and partition of one topic."""
 
 
 @dataclass(frozen=True)
 class PlannedGroup:
-    """One group: its name at the target, and where it goes on in each lane."""
+    """One group: its name at the target, and its position in each lane."""
 
     source: str
     name: str
     lanes: tuple[LaneTranslation, ...]
     metadata: Mapping[int, str]
-    """By lane, what the group's consumer left with its position, where one source partition feeds the lane."""
+    """The metadata of the group's position by lane, for lanes that one source partition feeds."""
 
     @property
     def exact(self) -> bool:
@@ -237,7 +237,7 @@ class PlannedGroup:
 
     @property
     def positions(self) -> dict[int, GroupOffset]:
-        """By target partition, what to set."""
+        """Return the positions to set, by target partition."""
         return {
             lane.lane: GroupOffset(lane.offset, self.metadata.get(lane.lane))
             for lane in self.lanes
@@ -246,12 +246,12 @@ class PlannedGroup:
 
     @property
     def notes(self) -> list[str]:
-        """What an operator should know, each once."""
+        """Return what an operator should know, each once."""
         return list(dict.fromkeys(note for lane in self.lanes for note in lane.notes))
 
     @property
     def doubts(self) -> list[str]:
-        """Why it is not exact, each once."""
+        """Return why the group's positions are not exact, each reason once."""
         return list(dict.fromkeys(doubt for lane in self.lanes for doubt in lane.doubts))
 
 
@@ -265,7 +265,7 @@ class GroupPlan:
     groups: tuple[PlannedGroup, ...]
 
     def refuse_inexact(self) -> None:
-        """Raises ReplayRefused where any position is not exact."""
+        """Raise ReplayRefused if any position is not exact."""
         inexact = [group for group in self.groups if not group.exact]
         if inexact:
             names = listed(group.name for group in inexact)
@@ -284,9 +284,9 @@ async def plan_groups(
     rename: GroupMap,
     bounds: Mapping[int, Watermarks],
 ) -> GroupPlan:
-    """Translates the positions of every group; `bounds` are the target's readable offsets.
+    """Translate the positions of every group; `bounds` are the target's readable offsets.
 
-    Raises ReplayRefused where the run map or the archive does not tell, or the target lost records of the job;
+    Raises ReplayRefused if the run map or the archive does not tell, or the target lost records of the job;
     UsageError where two groups would get one name.
     """
     lanes = [
@@ -325,9 +325,9 @@ async def plan_groups_of_job(
     rename: GroupMap,
     admin: KafkaAdmin | None = None,
 ) -> GroupPlan:
-    """The plan for a job as its folder, archive and cluster record it; raises as `plan_groups` does.
+    """Return the plan for a job as its folder, archive and cluster record it. Raises as `plan_groups` does.
 
-    `admin` is asked, if there is one already.
+    `admin` is used if there is one already.
     """
     admin = await asyncio.to_thread(admin.again if admin else lambda: KafkaAdmin(properties))
     job = await recorded_job(kept, folder, admin, properties)
@@ -336,7 +336,7 @@ async def plan_groups_of_job(
 
 
 def group_plan_document(plan: GroupPlan) -> dict[str, Any]:
-    """The plan as plain JSON values."""
+    """Return the plan as plain JSON values."""
     return {
         "job": plan.job,
         "topic": plan.topic,
@@ -369,7 +369,7 @@ def _metadata(positions: Mapping[int, GroupOffset], source: int) -> str | None:
 
 
 def _within(lane: LaneTranslation, bounds: Mapping[int, Watermarks]) -> LaneTranslation:
-    """The translation with what the target's own bounds say of it."""
+    """Return the translation, raised to the target's start. Raises ReplayRefused if the target ends before it."""
     low, end = bounds[lane.lane]
     if lane.offset is None or low <= lane.offset <= end:
         return lane
@@ -398,7 +398,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | None) -> GroupTable:
-    """The newest table that was asked at or before a time; raises NotInArchive where there is none."""
+    """Return the newest table from before or at that time. Raises NotInArchive if there is none."""
     table = await groups_at(archive.reader, archive.layout, folder, at_ms)
     if table is None:
         raise NotInArchive(
@@ -426,7 +426,7 @@ async def vanished_text(archive: Archive, folder: TopicFolder, table: GroupTable
 
 
 def positions_of(table: GroupTable) -> GroupPositions:
-    """By group and partition."""
+    """Return the positions in a table by group and partition."""
     return {
         group.group_id: {each.partition: GroupOffset(each.offset, each.metadata) for each in group.positions}
         for group in table.content.groups
@@ -434,7 +434,7 @@ def positions_of(table: GroupTable) -> GroupPositions:
 
 
 def positions_in_csv(text: str, topic: str) -> GroupPositions:
-    """The lines of a topic, each `group,topic,partition,offset`; raises UsageError with the line that is not one."""
+    """Return the positions in lines `group,topic,partition,offset`. Raises UsageError with a wrong line."""
     found: dict[str, dict[int, GroupOffset]] = {}
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         if not row or (number == 1 and row == CSV_FORM.split(",")):
@@ -459,7 +459,7 @@ def positions_in_csv(text: str, topic: str) -> GroupPositions:
 
 
 def chosen_groups(positions: GroupPositions, globs: Collection[str]) -> GroupPositions:
-    """Those that any of the globs means; all without any."""
+    """Return the groups that any of the globs matches; all groups without globs."""
     return {
         group: found
         for group, found in positions.items()
@@ -468,12 +468,12 @@ def chosen_groups(positions: GroupPositions, globs: Collection[str]) -> GroupPos
 
 
 def idle_globs(groups: Collection[str], globs: Iterable[str]) -> list[str]:
-    """The globs that mean none of the groups."""
+    """Return the globs that match none of the groups."""
     return [glob for glob in globs if not any(fnmatchcase(group, glob) for group in groups)]
 
 
 def meant_groups(positions: GroupPositions, globs: Collection[str], where: str) -> GroupPositions:
-    """As `chosen_groups`; raises NotInArchive for a glob that means none."""
+    """Return the groups as `chosen_groups` does. Raises NotInArchive for a glob that matches none."""
     idle = idle_globs(positions, globs)
     if idle:
         raise NotInArchive(

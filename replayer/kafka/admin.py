@@ -22,10 +22,10 @@ from blockgz.kafka.admin import (
     NO_AUTHORIZER,
     OF_THE_TOPIC,
     TopicIdAnswers,
+    acl_binding,
     answered,
     ask_configs,
     creatable,
-    create_acls,
     has_controller,
     log_bounds,
     topic_acls,
@@ -38,7 +38,7 @@ from blockgz.kafka.connection import (
     cluster_metadata,
     kafka_failure,
 )
-from blockgz.kafka.groups import listed_groups
+from blockgz.kafka.groups import KafkaGroups, listed_groups
 from blockgz.kafka.settings import client_settings, make_client
 from index_format.errors import BlockgzError
 from index_format.identity import Acl, AclsOfTopics
@@ -46,56 +46,13 @@ from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID
 from replayer.kafka.topic_facts import (
     ConfigChange,
+    EffectiveConfig,
     NewTopic,
-    TopicConfig,
     TopicFacts,
     TopicSettings,
     Watermarks,
     parse_config,
 )
-
-SECONDS = 30.0
-"""So long a cluster is waited for, however many ACLs it has."""
-CANNOT_BE_CREATED = "ACLs cannot be created, which needs Alter on the cluster"
-
-
-class KafkaAcls:
-    """The ACLs of one cluster; calls block, and raise ReplayRefused, AccessDenied or BrokerUnreachable."""
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises UsageError."""
-        self._settings = client_settings(properties, CLIENT_ID)
-        self._admin: AdminClient = make_client(AdminClient, self._settings)
-
-    def of_topics(self, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
-        """The ACLs that concern each of the topics, whether or not it exists; one request for all."""
-        try:
-            found = AclsOfTopics(topic_acls(self._admin, self._settings, SECONDS))
-        except KafkaException as error:
-            raise _acl_failure(error.args[0], "ACLs cannot be read, which needs Describe on the cluster") from error
-        return {topic: found.concerning(topic) for topic in topics}
-
-    def create(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
-        """Creates ACLs, unless they exist; those that are left out, because this client does not know their words."""
-        known = creatable(acls)
-        try:
-            failed = create_acls(self._admin, known, SECONDS)
-        except KafkaException as error:
-            raise _acl_failure(error.args[0], CANNOT_BE_CREATED) from error
-        for reason in failed.values():
-            raise _acl_failure(reason, CANNOT_BE_CREATED)
-        return tuple(each for each in acls if each not in known)
-
-
-def _acl_failure(reason: KafkaError, what: str) -> BlockgzError:
-    known = kafka_failure(reason, what)
-    if isinstance(known, AccessDenied | BrokerUnreachable):
-        return known
-    remedy = "check the ACLs: Describe and Alter on the cluster"
-    if reason.code() == NO_AUTHORIZER:
-        remedy = "set authorizer.class.name of its brokers, or leave out --acls"
-    return ReplayRefused(what, why=reason.str(), remedy=remedy)
-
 
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
@@ -115,7 +72,8 @@ UNCREATABLE = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.TOPIC_EXCEPTION,
 }
-"""What a cluster answers to a topic that it would not create as it is described."""
+"""Errors of a cluster for a topic that it would not create as described."""
+ACL_REMEDY = "check the ACLs: Describe and Alter on the cluster"
 CREATION_REMEDY = "choose its settings with --topic-config; a restore takes --replication-factor"
 
 
@@ -123,11 +81,12 @@ class TopicChanges:
     """A client for changes; every call waits until the cluster has done it."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises UsageError."""
-        self._admin: AdminClient = make_client(AdminClient, client_settings(properties, CLIENT_ID))
+        """Raise UsageError."""
+        self._settings = client_settings(properties, CLIENT_ID)
+        self._admin: AdminClient = make_client(AdminClient, self._settings)
 
     def create(self, topic: NewTopic) -> None:
-        """Makes the topic and waits until every partition has a leader.
+        """Make the topic and wait until every partition has a leader.
 
         Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
         """
@@ -138,7 +97,7 @@ class TopicChanges:
         self._wait_led(topic.name, topic.partitions)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Raises the number of a topic's partitions to `partitions`; waits and raises as `create` does."""
+        """Raise the number of a topic's partitions to `partitions`; wait and raise as `create` does."""
         (answer,) = self._admin.create_partitions(
             [NewPartitions(topic, partitions)], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
         ).values()
@@ -146,7 +105,7 @@ class TopicChanges:
         self._wait_led(topic, partitions)
 
     def delete(self, topic: str, topic_id: str) -> None:
-        """Deletes the topic of that name, and waits until it is gone, which has this id.
+        """Delete the topic of that name, and wait until the topic with this id is gone.
 
         Raises ReplayRefused, AccessDenied or BrokerUnreachable.
         """
@@ -159,11 +118,11 @@ class TopicChanges:
             time.sleep(ASK_AGAIN_SECONDS)
 
     def own_config(self, topic: str) -> Mapping[str, str]:
-        """What is set for the topic itself; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
+        """Return the settings of the topic itself. Raises ReplayRefused, AccessDenied or BrokerUnreachable."""
         return self.settings(topic).own
 
     def settings(self, topic: str) -> TopicSettings:
-        """The whole configuration of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
+        """Return the whole configuration of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (answer,) = self._admin.describe_configs([resource], request_timeout=BROKER_DEADLINE_SECONDS).values()
         entries = self._result(answer, f"the configuration of topic {topic!r} cannot be read", "check the topic's name")
@@ -174,7 +133,7 @@ class TopicChanges:
         return TopicSettings(own, inherited)
 
     def alter(self, topic: str, change: ConfigChange) -> None:
-        """Sets and removes settings of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
+        """Set and remove settings of a topic. Raises ReplayRefused, AccessDenied or BrokerUnreachable."""
         put, remove = AlterConfigOpType.SET, AlterConfigOpType.DELETE
         entries = [ConfigEntry(name, value, incremental_operation=put) for name, value in change.values.items()]
         entries += [ConfigEntry(name, None, incremental_operation=remove) for name in change.removed]
@@ -182,8 +141,31 @@ class TopicChanges:
         (answer,) = self._admin.incremental_alter_configs([resource], request_timeout=CHANGE_SECONDS).values()
         self._result(answer, f"the configuration of topic {topic!r} cannot be changed", "check the ACLs: AlterConfigs")
 
+    def acls(self, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
+        """Return the ACLs that concern each of the topics, whether or not it exists, in one request for all.
+
+        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
+        """
+        try:
+            found = AclsOfTopics(topic_acls(self._admin, self._settings, CHANGE_SECONDS))
+        except KafkaException as error:
+            what = "ACLs cannot be read, which needs Describe on the cluster"
+            raise _failure(error.args[0], what, ACL_REMEDY) from error
+        return {topic: found.concerning(topic) for topic in topics}
+
+    def create_acls(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
+        """Create ACLs unless they exist, and return those left out because this client does not know their words.
+
+        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
+        """
+        known = creatable(acls)
+        if bindings := {acl_binding(each): None for each in known}:
+            for answer in self._admin.create_acls(list(bindings), request_timeout=CHANGE_SECONDS).values():
+                self._result(answer, "ACLs cannot be created, which needs Alter on the cluster", ACL_REMEDY)
+        return tuple(each for each in acls if each not in known)
+
     def _wait_led(self, topic: str, partitions: int) -> None:
-        """Waits until the topic has so many partitions, each with a leader."""
+        """Wait until the topic has that many partitions, each with a leader."""
         deadline = time.monotonic() + CHANGE_SECONDS
         while not self._led(topic, partitions):
             if time.monotonic() > deadline:
@@ -201,18 +183,28 @@ class TopicChanges:
         try:
             return answer.result()
         except KafkaException as error:
-            failure: KafkaError = error.args[0]
-            known = kafka_failure(failure, what)
-            if isinstance(known, AccessDenied | BrokerUnreachable):
-                raise known from error
-            raise ReplayRefused(what, why=failure.str(), remedy=remedy) from error
+            raise _failure(error.args[0], what, remedy) from error
+
+
+def _failure(failure: KafkaError, what: str, remedy: str) -> BlockgzError:
+    known = kafka_failure(failure, what)
+    if isinstance(known, AccessDenied | BrokerUnreachable):
+        return known
+    if failure.code() == NO_AUTHORIZER:
+        remedy = "set authorizer.class.name of its brokers, or leave out --acls"
+    return ReplayRefused(what, why=failure.str(), remedy=remedy)
+
+
+def kafka_groups(properties: Mapping[str, str]) -> KafkaGroups:
+    """Return a client for the consumer groups of a cluster. Raises UsageError."""
+    return KafkaGroups(client_settings(properties, CLIENT_ID))
 
 
 class KafkaAdmin:
     """Read-only questions to the cluster; connects at once, so that a wrong address is found out before any work."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises UsageError, BrokerUnreachable or AccessDenied."""
+        """Raise UsageError, BrokerUnreachable or AccessDenied."""
         self._address = properties["bootstrap.servers"]
         self._connection_errors = ConnectionErrors()
         settings = {**client_settings(properties, CLIENT_ID), "error_cb": self._connection_errors}
@@ -220,28 +212,28 @@ class KafkaAdmin:
         self._metadata: Any = cluster_metadata(self._admin, self._connection_errors, self._address)
 
     def again(self) -> "KafkaAdmin":
-        """The same client, with the topics that there are now; raises BrokerUnreachable or AccessDenied."""
+        """Return the same client with the current topics. Raises BrokerUnreachable or AccessDenied."""
         same = copy(self)
         same._metadata = cluster_metadata(self._admin, self._connection_errors, self._address)
         return same
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id, None where it does not tell."""
+        """Return the cluster's id, None if it is not reported."""
         return self._metadata.cluster_id or None
 
     @property
     def num_brokers(self) -> int:
-        """How many brokers there are."""
+        """Return how many brokers there are."""
         return len(self._metadata.brokers)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of the cluster's topics, without internal ones."""
+        """Return the names of the cluster's topics, without internal ones."""
         return tuple(sorted(name for name in self._metadata.topics if not name.startswith("__")))
 
     def topic(self, name: str) -> TopicFacts | None:
-        """The facts of a topic, None where there is none of that name; raises AccessDenied."""
+        """Return the facts of a topic, None if there is no such topic. Raises AccessDenied."""
         metadata = self._metadata.topics.get(name)
         if metadata is None:
             return None
@@ -256,7 +248,7 @@ class KafkaAdmin:
         )
 
     def replication_factor(self, name: str) -> int:
-        """How many replicas the partitions of a topic have, at the least; raises NoSuchTopic."""
+        """Return the smallest number of replicas of a topic's partitions. Raises NoSuchTopic."""
         topic = self._metadata.topics.get(name)
         if topic is None:
             raise NoSuchTopic(
@@ -265,7 +257,7 @@ class KafkaAdmin:
         return min(len(each.replicas) for each in topic.partitions.values())
 
     def topic_ids(self, names: Collection[str]) -> TopicIdAnswers:
-        """What the cluster says of these topics now."""
+        """Return the ids of these topics as the cluster reports them now."""
         return topic_ids(self._admin, names)
 
     def watermarks(
@@ -275,7 +267,7 @@ class KafkaAdmin:
         isolation_level: str = "read_committed",
         patience: float = CHANGE_SECONDS,
     ) -> dict[int, Watermarks]:
-        """The readable offsets of each partition; raises BrokerUnreachable, PartitionUnavailable or AccessDenied.
+        """Return the readable offsets of partitions. Raises BrokerUnreachable, PartitionUnavailable or AccessDenied.
 
         Right after a topic was made, brokers do not know yet that they lead it, and are asked again for `patience`
         seconds.
@@ -297,7 +289,7 @@ class KafkaAdmin:
         return {partition: Watermarks(*found) for (_, partition), found in bounds.items()}
 
     def refuse_uncreatable(self, topic: NewTopic) -> None:
-        """Raises ReplayRefused for a topic that the cluster would not create; nothing where it does not tell."""
+        """Raise ReplayRefused for a topic that the cluster would not create. Do nothing if it does not say."""
         if not has_controller(self._metadata):
             return
         (answer,) = self._admin.create_topics(
@@ -311,14 +303,14 @@ class KafkaAdmin:
                 raise ReplayRefused(_cannot_be_created(topic), why=failure.str(), remedy=CREATION_REMEDY) from error
 
     def groups(self) -> frozenset[str]:
-        """The consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""
+        """Return the consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""
         return frozenset(listed_groups(self._admin))
 
-    def _config(self, topic: str) -> TopicConfig | None:
+    def _config(self, topic: str) -> EffectiveConfig | None:
         try:
             entries = answered(ask_configs(self._admin, [topic])[topic], f"the configuration of {topic} cannot be read")
         except AccessDenied:
-            return None  # DescribeConfigs is no condition of a replay: what cannot be checked is said to be so
+            return None  # DescribeConfigs is not a condition of a replay: what cannot be checked is said to be so
         if entries is None:
             return None
         return parse_config({name: entry.value for name, entry in entries.items() if entry.value is not None})
@@ -339,22 +331,22 @@ def _cannot_be_created(topic: NewTopic) -> str:
 
 MISSING_SECONDS = 1.0
 TIMES_MISSING = 3
-"""So often a broker must say that there is no such topic."""
+"""Answers in a row that report the topic missing before it counts as gone."""
 
 
 class TopicPin:
     """Asks the cluster; any thread may do so."""
 
     def __init__(self, admin: KafkaAdmin, topic: str, topic_id: str | None) -> None:
-        """`topic_id` is that of the topic at the beginning, None where the cluster tells none."""
+        """`topic_id` is that of the topic at the beginning, None if the cluster tells none."""
         self._admin = admin
         self._topic = topic
         self._topic_id = topic_id
 
     def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Where these partitions end now, as the cluster tells it: at `ends` at least, or TargetChanged is raised.
+        """Return the current ends of these partitions, at least `ends`. Raises TargetChanged if one is lower.
 
-        Raises BrokerUnreachable, PartitionUnavailable or AccessDenied where it cannot be asked.
+        Raises BrokerUnreachable, PartitionUnavailable or AccessDenied if it cannot be asked.
         """
         if self._topic_id is not None:
             self._refuse_another(ends)
@@ -370,7 +362,7 @@ class TopicPin:
         return found
 
     def _refuse_another(self, ends: Mapping[int, int]) -> None:
-        """Raises TargetChanged where the topic is gone, or was made again; a broker may not know of a new topic yet."""
+        """Raise TargetChanged if the topic is gone or was created again; a broker may not know a new topic yet."""
         for again in range(TIMES_MISSING):
             answers = self._admin.topic_ids([self._topic])
             if self._topic not in answers.missing:

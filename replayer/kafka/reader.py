@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
-from blockgz.kafka.fetching import Refused, batch_of, readable_runs
+from blockgz.kafka.fetching import UnreadableMessage, batch_of, readable_runs
 from blockgz.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 
@@ -31,7 +31,7 @@ class KafkaReader:
     """One consumer, without a group's offsets; all methods belong to one thread at a time."""
 
     def __init__(self, properties: Mapping[str, str], isolation_level: str = "read_committed") -> None:
-        """Raises UsageError for settings that librdkafka refuses."""
+        """Raise UsageError for settings that librdkafka refuses."""
         self._connection_errors = ConnectionErrors()
         settings = {
             **FETCHING,
@@ -47,7 +47,7 @@ class KafkaReader:
         self._consumer: Consumer = make_client(Consumer, settings)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The readable records of offsets [start, end), in order, as batches of `records.SCHEMA`; never empty ones.
+        """Yield the readable records of offsets [start, end), in order, as batches of `records.SCHEMA`, never empty.
 
         `end` is at most the log's end; its last offsets may hold no record. One partition at a time: iterate to the
         end, or close the iterator. Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
@@ -93,7 +93,7 @@ class KafkaReader:
 
 
 def _ends(place: str, message: Any, end: int) -> bool:
-    """Whether an event says that the end is reached; raises for those that say that it never will be."""
+    """Return whether an event reports that the end is reached. Raises if it reports that it never will be."""
     error: KafkaError = message.error()
     if error.code() == KafkaError._PARTITION_EOF:
         # A lower end comes from a broker that has not heard of the newest records yet.
@@ -112,9 +112,9 @@ def _ends(place: str, message: Any, end: int) -> bool:
 
 def _readable(place: str, messages: Sequence[Any]) -> Iterator[pa.RecordBatch]:
     for run in readable_runs(messages):
-        if isinstance(run, Refused):
+        if isinstance(run, UnreadableMessage):
             raise PartitionUnavailable(
-                f"the record at {place}:{run.message.offset()} cannot be read by the Kafka client",
-                why=f"a header key is not UTF-8 ({run.error})",
-            ) from run.error
+                f"the record at {place}:{run.record.offset} cannot be read by the Kafka client",
+                why=run.why,
+            )
         yield batch_of(run)

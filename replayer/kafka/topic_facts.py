@@ -15,7 +15,7 @@ class Watermarks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TopicConfig:
+class EffectiveConfig:
     """A topic's configuration; times in ms, None for no limit."""
 
     cleanup_policy: frozenset[str]
@@ -42,7 +42,7 @@ class TopicFacts:
     name: str
     num_partitions: int
     topic_id: str | None
-    config: TopicConfig | None
+    config: EffectiveConfig | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class NewTopic:
 
     @property
     def facts(self) -> TopicFacts:
-        """What will be known of it once it is there."""
+        """Return the facts of the topic once it exists."""
         return TopicFacts(self.name, self.partitions, None, parse_config(self.config))
 
 
@@ -73,7 +73,7 @@ class ConfigChange(msgspec.Struct, frozen=True):
     values: dict[str, str]
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    """Settings that somebody else has changed meanwhile: they stay as they are."""
+    """Settings that somebody else has changed in the meantime: they stay as they are."""
 
     def __bool__(self) -> bool:
         return bool(self.values or self.removed)
@@ -83,10 +83,10 @@ UNLIMITED = 2**63 - 1
 """Kafka's own word for no limit in settings that have no -1."""
 
 
-def parse_config(values: Mapping[str, str]) -> TopicConfig:
-    """A topic's configuration from the names and values that Kafka gives; what is not there is Kafka's default."""
+def parse_config(values: Mapping[str, str]) -> EffectiveConfig:
+    """Return a topic's configuration from Kafka's names and values; missing settings have Kafka's default."""
     difference = values.get("message.timestamp.difference.max.ms")
-    return TopicConfig(
+    return EffectiveConfig(
         cleanup_policy=frozenset(part.strip() for part in values.get("cleanup.policy", "delete").split(",")),
         retention_ms=_limit(values.get("retention.ms")),
         retention_bytes=_limit(values.get("retention.bytes")),

@@ -33,7 +33,7 @@ from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
+from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks
 from replayer.replay.pipeline import KeepPartitions, Router, SpreadByKey
 from replayer.replay.stages import NO_TIMESTAMP
 
@@ -320,7 +320,7 @@ async def _add_divided(
 
 
 async def find_refusable(
-    selections: Sequence[Selection], config: TopicConfig | None, reading: Reading = EVERYTHING, codec: str = "lz4"
+    selections: Sequence[Selection], config: EffectiveConfig | None, reading: Reading = EVERYTHING, codec: str = "lz4"
 ) -> tuple[RecordPlace | None, tuple[RecordPlace, int] | None]:
     """Return a record without a key if the target is compacted, and the first one above its limit, with its bytes.
 
@@ -434,7 +434,7 @@ def make_plan(plan: ReplayPlan) -> ReplayPlan:
     return replace(plan, warnings=tuple(_warnings(plan, plan.facts.config)))
 
 
-def _warnings(plan: ReplayPlan, config: TopicConfig | None) -> Iterator[str]:
+def _warnings(plan: ReplayPlan, config: EffectiveConfig | None) -> Iterator[str]:
     if config is None:
         yield (
             f"the broker does not report the configuration of {plan.target}, or it may not be asked for: "
@@ -480,7 +480,7 @@ def pruned_text(partition: int, pruned: OffsetRange) -> str:
     return f"partition {partition} was pruned: up to {most} records, offsets [{pruned.start}..{pruned.end}), are gone"
 
 
-def refuse_by_config(plan: ReplayPlan, config: TopicConfig) -> None:
+def refuse_by_config(plan: ReplayPlan, config: EffectiveConfig) -> None:
     """Raise ReplayRefused if the target's configuration would lose, rewrite or reject the records."""
     for check in (
         _refuse_log_append_time,
@@ -538,7 +538,7 @@ def _refuse_too_few_partitions(plan: ReplayPlan) -> None:
     )
 
 
-def _refuse_log_append_time(plan: ReplayPlan, config: TopicConfig) -> None:
+def _refuse_log_append_time(plan: ReplayPlan, config: EffectiveConfig) -> None:
     if config.timestamp_type == "LogAppendTime":
         raise ReplayRefused(
             f"topic {plan.target!r} would replace the records' timestamps",
@@ -547,7 +547,7 @@ def _refuse_log_append_time(plan: ReplayPlan, config: TopicConfig) -> None:
         )
 
 
-def _refuse_retention(plan: ReplayPlan, config: TopicConfig) -> None:
+def _refuse_retention(plan: ReplayPlan, config: EffectiveConfig) -> None:
     retention, times = config.retention_ms, _known_times(plan)
     if config.deletes and retention is not None and times and min(times) < plan.now_ms - retention:
         raise ReplayRefused(
@@ -559,7 +559,7 @@ def _refuse_retention(plan: ReplayPlan, config: TopicConfig) -> None:
         )
 
 
-def _refuse_times(plan: ReplayPlan, config: TopicConfig) -> None:
+def _refuse_times(plan: ReplayPlan, config: EffectiveConfig) -> None:
     before, after, now = config.timestamp_before_max_ms, config.timestamp_after_max_ms, plan.now_ms
     times = _known_times(plan)
     if before is not None and times and min(times) < now - before:
@@ -577,7 +577,7 @@ def _out_of_range(plan: ReplayPlan, side: str, limit: int, how: str, found: str)
     )
 
 
-def _refuse_missing_keys(plan: ReplayPlan, config: TopicConfig) -> None:
+def _refuse_missing_keys(plan: ReplayPlan, config: EffectiveConfig) -> None:
     found = plan.without_key
     if config.compacts and found is not None:
         raise ReplayRefused(
@@ -588,7 +588,7 @@ def _refuse_missing_keys(plan: ReplayPlan, config: TopicConfig) -> None:
         )
 
 
-def _refuse_large_records(plan: ReplayPlan, config: TopicConfig) -> None:
+def _refuse_large_records(plan: ReplayPlan, config: EffectiveConfig) -> None:
     found, limit = plan.too_large, config.max_message_bytes
     if found is not None and limit is not None and found[1] > limit:
         raise ReplayRefused(

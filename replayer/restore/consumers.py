@@ -8,12 +8,13 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from blockgz.errors import NotInArchive, listed
+from blockgz.kafka.groups import GroupOffset, KafkaGroups
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from index_format.identity import Acl
 from index_format.keys import parse_topic_folder
 from replayer.groups import map_of
-from replayer.groups.applying import GroupChanges, Groups, refuse_active
+from replayer.groups.applying import GroupChanges, refuse_active
 from replayer.groups.planning import (
     GroupPlan,
     archived_groups,
@@ -22,7 +23,6 @@ from replayer.groups.planning import (
     positions_of,
     vanished_text,
 )
-from replayer.kafka.groups import GroupOffset
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore, topic_job
@@ -48,7 +48,9 @@ class GroupsOutcome(NamedTuple):
     notes: Sequence[str] = ()
 
 
-async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: Groups) -> GroupsOutcome:
+async def set_groups(
+    plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: KafkaGroups
+) -> GroupsOutcome:
     """Sets the groups of all topics, which are restored, unless an earlier run did.
 
     Raises ReplayRefused, before any is set, where one has no exact position or has consumers at work; and as
@@ -80,7 +82,7 @@ class FollowedGroups:
 
     wanted: RestoreGroups
     restore: str
-    groups: Groups
+    groups: KafkaGroups
     planned: Callable[[RestorePlan, RestoreGroups, str, Surroundings], Awaitable[PlannedGroups]]
     """As `plan_groups`."""
 
@@ -182,7 +184,7 @@ async def _of_topic(
 class AclCreation(Protocol):
     """Creates ACLs in the target."""
 
-    def create(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
+    def create_acls(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
         """Creates ACLs, unless they exist; those that are left out, because the client does not know their words."""
 
 
@@ -206,7 +208,7 @@ def set_acls(plan: RestorePlan, folder: RestoreFolder, acls: AclCreation) -> Acl
     if done is not None:
         return AclsOutcome(done.acls, ["the ACLs were created by an earlier run"])
     wanted = acls_to_create(plan)
-    left_out = acls.create([each for of_topic in wanted.values() for each in of_topic])
+    left_out = acls.create_acls([each for of_topic in wanted.values() for each in of_topic])
     created = {target: sum(each not in left_out for each in of_topic) for target, of_topic in wanted.items()}
     folder.put(AclsDone(acls=created, at=wall_clock()))
     notes = [f"{each.name}: {acl_text(each)} is not created: this release does not know it" for each in left_out]

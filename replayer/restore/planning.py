@@ -18,6 +18,7 @@ from blockgz.archive.positions import AtOffset, BeforeTime, Budget, Rule
 from blockgz.archive.request import STOPS, SelectionRequest
 from blockgz.archive.selection import Positions, cuts_of, positions_before, resolved
 from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
+from blockgz.kafka.groups import GroupOffset
 from blockgz.store.writer import Store
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
@@ -26,7 +27,6 @@ from index_format.keys import TopicFolder, check_topic
 from replayer.groups import GroupMap, map_of, rules_of
 from replayer.groups.planning import chosen_groups, idle_globs, positions_of, vanished_text
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
-from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.pace import PATIENCE_SECONDS, Slowest

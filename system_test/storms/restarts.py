@@ -24,12 +24,11 @@ from confluent_kafka.admin import AdminClient
 from archiver.doctor import KafkaAccess
 from archiver.ingest.kafka_cluster import KafkaCluster
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.groups import ClusterGroups
+from blockgz.kafka.groups import GroupOffset, KafkaGroups
 from blockgz.kafka.settings import client_settings, make_client
 from index_format.errors import BlockgzError
 from index_format.identity import Acl
-from replayer.kafka.admin import KafkaAcls, KafkaAdmin, TopicChanges
-from replayer.kafka.groups import GroupOffset, KafkaGroups
+from replayer.kafka.admin import KafkaAdmin, TopicChanges, kafka_groups
 from replayer.kafka.topic_facts import ConfigChange, NewTopic
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import NewRecord, create_topic, produce
@@ -76,7 +75,7 @@ def asks(properties: Mapping[str, str]) -> dict[str, Callable[[], Ask]]:
 
         return made
 
-    groups: Callable[[], KafkaGroups] = lambda: KafkaGroups(properties)  # noqa: E731
+    groups: Callable[[], KafkaGroups] = lambda: kafka_groups(properties)  # noqa: E731
     positions = {number: GroupOffset(number) for number in range(PARTITIONS)}
     acl = Acl("LITERAL", TOPIC, "User:reader", "*", "READ", "ALLOW")
     return {
@@ -91,11 +90,11 @@ def asks(properties: Mapping[str, str]) -> dict[str, Callable[[], Ask]]:
         "newest timestamps": alone(lambda each: each.newest_timestamp(PLACES), access),
         "states of groups": alone(lambda each: each.members(GROUPS), groups),
         "offsets of groups": alone(
-            lambda each: each.positions(GROUPS, {TOPIC: PARTITIONS}, 10),
-            lambda: ClusterGroups(settings, cluster().admin),
+            lambda each: each.answers(GROUPS, {TOPIC: PARTITIONS}, 10),
+            lambda: KafkaGroups(settings, cluster().admin),
         ),
         "offsets that are set": alone(lambda each: each.set_positions(GROUPS[1], TOPIC, positions), groups),
-        "ACLs that are created": alone(lambda each: each.create([acl]), lambda: KafkaAcls(properties)),
+        "ACLs that are created": alone(lambda each: each.create_acls([acl]), lambda: TopicChanges(properties)),
         "a topic that is described": alone(
             lambda each: (each.again().topic(TOPIC), each.refuse_uncreatable(NewTopic("new", 1, {})), each.groups()),
             lambda: KafkaAdmin(properties),

@@ -13,7 +13,7 @@ from archiver.errors import Situation, UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings, RollLimits, RollReason
 from archiver.ingest.dead_letters import DeadLetters
-from archiver.ingest.kafka_source import Fetched, Unreadable
+from archiver.ingest.kafka_source import Fetched, RecordRefused
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import Flush
 from blockgz.errors import StoreUnavailable
@@ -169,6 +169,6 @@ def some(*offsets: int, leader_epoch: int | None = 0) -> Fetched:
     return fetched(records(offsets), leader_epoch)
 
 
-def unreadable(offset: int) -> Unreadable:
+def unreadable(offset: int) -> RecordRefused:
     (record,) = records([offset])
-    return Unreadable(PARTITION, record, UnreadableRecord(f"the record at {offset} cannot be read", why="test"))
+    return RecordRefused(PARTITION, record, UnreadableRecord(f"the record at {offset} cannot be read", why="test"))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import AccessDenied, listed
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
-from replayer.kafka.admin import KafkaAdmin, TopicChanges, TopicPin
-from replayer.kafka.groups import KafkaGroups
+from replayer.kafka.admin import KafkaAdmin, TopicChanges, TopicPin, kafka_groups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.replay.job import Job
@@ -202,7 +201,7 @@ def _foreign(kept: JobRequest, lane: int, offset: int) -> ReplayRefused:
 def _warnings(kept: JobRequest, num_partitions: int, properties: Mapping[str, str]) -> Iterator[str]:
     own = Job(kept.job, kept.target, kept.selection).group_id
     try:
-        found, unknown = KafkaGroups(properties).in_topic(kept.target, num_partitions)
+        found, unknown = kafka_groups(properties).in_topic(kept.target, num_partitions)
     except AccessDenied as error:
         yield f"whether consumer groups read the topic is not known: {error.why}"
         return

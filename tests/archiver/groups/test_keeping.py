@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from archiver.groups import GroupKeeper, GroupTables, KeepingContext, seconds_to_round
 from blockgz.errors import AccessDenied, BrokerUnreachable, StoreError
-from blockgz.kafka.groups import Asked, GroupAnswer
+from blockgz.kafka.groups import GroupAnswer, GroupAnswers
 from blockgz.store.local import LocalStore
 from index_format import groups
 from index_format.errors import BlockgzError
@@ -45,10 +45,10 @@ class Cluster:
             raise self.refuses
         return [group_id for group_id in self.offsets if group_id not in self.not_listed]
 
-    def positions(self, group_ids: list[str], topics: Mapping[str, int], seconds: float) -> Asked:
+    def answers(self, group_ids: list[str], topics: Mapping[str, int], seconds: float) -> GroupAnswers:
         assert seconds >= 60
         self.asked.append(group_ids)
-        asked = Asked({}, {})
+        asked = GroupAnswers({}, {})
         for group_id in group_ids[: self.most_asked]:
             offset = self.offsets.get(group_id)
             if isinstance(offset, BlockgzError):
@@ -304,7 +304,7 @@ def test_a_clock_that_is_an_hour_off_does_not_reach_the_tables(kept: Kept, skew_
     kept.cluster.now_ms = 1_760_000_000_000
     kept.skew_ms = skew_ms
     kept.store_clock = lambda: kept.cluster.now_ms // 1000  # as S3, which reports whole seconds
-    kept.cluster.positions = lambda *_: Asked(  # type: ignore[method-assign]
+    kept.cluster.answers = lambda *_: GroupAnswers(  # type: ignore[method-assign]
         {"billing": GroupAnswer(kept.cluster.now_ms + skew_ms, {"orders": (GroupPosition(0, 1, None),)})}, {}
     )
     kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, dict(ENDS)

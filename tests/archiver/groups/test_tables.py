@@ -197,7 +197,7 @@ def test_another_process_starts_from_the_newest_table(archive: Archive) -> None:
         tables = archive.made()
         assert tables.keep(at(later + 5, a=later), later + 5), "no answer about b"
         assert archive.offsets(later + MINUTE) == {"a": [later], "b": [1]}
-        assert archive.made().tables.open("orders", None, later + MINUTE, lambda _: True) == "id-2"
+        assert archive.made().tables.open("orders", None, later + MINUTE, lambda _: True).topic_id == "id-2"
 
 
 def test_a_topic_that_was_created_again_starts_without_groups(archive: Archive) -> None:

@@ -1,5 +1,6 @@
 from collections.abc import Collection, Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -8,13 +9,12 @@ from archiver.ingest.backpressure import (
     STALL_SECONDS,
     Fetching,
     FetchMode,
-    FetchState,
-    Holding,
     Share,
-    Turns,
+    exceeds,
     mode_after,
 )
 from archiver.ingest.kafka_source import EndReached, Event, Partition
+from archiver.ingest.partition_state import ArchivingState
 from archiver.logs import LogEvent
 
 PARTITION, OTHER = ("orders", 3), ("orders", 4)
@@ -28,15 +28,20 @@ def test_shares_shrink_with_the_number_of_partitions_down_to_a_floor() -> None:
     assert [share.buffer_bytes for share in shares] == [1024 * MIB, 1024 * MIB, 128 * MIB, 32 * MIB, LEAST_SHARE_BYTES]
 
 
+def holding(waiting_bytes: int, buffer_bytes: int, *, is_blocked: bool, is_committing: bool) -> ArchivingState:
+    values = {"inbox_bytes": waiting_bytes, "buffered_bytes": buffer_bytes, "is_blocked": is_blocked}
+    return cast(ArchivingState, SimpleNamespace(**values, pending=[None] if is_committing else []))
+
+
 @pytest.mark.parametrize(
-    ("holding", "buffer_is_tight", "exceeds"),
+    ("state", "buffer_is_tight", "does"),
     [
-        (Holding(101, 0, is_blocked=True, is_committing=True), False, True),
-        (Holding(100, 0, is_blocked=True, is_committing=True), False, False),
-        (Holding(10**6, 0, is_blocked=False, is_committing=True), False, False),
-        (Holding(0, 1001, is_blocked=False, is_committing=True), True, True),
-        (Holding(0, 1001, is_blocked=False, is_committing=True), False, False),
-        (Holding(0, 10**6, is_blocked=False, is_committing=False), True, False),
+        (holding(101, 0, is_blocked=True, is_committing=True), False, True),
+        (holding(100, 0, is_blocked=True, is_committing=True), False, False),
+        (holding(10**6, 0, is_blocked=False, is_committing=True), False, False),
+        (holding(0, 1001, is_blocked=False, is_committing=True), True, True),
+        (holding(0, 1001, is_blocked=False, is_committing=True), False, False),
+        (holding(0, 10**6, is_blocked=False, is_committing=False), True, False),
     ],
     ids=[
         "blocked with more than its share",
@@ -48,9 +53,9 @@ def test_shares_shrink_with_the_number_of_partitions_down_to_a_floor() -> None:
     ],
 )
 def test_a_partition_exceeds_its_share_only_where_the_store_holds_it_up(
-    holding: Holding, buffer_is_tight: bool, exceeds: bool
+    state: ArchivingState, buffer_is_tight: bool, does: bool
 ) -> None:
-    assert holding.exceeds(Share(100, 1000), buffer_is_tight=buffer_is_tight) is exceeds
+    assert exceeds(state, Share(100, 1000), buffer_is_tight=buffer_is_tight) is does
 
 
 @pytest.mark.parametrize(
@@ -78,15 +83,15 @@ class Journal:
         self.calls: list[str] = []
         self.now = 1000.0
         self.has_capacity = True
-        self.next_turns = Turns(set(), set())
+        self.next_turns = (set(), set())
         self.events: list[Event] = []
 
     def have_capacity(self, _: object) -> bool:
         return self.has_capacity
 
-    def turns(self, _: object, paused: Collection[Partition]) -> Turns:
+    def turns(self, _: object, paused: Collection[Partition]) -> tuple[set[Partition], set[Partition]]:
         self.paused = set(paused)
-        turns, self.next_turns = self.next_turns, Turns(set(), set())
+        turns, self.next_turns = self.next_turns, (set(), set())
         return turns
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
@@ -165,7 +170,7 @@ def test_a_partition_over_its_share_is_paused_alone_until_it_is_not() -> None:
     def step(pause: set[Partition] = frozenset(), resume: set[Partition] = frozenset()) -> list[str]:  # type: ignore[assignment]
         journal.since()
         journal.now += 1
-        journal.next_turns = Turns(set(pause), set(resume))
+        journal.next_turns = (set(pause), set(resume))
         fetching.poll(LOADS)
         return journal.since()
 
@@ -173,22 +178,22 @@ def test_a_partition_over_its_share_is_paused_alone_until_it_is_not() -> None:
     assert step(pause={PARTITION}) == ["pause 3", "poll"], "the others are fetched"
     step()
     assert journal.paused == {PARTITION}
-    assert fetching.state_of(PARTITION, journal.now + 2) == FetchState(fetched=None, paused=3.0)
-    assert fetching.state_of(OTHER, journal.now) == FetchState(None, None)
+    assert fetching.ages(PARTITION, journal.now + 2) == (None, 3.0)
+    assert fetching.ages(OTHER, journal.now) == (None, None)
     journal.has_capacity = False
     journal.now += STALL_SECONDS
     assert step() == ["pause 3,4", "poll"]
     journal.has_capacity = True
     assert step() == ["resume 4", "poll"], "only the one that holds too much stays paused"
     assert step(resume={PARTITION}) == ["resume 3", "poll"]
-    assert fetching.state_of(PARTITION, journal.now).paused is None
+    assert fetching.ages(PARTITION, journal.now)[1] is None
 
 
 @pytest.mark.parametrize("way", ["released", "taken away"])
 def test_a_partition_that_is_consumed_again_is_not_paused(way: str) -> None:
     journal = Journal()
     fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
-    journal.next_turns = Turns({PARTITION}, set())
+    journal.next_turns = ({PARTITION}, set())
     fetching.poll(LOADS)
     if way == "released":
         fetching.release([PARTITION])
@@ -207,24 +212,24 @@ def test_the_last_fetch_is_known_of_each_partition() -> None:
     journal.now += 10
     journal.events = [EndReached(PARTITION, 5)]
     fetching.poll(LOADS)
-    assert [fetching.state_of(each, journal.now + 1).fetched for each in (PARTITION, OTHER)] == [1.0, 11.0]
+    assert [fetching.ages(each, journal.now + 1)[0] for each in (PARTITION, OTHER)] == [1.0, 11.0]
 
 
 def test_a_pause_that_lasts_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal()
     fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
 
-    def logged(seconds: float, turns: Turns | None = None) -> list[Any]:
+    def logged(seconds: float, turns: tuple[set[Partition], set[Partition]] | None = None) -> list[Any]:
         caplog.clear()
         journal.now += seconds
-        journal.next_turns = turns or Turns(set(), set())
+        journal.next_turns = turns or (set(), set())
         fetching.poll(LOADS)
         return [(line.msg["event"], line.msg["partition"]) for line in caplog.records if isinstance(line.msg, dict)]
 
     with caplog.at_level("INFO", "blockgz.archiver"):
-        assert not logged(0, Turns({PARTITION, OTHER}, set()))
+        assert not logged(0, ({PARTITION, OTHER}, set()))
         assert not logged(STALL_SECONDS - 0.1)
-        assert not logged(0, Turns(set(), {OTHER})), "a pause of a moment is not worth a line"
+        assert not logged(0, (set(), {OTHER})), "a pause of a moment is not worth a line"
         assert logged(0.1) == [(LogEvent.PARTITION_PAUSED, 3)]
         assert not logged(1)
-        assert logged(1, Turns(set(), {PARTITION})) == [(LogEvent.PARTITION_RESUMED, 3)]
+        assert logged(1, (set(), {PARTITION})) == [(LogEvent.PARTITION_RESUMED, 3)]

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from archiver.ingest.backpressure import LARGEST_PART, LEAST_SHARE_BYTES, Budgets, MemoryPlan, Turns
+from archiver.ingest.backpressure import LARGEST_PART, LEAST_SHARE_BYTES, Budgets, MemoryPlan
 from archiver.ingest.chunk_builder import BUFFER_SHARE_OF_OPEN_CHUNKS
 from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
@@ -158,7 +158,7 @@ def test_what_open_chunks_note_of_their_blocks_is_bounded(partitions: Partitions
 
 
 SICK, *HEALTHY = (("orders", number) for number in range(4))
-NOBODY = Turns(set(), set())
+NOBODY: tuple[set[Partition], set[Partition]] = (set(), set())
 HALF_OF_THE_LEAST_SHARE = LEAST_SHARE_BYTES // (2 * len(VALUE))
 
 
@@ -180,7 +180,7 @@ def test_a_partition_whose_commit_hangs_is_paused_alone(partitions: Partitions) 
         partitions.feed(number, HALF_OF_THE_LEAST_SHARE)
         budgets.taken(("orders", number), LEAST_SHARE_BYTES // 2, partitions.work)
 
-    def turns() -> Turns:
+    def turns() -> tuple[set[Partition], set[Partition]]:
         return budgets.turns(partitions.work, paused)
 
     paused: set[Partition] = set()
@@ -191,13 +191,13 @@ def test_a_partition_whose_commit_hangs_is_paused_alone(partitions: Partitions) 
         assert partitions.work[SICK].state.inbox_bytes < 4 * LEAST_SHARE_BYTES
         for number in (0, 1):
             hand_over(number)
-    assert now == Turns({SICK}, set())
-    paused = now.pause
+    assert now == ({SICK}, set())
+    paused = now[0]
     assert budgets.have_capacity(partitions.work), "the others are fetched"
     assert turns() == NOBODY
     partitions.bench.store.gated = False
     partitions.bench.store.open(1000)
-    partitions.until(lambda: turns() == Turns(set(), {SICK}), "the partition resumes")
+    partitions.until(lambda: turns() == (set(), {SICK}), "the partition resumes")
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_a_commit_that_hangs_does_not_fill_the_buffer(partitions: Partitions) ->
         for partition in partitions.work:
             budgets.taken(partition, 1, partitions.work)
     assert roomy.turns(partitions.work, set()) == NOBODY
-    assert tight.turns(partitions.work, set()) == Turns({SICK}, set())
+    assert tight.turns(partitions.work, set()) == ({SICK}, set())
     assert tight.turns(partitions.work, {SICK}) == NOBODY, "somewhat more free space is no reason to resume"
     # What it holds is not there for the others: they have to end their chunks earlier.
     crowded = partitions.budgets(buffer_bytes=held + int((used - held) / BUFFER_SHARE_OF_OPEN_CHUNKS) - 1)

@@ -8,7 +8,7 @@ import pytest
 
 from archiver.commit.commit import FinishedChunk
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, Encoding, RollLimits, part_below
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, FinishedEncoding, RollLimits, part_below
 from blockgz.encryption.opening import Sealing
 from blockgz.errors import BufferFull
 from index_format.blocks import IsalCompressor, decode_block
@@ -36,7 +36,7 @@ def opened(chunk: FinishedChunk, ring: Sealing = SEALING) -> list[Record]:
     """The records of a finished chunk."""
     assert isinstance(chunk.encryption, Encryption)
     data = chunk.body.path.read_bytes()
-    encoding = Encoding("json", "gzip", chunk.timestamp_type, chunk.encryption)
+    encoding = FinishedEncoding("json", "gzip", chunk.timestamp_type, chunk.encryption)
     opener = ring.opener(chunk.start.position, chunk.encryption)
     found: list[Record] = []
     for number, entry in enumerate(chunk.blocks):

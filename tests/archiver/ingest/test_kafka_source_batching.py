@@ -2,7 +2,7 @@
 
 import pytest
 
-from archiver.ingest.kafka_source import MESSAGES_WORTH_A_BATCH, SECONDS_A_PARTITION, Batched, Batching
+from archiver.ingest.kafka_source import MESSAGES_WORTH_A_BATCH, SECONDS_A_PARTITION, Batching
 
 A, B = ("orders", 0), ("orders", 1)
 MANY = 1000
@@ -39,7 +39,7 @@ def test_a_record_of_one_of_many_partitions_waits_for_others(clock: Clock) -> No
     assert not held.is_due(MANY)
     clock.now += MANY * SECONDS_A_PARTITION
     assert held.is_due(MANY)
-    assert held.take_all() == {A: Batched([0], None)}
+    assert held.take_all() == {A: ([0], None)}
     add(held, A, 1)
     assert not held.is_due(MANY), "the wait begins anew"
 
@@ -79,7 +79,7 @@ def test_an_end_follows_the_messages_before_it(clock: Clock) -> None:
     held.end(A, 2)
     held.end(B, 7)
     assert held.partitions == {A, B}
-    assert held.take_all() == {A: Batched([0, 1], 2), B: Batched((), 7)}
+    assert held.take_all() == {A: ([0, 1], 2), B: ((), 7)}
     assert held.partitions == set()
 
 
@@ -88,7 +88,7 @@ def test_the_last_end_counts(clock: Clock) -> None:
     held.end(A, 5)
     add(held, A, 1)
     held.end(A, 6)
-    assert held.take(A) == Batched([0], 6)
+    assert held.take(A) == ([0], 6)
 
 
 def test_what_left_is_forgotten(clock: Clock) -> None:
@@ -97,5 +97,5 @@ def test_what_left_is_forgotten(clock: Clock) -> None:
     held.end(A, 3)
     add(held, B, 1)
     held.forget([A])
-    assert held.take(A) == Batched((), None)
-    assert held.take_all() == {B: Batched([0], None)}
+    assert held.take(A) == ((), None)
+    assert held.take_all() == {B: ([0], None)}

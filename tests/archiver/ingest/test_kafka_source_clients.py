@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from archiver.ingest.kafka_settings import consumer_settings
-from archiver.ingest.kafka_source import EndReached, Event, Fetched, KafkaSource, Partition, PartitionFailed, Unreadable
+from archiver.ingest.kafka_source import (
+    EndReached,
+    Event,
+    Fetched,
+    KafkaSource,
+    Partition,
+    PartitionFailed,
+    RecordRefused,
+)
 from blockgz.config.model import RunConfig
 from index_format.records import Record, iter_records
 from tests.support.fetch_clients import fetch_with, needs_kernel
@@ -51,7 +59,7 @@ def parts(event: Event) -> list[Any]:
     match event:
         case Fetched(batch=batch, leader_epoch=epoch):
             return [(record, epoch) for record in iter_records(batch)]
-        case Unreadable(record=record):
+        case RecordRefused(record=record):
             # It is written by the clock of the producer.
             return ["unreadable", record._replace(timestamp=0), event.error.what, event.error.remedy]
         case EndReached(position=position):

@@ -294,7 +294,7 @@ def test_a_topic_that_is_gone_is_the_partitions_failure(pool: ThreadPoolExecutor
     ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
     ownership.gone({"orders"})
     assert isinstance(ownership.reports[PARTITION].failure, TopicGone)
-    assert [view.state for view in ownership.views()] == [PartitionState.GONE]
+    assert [state for state, _, _ in ownership.views()] == [PartitionState.GONE]
     assert run_exit_code(RunResult(list(ownership.reports.values()), (), {signal.SIGTERM}), once=False) == 3
 
 
@@ -379,13 +379,13 @@ class TestRefusals:
         archiver.offer(Flush(RollReason.FLUSH))
         wait_for(lambda: ownership.reports[PARTITION].retries > 3)
         assert ownership.review() == [], "it is archived still"
-        (view,) = ownership.views()
-        assert view.state is PartitionState.ARCHIVING
-        assert view.trouble is not None and view.trouble.error.reason == "access was denied: 403"
+        ((state, report, _),) = ownership.views()
+        assert state is PartitionState.ARCHIVING
+        assert report.trouble is not None and report.trouble.reason == "access was denied: 403"
         store.denied = None
         wait_for(lambda: archiver.state.is_idle)
-        (view,) = ownership.views()
-        assert (archiver.state.committed, archiver.state.marker.epoch, view.trouble) == (3, 1, None)
+        ((_, report, _),) = ownership.views()
+        assert (archiver.state.committed, archiver.state.marker.epoch, report.trouble) == (3, 1, None)
         ownership.give_up([PARTITION], 1, lambda: time.sleep(0.001))
 
     def test_a_wait_of_minutes_does_not_outlast_the_grace(
@@ -433,7 +433,7 @@ class TestRefusals:
         ownership.acquire(other)
         wait_for(ownership.begin)
         wait_for(lambda: (ownership.begin(), ownership.reports[PARTITION].restarts)[1])
-        assert [view.state for view in ownership.views()] == [PartitionState.WAITING, PartitionState.ARCHIVING]
+        assert [state for state, _, _ in ownership.views()] == [PartitionState.WAITING, PartitionState.ARCHIVING]
         store.denied = None
         wait_for(lambda: (ownership.tick(math.inf), ownership.begin(), PARTITION in ownership.active)[2])
         ownership.lose([PARTITION, other])
@@ -470,8 +470,8 @@ def test_a_log_that_ends_early_is_not_a_divergence_where_it_may_be_another_topic
     first.give_up([PARTITION], 10, lambda: time.sleep(0.001))
     second = owner(store, buffer, pool, topic_id="id-1", high=1, unconfirmed=unconfirmed)
     second.acquire(PARTITION)
-    wait_for(lambda: second.begin() or second.views()[0].state is not PartitionState.CLAIMING)
-    assert second.views()[0].state is state
+    wait_for(lambda: second.begin() or second.views()[0][0] is not PartitionState.CLAIMING)
+    assert second.views()[0][0] is state
     assert isinstance(second.reports[PARTITION].failure, Diverged) == (unconfirmed is None)
 
 

@@ -12,7 +12,7 @@ import pytest
 from archiver.errors import Diverged, Fenced, UnencodableRecord, UnreadableRecord
 from archiver.ingest.chunk_builder import ENTRY_BYTES
 from archiver.ingest.kafka_source import EndReached, PartitionFailed
-from archiver.ingest.partition_state import EndBlock, PartitionCounts, Tick
+from archiver.ingest.partition_state import Order, PartitionCounts, Tick
 from blockgz.errors import BufferFailed, PartitionUnavailable, StoreError, StoreUnavailable
 from index_format.chunk_index import Gap
 from tests.index_format.builders import record
@@ -566,9 +566,9 @@ def test_an_open_block_is_told_to_end_once_while_the_partition_waits(bench: Benc
         archiver.offer(FLUSH)
     until(lambda: bench.store.waiting == 1, "the first commit is under way")
     archiver.offer(some(3))
-    archiver.offer(EndBlock())
+    archiver.offer(Order.END_BLOCK)
     archiver.offer(some(4))
-    archiver.offer(EndBlock())
+    archiver.offer(Order.END_BLOCK)
     bench.store.gated = False
     bench.store.open(100)
     bench.settle()

@@ -7,7 +7,7 @@ import pytest
 
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.kafka_source import PartitionFailed
-from archiver.ingest.partition_state import EndBlock, Tick
+from archiver.ingest.partition_state import Order, Tick
 from blockgz.errors import BufferFull, PartitionUnavailable
 from tests.support.partition_bench import FLUSH, PARTITION, Bench, some, until
 
@@ -85,7 +85,7 @@ def test_a_block_that_is_ended_early_waits_as_well(bench: Bench, disk: Disk) -> 
     disk.room = 0
     archiver = bench.archiver()
     archiver.offer(some(0))
-    archiver.offer(EndBlock())
+    archiver.offer(Order.END_BLOCK)
     until(lambda: archiver.state.full is not None, "the buffer is found full")
     disk.room = 10**9
     archiver.offer(FLUSH)

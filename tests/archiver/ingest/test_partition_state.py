@@ -12,11 +12,10 @@ from archiver.ingest.kafka_source import Fetched
 from archiver.ingest.partition_state import (
     ArchivingState,
     CommitProgress,
-    EndBlock,
     Flush,
+    Order,
     PendingCommit,
     Tick,
-    WriteAgain,
     due,
     flushed,
     wanted,
@@ -63,16 +62,16 @@ def test_progress_is_committed_once_an_interval_and_not_beside_another_commit() 
 
 
 def test_ticks_and_ends_of_blocks_do_not_pile_up_behind_other_events() -> None:
-    waiting = state().offered(some(10)).offered(Tick(1.0)).offered(EndBlock()).offered(EndBlock())
-    assert [type(event) for event in waiting.inbox] == [Fetched, EndBlock]
+    waiting = state().offered(some(10)).offered(Tick(1.0)).offered(Order.END_BLOCK).offered(Order.END_BLOCK)
+    assert [type(event) for event in waiting.inbox] == [Fetched, Order]
     assert waiting.inbox_bytes == 100
     assert state(failure=BlockgzError("over")).offered(some(10)).inbox == ()
 
 
 def test_writing_again_comes_before_a_batch_that_was_postponed_behind_it() -> None:
     """Nothing is handled before what waits for space is written: the partition would wait for ever."""
-    waiting = state().offered(WriteAgain()).postponed(some(10)).offered(WriteAgain())
-    assert [type(event) for event in waiting.inbox] == [WriteAgain, Fetched]
+    waiting = state().offered(Order.WRITE_AGAIN).postponed(some(10)).offered(Order.WRITE_AGAIN)
+    assert [type(event) for event in waiting.inbox] == [Order, Fetched]
 
 
 def test_a_second_finished_chunk_stalls_building() -> None:

@@ -11,12 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from archiver.commit.operations import LogBounds
 from archiver.ingest.backpressure import STALL_SECONDS
 from archiver.ingest.ownership import PartitionState
-from archiver.monitor.metrics import make_registry
-from archiver.monitor.server import readiness
+from archiver.monitor.server import make_registry, readiness
 from archiver.monitor.snapshot import (
     LIVE_SECONDS,
     MaintenanceSnapshot,
-    Reach,
     lag_records,
     lag_seconds,
     progress_seconds,
@@ -132,18 +130,18 @@ BOUNDS = LogBounds(10, 100)
 @pytest.mark.parametrize(
     ("reach", "bounds", "records", "seconds"),
     [
-        (Reach(None, None, None, None), None, None, None),
-        (Reach(None, 10, None, None), BOUNDS, 90, None),
-        (Reach(100, 100, None, NOW_MS - 5000), BOUNDS, 0, 0.0),
-        (Reach(90, 100, NOW_MS - 3000, NOW_MS - 5000), BOUNDS, 10, 3.0),
-        (Reach(90, 100, NOW_MS - 3000, NOW_MS - 5000), None, None, 3.0),
-        (Reach(90, 100, NOW_MS + 3000, None), BOUNDS, 10, 0.0),
-        (Reach(90, 100, -1, NOW_MS - 5000), BOUNDS, 10, None),
-        (Reach(90, 100, None, NOW_MS - 5000), BOUNDS, 10, 0.0),
-        (Reach(90, 92, None, NOW_MS - 5000), BOUNDS, 10, 5.0),
-        (Reach(90, None, None, NOW_MS - 5000), BOUNDS, 10, 5.0),
-        (Reach(5, 10, None, NOW_MS - 5000), BOUNDS, 90, 5.0),
-        (Reach(120, 120, None, NOW_MS - 5000), BOUNDS, 0, 0.0),
+        ((None, None, None, None), None, None, None),
+        ((None, 10, None, None), BOUNDS, 90, None),
+        ((100, 100, None, NOW_MS - 5000), BOUNDS, 0, 0.0),
+        ((90, 100, NOW_MS - 3000, NOW_MS - 5000), BOUNDS, 10, 3.0),
+        ((90, 100, NOW_MS - 3000, NOW_MS - 5000), None, None, 3.0),
+        ((90, 100, NOW_MS + 3000, None), BOUNDS, 10, 0.0),
+        ((90, 100, -1, NOW_MS - 5000), BOUNDS, 10, None),
+        ((90, 100, None, NOW_MS - 5000), BOUNDS, 10, 0.0),
+        ((90, 92, None, NOW_MS - 5000), BOUNDS, 10, 5.0),
+        ((90, None, None, NOW_MS - 5000), BOUNDS, 10, 5.0),
+        ((5, 10, None, NOW_MS - 5000), BOUNDS, 90, 5.0),
+        ((120, 120, None, NOW_MS - 5000), BOUNDS, 0, 0.0),
     ],
     ids=[
         "nothing known",
@@ -160,9 +158,15 @@ BOUNDS = LogBounds(10, 100)
         "bounds older than the archive",
     ],
 )
-def test_lag(reach: Reach, bounds: LogBounds | None, records: int | None, seconds: float | None) -> None:
-    assert lag_records(reach, bounds) == records
-    assert lag_seconds(reach, bounds, NOW_MS) == seconds
+def test_lag(
+    reach: tuple[int | None, ...], bounds: LogBounds | None, records: int | None, seconds: float | None
+) -> None:
+    durable, position, oldest_ms, newest_ms = reach
+    assert lag_records(durable, bounds) == records
+    age = lag_seconds(
+        durable, position, bounds, oldest_uncommitted_ms=oldest_ms, newest_durable_ms=newest_ms, wall_ms=NOW_MS
+    )
+    assert age == seconds
 
 
 PROGRESS = progress_seconds(chunk_interval_seconds=300)

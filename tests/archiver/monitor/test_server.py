@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from archiver.errors import ServiceUnreachable
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor import server
-from archiver.monitor.metrics import make_registry
-from archiver.monitor.server import STALE_SECONDS, StatusServer, service_snapshot, serving
+from archiver.monitor.server import STALE_SECONDS, StatusServer, make_registry, service_snapshot, serving
 from archiver.monitor.snapshot import LIVE_SECONDS, ServiceSnapshot
 from blockgz.errors import UsageError
 from blockgz.hosts import is_own_name

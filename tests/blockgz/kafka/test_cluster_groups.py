@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from blockgz.errors import BrokerUnreachable
-from blockgz.kafka.groups import Asked, ClusterGroups
+from blockgz.kafka.groups import GroupAnswers, KafkaGroups
 from index_format.errors import BlockgzError
 from index_format.groups import GroupPosition
 from tests.support.mock_cluster import MockCluster
@@ -24,15 +24,15 @@ class Mocked:
         self.settings = {"bootstrap.servers": self.mock.bootstrap_servers}
         self.admin = AdminClient(self.settings)
         self.admin.list_topics(timeout=10)
-        self.groups = ClusterGroups(self.settings, self.admin)
+        self.groups = KafkaGroups(self.settings, self.admin)
 
     def commit(self, group_id: str, *places: TopicPartition) -> None:
         consumer = Consumer({**self.settings, "group.id": group_id})
         consumer.commit(offsets=list(places), asynchronous=False)
         consumer.close()
 
-    def asked(self, *group_ids: str, seconds: float = 10) -> Asked:
-        return self.groups.positions(group_ids, {"orders": 4, "payments": 4}, seconds)
+    def asked(self, *group_ids: str, seconds: float = 10) -> GroupAnswers:
+        return self.groups.answers(group_ids, {"orders": 4, "payments": 4}, seconds)
 
 
 def test_where_groups_stand() -> None:
@@ -61,7 +61,7 @@ def test_a_group_that_gives_no_answer_costs_the_others_nothing() -> None:
 
 
 def test_after_its_time_no_group_is_asked() -> None:
-    assert Mocked().asked("billing", seconds=0) == Asked({}, {})
+    assert Mocked().asked("billing", seconds=0) == GroupAnswers({}, {})
 
 
 def test_a_cluster_that_does_not_list_its_groups() -> None:
@@ -72,7 +72,7 @@ def test_a_cluster_that_does_not_list_its_groups() -> None:
 
 def test_settings_that_are_refused_are_a_failure() -> None:
     mocked = Mocked()
-    groups = ClusterGroups({**mocked.settings, "no.such": "setting"}, mocked.admin)
-    asked = groups.positions(["billing"], {"orders": 4}, 10)
+    groups = KafkaGroups({**mocked.settings, "no.such": "setting"}, mocked.admin)
+    asked = groups.answers(["billing"], {"orders": 4}, 10)
     assert "no.such" in asked.failures["billing"].why
     assert not isinstance(asked.failures["billing"], BrokerUnreachable)

@@ -2,7 +2,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from blockgz.errors import UsageError
-from blockgz.kafka.groups import CommittedOffset, GroupOffsets
+from blockgz.kafka.groups import CommittedOffset, OffsetsClient
 from blockgz.kafka.settings import client_settings, make_client
 from tests.support.mock_cluster import MockCluster
 
@@ -18,7 +18,7 @@ def test_what_a_group_committed() -> None:
     places = [TopicPartition("orders", 0, 5), TopicPartition("orders", 2, 7, metadata="é")]
     former.commit(offsets=places, asynchronous=False)
     former.close()
-    reader: GroupOffsets = make_client(GroupOffsets, settings | {"enable.auto.commit": False})
+    reader: OffsetsClient = make_client(OffsetsClient, settings | {"enable.auto.commit": False})
     every = [("orders", number) for number in range(4)]
     found = [CommittedOffset("orders", 0, 5, b""), CommittedOffset("orders", 2, 7, "é\x00".encode())]
     assert reader.committed(every, 10) == found
@@ -35,7 +35,7 @@ def test_what_is_committed_comes_back_byte_by_byte() -> None:
     cluster = MockCluster()
     cluster.create_topic("orders")
     settings = client_settings({"bootstrap.servers": cluster.bootstrap_servers}, "test") | {"group.id": "billing"}
-    client: GroupOffsets = make_client(GroupOffsets, settings)
+    client: OffsetsClient = make_client(OffsetsClient, settings)
     wanted = [CommittedOffset("orders", number, 5 + number, b"m" * number) for number in range(4)]
     client.commit(wanted)
     assert client.committed([("orders", number) for number in range(4)], 10) == wanted
@@ -43,7 +43,7 @@ def test_what_is_committed_comes_back_byte_by_byte() -> None:
 
 
 def test_no_answer_in_time() -> None:
-    reader: GroupOffsets = make_client(GroupOffsets, {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing"})
+    reader: OffsetsClient = make_client(OffsetsClient, {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing"})
     with pytest.raises(KafkaException):
         reader.committed([("orders", 0)], 0.05)
     reader.close()
@@ -53,5 +53,5 @@ def test_no_answer_in_time() -> None:
 def test_settings_that_librdkafka_refuses(refused: dict[str, object]) -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "security.protocol": "ssl", **refused}
     with pytest.raises(UsageError) as caught:
-        make_client(GroupOffsets, settings)
+        make_client(OffsetsClient, settings)
     assert caught.value.why

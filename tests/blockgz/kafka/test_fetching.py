@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from blockgz.kafka.fetching import FetchClient, Partition, Rising, Told, Unreadable
+from blockgz.kafka.fetching import FetchClient, Partition, Rising, Told, UnreadableMessage
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
 from tests.support.fetch_clients import CLIENTS, fetch_client, needs_kernel
 from tests.support.mock_cluster import MockCluster
@@ -144,12 +144,12 @@ def test_a_header_key_that_is_not_utf8_makes_its_record_unreadable_and_no_other(
     client.assign({(topic, 0): 0})
     pieces = list(client.pieces(to_the_end(client, (topic, 0))[topic, 0]))
     offsets = [
-        each.record.offset if isinstance(each, Unreadable) else each.batch.column("offset").to_pylist()
+        each.record.offset if isinstance(each, UnreadableMessage) else each.batch.column("offset").to_pylist()
         for each in pieces
     ]
     assert offsets == [[0], 1, [2], 3]
     refused = pieces[1]
-    assert isinstance(refused, Unreadable)
+    assert isinstance(refused, UnreadableMessage)
     assert (refused.record.value, refused.record.key, refused.record.headers) == (b"v1", None, ())
     assert refused.record.timestamp > NOW and refused.record.timestamp_type == 0
     assert "UTF-8" in refused.why

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from replayer.kafka.groups import GroupMembers, GroupOffset
+from blockgz.kafka.groups import GroupMembers, GroupOffset
 
 
 @dataclass

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from blockgz.errors import UsageError
+from blockgz.kafka.groups import GroupOffset
 from blockgz.store.local import LocalStore
 from replayer.errors import ReplayRefused
 from replayer.groups.applying import GroupChanges, NotReadBack
 from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
-from replayer.kafka.groups import GroupOffset
 from tests.replayer.groups.fake_groups import FakeGroups
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from blockgz.archive.archive import TopicPartitions
 from blockgz.errors import UsageError
+from blockgz.kafka.groups import GroupOffset
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap
 from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
-from replayer.kafka.groups import GroupOffset
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.folder import JobRequest

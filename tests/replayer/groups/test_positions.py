@@ -7,12 +7,12 @@ import pytest
 
 from blockgz.archive.archive import Archive
 from blockgz.errors import NotInArchive, UsageError
+from blockgz.kafka.groups import GroupOffset
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
 from index_format.keys import TopicFolder, dated_key, groups_home
 from replayer.groups.planning import archived_groups, meant_groups, positions_in_csv, positions_of
-from replayer.kafka.groups import GroupOffset
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
 
 

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 
 from blockgz.errors import BrokerUnreachable
-from blockgz.kafka.groups import ClusterGroups
-from replayer.kafka.groups import GroupMembers, GroupsInTopic, KafkaGroups
+from blockgz.kafka.groups import GroupMembers, KafkaGroups
+from replayer.kafka.admin import kafka_groups
 from tests.support.mock_cluster import MockCluster
 
 OFFSET_FETCH, NOT_COORDINATOR = 9, 16
@@ -21,12 +21,12 @@ def test_groups_with_a_position_in_a_topic(monkeypatch: pytest.MonkeyPatch) -> N
     consumer = Consumer({**settings, "group.id": "billing"})
     consumer.commit(offsets=[TopicPartition("orders", 3, 0)], asynchronous=False)
     consumer.close()
-    monkeypatch.setattr(ClusterGroups, "ids", lambda _: ["search", "billing"])
-    groups = KafkaGroups(settings)
-    assert groups.in_topic("orders", 4) == GroupsInTopic(("billing",), ())
-    assert groups.in_topic("orders", 4, seconds=0) == GroupsInTopic((), ("billing", "search"))
+    monkeypatch.setattr(KafkaGroups, "ids", lambda _: ["search", "billing"])
+    groups = kafka_groups(settings)
+    assert groups.in_topic("orders", 4) == (("billing",), ())
+    assert groups.in_topic("orders", 4, seconds=0) == ((), ("billing", "search"))
     mock.refuse(OFFSET_FETCH, NOT_COORDINATOR, 2)
-    assert groups.in_topic("orders", 4) == GroupsInTopic((), ("billing", "search")), "nothing crashes"
+    assert groups.in_topic("orders", 4) == ((), ("billing", "search")), "nothing crashes"
 
 
 class FakeAdmin:
@@ -48,7 +48,7 @@ class FakeAdmin:
 
 
 def test_who_is_at_work_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups, admin = KafkaGroups({"bootstrap.servers": "127.0.0.1:1"}), FakeAdmin()
+    groups, admin = kafka_groups({"bootstrap.servers": "127.0.0.1:1"}), FakeAdmin()
     monkeypatch.setattr(groups, "_admin", admin)
     wanted = ["billing", "search", "gone"]
     assert groups.members(wanted) == {

@@ -7,7 +7,7 @@ from blockgz.errors import NoSuchTopic
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks, parse_config
+from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks, parse_config
 from replayer.replay.pipeline import FoldPartitions, KeepPartitions, Router, SpreadByKey
 from replayer.replay.plan import (
     RecordPlace,
@@ -116,7 +116,7 @@ def test_records_without_timestamps_do_not_count_as_old() -> None:
 
 
 def test_log_append_time_is_refused() -> None:
-    config = TopicConfig(frozenset({"delete"}), None, None, "LogAppendTime", None, None, None)
+    config = EffectiveConfig(frozenset({"delete"}), None, None, "LogAppendTime", None, None, None)
     refused(ReplayRefused, "replace the records' timestamps.*LogAppendTime", target=TopicFacts("copy", 4, None, config))
 
 

@@ -36,7 +36,7 @@ class Cluster:
         self._left_out = left_out
         self._error = error
 
-    def create(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
+    def create_acls(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
         if self._error is not None:
             raise self._error
         self.created += acls

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from blockgz.archive.archive import Archive
+from blockgz.kafka.groups import GroupOffset
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
-from replayer.kafka.groups import GroupOffset
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
 from replayer.restore.document import RestoreGroups, RestorePlan
 from replayer.restore.planning import Surroundings

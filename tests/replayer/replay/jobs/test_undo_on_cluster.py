@@ -7,10 +7,10 @@ import pytest
 
 from blockgz.errors import AccessDenied
 from blockgz.kafka.admin import TopicIdAnswers
+from blockgz.kafka.groups import KafkaGroups
 from blockgz.store.local import LocalStore
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
-from replayer.kafka.groups import GroupsInTopic, KafkaGroups
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneBegin, Segment
 from replayer.replay.jobs.undo import UndoPlan, carry_out, plan_undo
@@ -26,7 +26,7 @@ class World:
 
     def __init__(self, cluster: MockCluster, topic: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.topic, self.ids, self.deleted = topic, {topic: "id"}, list[str]()
-        self.groups: GroupsInTopic | AccessDenied = GroupsInTopic((), ())
+        self.groups: tuple[tuple[str, ...], tuple[str, ...]] | AccessDenied = ((), ())
         self._cluster = cluster
         self.folder = JobFolder(LocalStore(root), "j")
         self.kept = request(target=topic, created=True, target_topic_id="id", transactional=False)
@@ -50,7 +50,7 @@ class World:
     def planned(self) -> UndoPlan:
         return plan_undo(self.folder, self.kept, self.properties)
 
-    def _groups(self) -> GroupsInTopic:
+    def _groups(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if isinstance(self.groups, AccessDenied):
             raise self.groups
         return self.groups
@@ -107,7 +107,7 @@ def test_what_happens_between_plan_and_deletion_refuses(world: World) -> None:
 
 def test_groups_with_offsets_in_the_topic_are_named(world: World) -> None:
     assert world.planned().warnings == ()
-    world.groups = GroupsInTopic(("blockgz-j", *(f"g{n}" for n in range(12))), ("slow",))
+    world.groups = (("blockgz-j", *(f"g{n}" for n in range(12))), ("slow",))
     warning, unknown = world.planned().warnings
     assert unknown.endswith("is not known, they gave no answer: slow")
     assert warning.endswith("g7, g8, g9 and 2 more"), "the job's own group is none of them"
