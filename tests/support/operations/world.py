@@ -305,7 +305,7 @@ class World:
         keep = (
             Keep(since_ms=FIRST_TIMESTAMP + since_offset) if self.rng.random() < 0.5 else Keep(newest_bytes=size // 2)
         )
-        tool = driver.Driver(self.store, driver.NoLog(), _wait, lambda: True)
+        tool = driver.Driver(self.store, driver.UnreadLog(), _wait, lambda: True)
         plan = self._unless_seed(lambda: PlannedPruning(self.store, None, keep, tool))
         if plan is None:
             return
