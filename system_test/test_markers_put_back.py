@@ -13,7 +13,7 @@ from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
-from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.report import Depth, PartitionFindings
 from replayer.verify.verifying import verify_partition
 from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
@@ -80,7 +80,7 @@ def test_markers_that_were_put_back_are_told_from_writers_at_work(
     assert result.stdout.splitlines()[-2].endswith("1 partitions, OK")
 
 
-def verified(archive: Path, topic: str, partition: int = 0) -> PartitionReport:
+def verified(archive: Path, topic: str, partition: int = 0) -> PartitionFindings:
     reader = LocalReader(LocalAddress(str(archive)))
     return asyncio.run(verify_partition(Archive(reader), topic, partition, Depth.STRUCTURE, lambda *_: None))
 

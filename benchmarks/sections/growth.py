@@ -25,7 +25,7 @@ from blockgz.archive.damage import Verdict
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.address import LocalAddress
 from blockgz.store.reader import CountingReader
-from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.report import Depth, PartitionFindings
 from replayer.verify.verifying import verify_partition
 from tests.support.memory_reader import MemoryReader
 
@@ -174,7 +174,7 @@ def verifying(site: Site, chunks: int) -> Json:
 def verified(folder: str, chunks: int) -> Json:
     """Verifies; the peak is what the process had at most, all of Python included."""
 
-    async def report() -> PartitionReport:
+    async def report() -> PartitionFindings:
         archive = Archive(BareReader(LocalAddress(folder), chunks))
         return await verify_partition(archive, TOPIC, 0, Depth.STRUCTURE, lambda *_: None)
 

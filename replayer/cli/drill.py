@@ -136,7 +136,7 @@ async def _tried(options: DrillOptions, as_json: bool, kafka: dict[str, str], pl
     async with open_archive(place) as archive:
         around = surroundings(options.running, archive, kafka, place)
         admin = await asyncio.to_thread(KafkaAdmin, kafka)
-        whole = await looked_over(await found_topics(drill.request, around), drill.name, around, admin)
+        whole = await looked_over(await found_topics(drill.plan, drill.wanted, around), drill.name, around, admin)
         part = await looked_over(sampled(whole, drill.share, drill.seed), drill.name, around, admin)
         if drill.at_rule is None:
             refuse_undecided(part)

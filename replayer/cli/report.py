@@ -1,4 +1,6 @@
-"""What a verification found: printed, kept as signed files (`--report`, `--sign-key`), and `replayer verify-report`."""
+"""Print the findings of a verification: on stdout, kept as signed files (`--report`, `--sign-key`), and `replayer
+verify-report`.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,17 +16,25 @@ from blockgz.program.options import report_key_option
 from blockgz.program.tables import print_table
 from blockgz.signing import check_signature, is_signed_by, signature_of
 from blockgz.units import timestamp_text
-from replayer.verify.earlier import EarlierReport, parse_report
-from replayer.verify.report import FORMAT, ArchiveReport, Depth, EarlierFindings, ReportFiles, verification_document
+from replayer.verify.earlier import parse_report
+from replayer.verify.report import (
+    FORMAT,
+    ArchiveReport,
+    Depth,
+    EarlierFindings,
+    ReportFiles,
+    StoredReport,
+    verification_document,
+)
 
 ERASE_FORMAT = "block-gzip-erase-report"
-"""What `archiver erase --report` writes."""
+"""The format of a report of `archiver erase --report`."""
 COMPLETION_FORMAT = "block-gzip-erase-completion"
-"""What `archiver erase --status --report` writes."""
+"""The format of a report of `archiver erase --status --report`."""
 
 
 def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> AbstractContextManager[None]:
-    """Says on stderr which partitions are left where a signal ends the block; the first `num_done` are not."""
+    """Print on stderr which partitions are left if a signal ends the block; the first `num_done` are not."""
 
     def note() -> str:
         left = names[num_done() :]
@@ -34,7 +44,7 @@ def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> Ab
 
 
 def conclude(report: ArchiveReport, archive: str, depth: Depth, report_to: ReportFiles, *, as_json: bool) -> int:
-    """Prints the report and writes it where that was asked for; the exit code that it means."""
+    """Print the report, write it to the files of --report, and return the exit code."""
     document = verification_document(report, archive, depth)
     if as_json:
         click.echo(msgspec.json.encode(document))
@@ -69,10 +79,10 @@ def print_report(report: ArchiveReport) -> None:
             click.echo(f"{place} erased: {listed([f'[{start}..{end})' for start, end in partition.erased])}")
         for gap in partition.gaps:
             click.echo(f"WARNING {place} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
-        if partition.unopened:
+        if partition.unopened_chunks:
             click.echo(
-                f"WARNING {place} {partition.unopened} chunks are encrypted: without their keys (--keys), only their "
-                "bytes were checked, not their contents"
+                f"WARNING {place} {partition.unopened_chunks} chunks are encrypted: without their keys (--keys), only "
+                "their bytes were checked, not their contents"
             )
         for damage in partition.damage:
             click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
@@ -105,7 +115,7 @@ def _print_since(found: EarlierFindings) -> None:
 
 
 def _print_above(report: ArchiveReport) -> None:
-    """What concerns no partition that was checked."""
+    """Print the findings that belong to no checked partition."""
     for damage in report.damage:
         click.echo(f"FAILURE {damage.key}: {damage.reason}")
     for missing in report.missing:
@@ -114,8 +124,8 @@ def _print_above(report: ArchiveReport) -> None:
         click.echo(f"FAILURE {name} is expected, but nothing of it is archived")
     for warning in report.warnings:
         click.echo(f"WARNING {warning}")
-    if report.rebuilt_at is not None:
-        made = timestamp_text(report.rebuilt_at)
+    if report.inventory_rebuilt_ms is not None:
+        made = timestamp_text(report.inventory_rebuilt_ms)
         click.echo(f"the inventory was rebuilt from a listing at {made}: losses before that time go unnoticed")
     for topic, number in report.absent:
         click.echo(f"WARNING {topic}:{number} is not here: it was never archived, or all of it is gone")
@@ -151,10 +161,10 @@ def verify_report(report: Path, key: Path, signature: Path | None) -> int:
     return 0
 
 
-def earlier_report(since_report: Path | None, key: Path | None) -> EarlierReport | None:
-    """The report in a file, signed by the key's owner where a key is given.
+def earlier_report(since_report: Path | None, key: Path | None) -> StoredReport | None:
+    """Return the report in a file, signed by the key's owner if a key is given.
 
-    Raises UsageError for no such file, MalformedObject for one with another signature.
+    Raise UsageError for no such file, MalformedObject for one with another signature.
     """
     if since_report is None:
         return None

@@ -5,12 +5,12 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import click
 import msgspec
@@ -36,7 +36,7 @@ from replayer.replay.jobs.folder import open_jobs, this_process
 from replayer.replay.jobs.state import held, is_running
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
-from replayer.restore.consumers import AclsOutcome, FollowedGroups, GroupsOutcome, plan_groups, set_acls, set_groups
+from replayer.restore.consumers import Applied, FollowedGroups, plan_groups, set_acls, set_groups
 from replayer.restore.document import RestorePlan, TopicToRestore, parse_plan, plan_text
 from replayer.restore.folder import RestoreFolder, RestoreRecord, StandbyReport, SwitchOver, TopicStand
 from replayer.restore.planning import Surroundings, found_topics, gathered, looked_over, name_of, refuse_other_archive
@@ -117,13 +117,7 @@ def print_outcome(outcome: TopicOutcome) -> None:
         click.echo(f"{names}: {outcome.state}: {outcome.error}", err=True)
 
 
-def print_restored(
-    outcomes: Sequence[TopicOutcome],
-    groups: GroupsOutcome | None,
-    groups_error: str | None,
-    acls: AclsOutcome | None,
-    again: str,
-) -> None:
+def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acls: Applied | None, again: str) -> None:
     """The result, as a table on stdout; `again` are the options that continue it."""
     rows = [(each.topic.source, each.topic.target, each.records, each.verdict or "-", each.state) for each in outcomes]
     print_table(("SOURCE", "TARGET", "RECORDS", "PROOF", "STATE"), rows)
@@ -136,63 +130,49 @@ def print_restored(
             click.echo(f"FAILURE {each.topic.source}: {each.error}", err=True)
             if each.do:
                 click.echo(f"do: {each.do}", err=True)
-    if groups is not None:
-        positions = sum(groups.positions.values())
-        click.echo(f"{len(groups.positions)} consumer groups stand where they stood: {positions} positions are set")
-        for note in groups.notes:
+    if groups is not None and groups.error is None:
+        positions = sum(groups.counts.values())
+        click.echo(f"{len(groups.counts)} consumer groups stand where they stood: {positions} positions are set")
+    if acls is not None and acls.error is None:
+        click.echo(f"{sum(acls.counts.values())} ACLs are created, of {len(acls.counts)} topics")
+    for what, applied in (("consumer group was set", groups), ("ACL was created", acls)):
+        for note in applied.notes if applied else ():
             click.echo(f"note: {note}", err=True)
-    if groups_error is not None:
-        click.echo(f"FAILURE no consumer group was set: {groups_error}", err=True)
-    if acls is not None:
-        _print_acls(acls)
-    unset = groups_error is not None or (acls is not None and acls.error is not None)
+        if applied is not None and applied.error is not None:
+            click.echo(f"FAILURE no {what}: {applied.error}", err=True)
+    unset = any(each is not None and each.error is not None for each in (groups, acls))
     if any(each.state == "interrupted" for each in outcomes) or unset:
         click.echo(f"not complete: repeat the command with {again}", err=True)
 
 
-def _print_acls(acls: AclsOutcome) -> None:
-    if acls.error is not None:
-        click.echo(f"FAILURE no ACL was created: {acls.error}", err=True)
-        return
-    click.echo(f"{sum(acls.created.values())} ACLs are created, of {len(acls.created)} topics")
-    for note in acls.notes:
-        click.echo(f"note: {note}", err=True)
-
-
 THREADS_OF_A_TOPIC = 6
-"""So many calls of one replay may wait for brokers at once."""
+"""Calls of one replay that may wait for brokers at once."""
 
 
 NOTHING: Mapping[str, Sequence[str]] = {}
 
 
-class Named(NamedTuple):
-    """A plan, and what its restore is called."""
-
-    name: str
-    plan: RestorePlan
-
-
 class Endable(Protocol):
-    """What a signal ends."""
+    """Work that a signal ends."""
 
     def end(self) -> None: ...
 
 
 def with_acls(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """The plan, with or without ACLs where that is said now."""
+    """Return the plan, with or without ACLs if an option says so."""
     return plan if options.create_acls is None else msgspec.structs.replace(plan, create_acls=options.create_acls)
 
 
 def surroundings(running: Running, archive: Archive, kafka: dict[str, str], place: ArchivePlace) -> Surroundings:
-    """What a restore works with; the calls of all its topics get threads."""
+    """Return the surroundings of a restore; the calls of all its topics get threads."""
     executor = ThreadPoolExecutor(THREADS_OF_A_TOPIC * (running.workers + 1))
     asyncio.get_running_loop().set_default_executor(executor)
     return Surroundings(archive, kafka, open_jobs(running.jobs, place), running.pace, running.patience)
 
 
 async def carried_out(
-    named: Named,
+    name: str,
+    plan: RestorePlan,
     options: RestoreOptions,
     around: Surroundings,
     *,
@@ -200,7 +180,6 @@ async def carried_out(
     skipped: Mapping[str, Sequence[str]] = NOTHING,
 ) -> int:
     """Restores, prints and writes what was done; `skipped` by source what was passed over at damage before."""
-    name, plan = named
     again = "--switch-over" if options.doing == "switch-over" else "--resume"
     folder = RestoreFolder(around.jobs, name)
     await asyncio.to_thread(begin, folder, plan, around, resume=again == "--switch-over" or options.resume)
@@ -212,19 +191,28 @@ async def carried_out(
         with ending_signals(run) as signals:
             try:
                 outcomes = await run.topics()
-                groups, error = await _groups(run, outcomes)
-                acls = await _acls(run, outcomes)
+                groups = acls = None
+                if plan.groups is not None:
+                    hint = "; set the others with replayer groups apply --job"
+                    set_all = partial(set_groups, plan, folder, around)
+                    groups = await _applied(run, outcomes, hint, lambda: set_all(kafka_groups(around.properties)))
+                if plan.create_acls:
+                    create = partial(set_acls, plan, folder)
+                    acls = await _applied(
+                        run, outcomes, "", lambda: asyncio.to_thread(create, TopicChanges(around.properties))
+                    )
             except asyncio.CancelledError as stopped:
                 raise click.exceptions.Exit(ended_code(FAILED, signals, is_done=False)) from stopped
     for outcome in outcomes:
         outcome.skipped = [*skipped.get(outcome.topic.source, ()), *outcome.skipped]
-    document = outcome_document(name, plan, outcomes, groups, error, time.monotonic() - began, acls)
+    document = outcome_document(name, plan, outcomes, groups, acls, time.monotonic() - began)
     options.report_to.write(document)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
-        print_restored(outcomes, groups, error, acls, f"{again} --name {name}")
-    stand = (groups is not None or plan.groups is None) and (acls is not None or not plan.create_acls)
+        print_restored(outcomes, groups, acls, f"{again} --name {name}")
+    are_set = plan.groups is None or (groups is not None and groups.error is None)
+    stand = are_set and (acls is not None or not plan.create_acls)
     is_done = not run.ending or (stand and all(each.state == "restored" for each in outcomes))
     lacks = any(each.topic.lacks or each.skipped for each in outcomes)
     failed = document["verdict"] is Verdict.FAILURE or lacks
@@ -232,7 +220,7 @@ async def carried_out(
 
 
 def begin(folder: RestoreFolder, plan: RestorePlan, around: Surroundings, *, resume: bool) -> None:
-    """Writes down what is agreed to, or checks that it is continued on the same cluster and archive."""
+    """Write down what is agreed to, or check that it is continued on the same cluster and archive."""
     cluster = around.admin.cluster_id
     if not resume:
         record = RestoreRecord(
@@ -249,31 +237,19 @@ def begin(folder: RestoreFolder, plan: RestorePlan, around: Surroundings, *, res
         )
 
 
-async def _groups(run: RestoreRun, outcomes: list[TopicOutcome]) -> tuple[GroupsOutcome | None, str | None]:
-    """What was set, or why not; nothing before every topic is restored."""
-    if run.plan.groups is None or run.ending:
-        return None, None
-    failed = [each for each in outcomes if each.state == "failed"]
-    if failed:
-        return None, f"{failed[0].topic.source} is not restored; set the others with replayer groups apply --job"
-    try:
-        groups = kafka_groups(run.around.properties)
-        return await set_groups(run.plan, run.folder, run.around, groups), None
-    except BlockgzError as error:
-        return None, f"{error.reason}; {error.remedy}" if error.remedy else error.reason
-
-
-async def _acls(run: RestoreRun, outcomes: list[TopicOutcome]) -> AclsOutcome | None:
-    """What was created, or why not; nothing before every topic is restored."""
-    if not run.plan.create_acls or run.ending:
+async def _applied(
+    run: RestoreRun, outcomes: list[TopicOutcome], hint: str, apply: Callable[[], Awaitable[Applied]]
+) -> Applied | None:
+    """Return what `apply` set, or why nothing was set before every topic is restored; None if the run ends."""
+    if run.ending:
         return None
     failed = [each for each in outcomes if each.state == "failed"]
     if failed:
-        return AclsOutcome({}, error=f"{failed[0].topic.source} is not restored")
+        return Applied({}, error=f"{failed[0].topic.source} is not restored{hint}")
     try:
-        return await asyncio.to_thread(set_acls, run.plan, run.folder, TopicChanges(run.around.properties))
+        return await apply()
     except BlockgzError as error:
-        return AclsOutcome({}, error=f"{error.reason}; {error.remedy}" if error.remedy else error.reason)
+        return Applied({}, error=f"{error.reason}; {error.remedy}" if error.remedy else error.reason)
 
 
 @contextmanager
@@ -295,26 +271,28 @@ def ending_signals(run: Endable) -> Iterator[set[int]]:
 
 ASK_AGAIN_SECONDS = 0.2
 ELSEWHERE_SECONDS = 30.0
-"""So long a follower on another machine is waited for; after that its writes are refused."""
+"""Seconds to wait for a follower on another machine; after that its writes are refused."""
 
 
-async def followed(named: Named, options: RestoreOptions, around: Surroundings, *, as_json: bool) -> int:
-    """Follows until a signal or a switch-over ends it; topics whose state changed are printed, as lines of JSON too."""
-    folder = RestoreFolder(around.jobs, named.name)
-    await asyncio.to_thread(begin, folder, named.plan, around, resume=options.resume)
+async def followed(
+    name: str, plan: RestorePlan, options: RestoreOptions, around: Surroundings, *, as_json: bool
+) -> int:
+    """Follow until a signal or a switch-over ends it; topics whose state changed are printed, as lines of JSON too."""
+    folder = RestoreFolder(around.jobs, name)
+    await asyncio.to_thread(begin, folder, plan, around, resume=options.resume)
     if await asyncio.to_thread(folder.get, SwitchOver) is not None:
         raise ReplayRefused(
-            f"standby {named.name} is switched over",
+            f"standby {name} is switched over",
             why="consumers and producers may use it",
             remedy="start another one with --name NAME, on another cluster or with --map",
         )
-    wanted, groups = named.plan.groups, None
+    wanted, groups = plan.groups, None
     if wanted is not None:
         cluster = await asyncio.to_thread(kafka_groups, around.properties)
-        groups = FollowedGroups(wanted, named.name, cluster, plan_groups)
-    replays = TopicReplays(named.name, lambda *_: None)
+        groups = FollowedGroups(wanted, name, cluster, plan_groups)
+    replays = TopicReplays(name, lambda *_: None)
     run = StandbyRun(
-        named.plan,
+        plan,
         folder,
         around,
         replays,
@@ -324,7 +302,7 @@ async def followed(named: Named, options: RestoreOptions, around: Surroundings, 
         _print_json if as_json else _print_stand,
     )
     with ending_signals(run) as signals:
-        click.echo(f"following: see replayer restore --status --name {named.name}", err=True)
+        click.echo(f"following: see replayer restore --status --name {name}", err=True)
         try:
             await run.follow()
         except asyncio.CancelledError as stopped:
@@ -348,7 +326,7 @@ def _print_stand(stand: TopicStand) -> None:
 
 
 async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> int:
-    """Prints how far a standby is behind; 3 where a topic is not followed, or nobody follows."""
+    """Print how far a standby is behind; return 3 if a topic is not followed, or nobody follows."""
     folder = RestoreFolder(around.jobs, name)
     plan = await asyncio.to_thread(_plan_of, folder)
     await refuse_other_archive(plan, around.archive)
@@ -408,7 +386,7 @@ def _print_status(document: dict[str, Any]) -> None:
 
 
 async def switched_over(options: RestoreOptions, around: Surroundings, *, as_json: bool) -> int:
-    """Ends following, copies what the archive holds now, proves it, and gives settings and groups."""
+    """End following, copy what the archive holds now, prove it, and set settings and groups."""
     assert options.name is not None
     folder = RestoreFolder(around.jobs, options.name)
     plan = await asyncio.to_thread(_plan_of, folder)
@@ -425,7 +403,7 @@ async def switched_over(options: RestoreOptions, around: Surroundings, *, as_jso
         plan = with_acls(_as_asked(plan, options), options)
         found = await survey(plan, topics, around, wall_clock())
         whole = await switched_plan(plan, found, topics, around)
-        return await carried_out(Named(folder.name, whole), options, around, as_json=as_json, skipped=skipped)
+        return await carried_out(folder.name, whole, options, around, as_json=as_json, skipped=skipped)
 
 
 def _plan_of(folder: RestoreFolder) -> RestorePlan:
@@ -453,7 +431,7 @@ def _as_asked(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
 
 
 async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
-    """Waits until nobody follows, as whoever does is told; no longer than `patience` seconds."""
+    """Wait until the follower has noticed the switch-over and ended; no longer than `patience` seconds."""
     clock = asyncio.get_running_loop().time
     began = clock()
     while (waited := clock() - began) < patience:
@@ -507,39 +485,39 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
             return await standby_status(str(options.name), around, as_json=as_json)
         if options.doing == "switch-over":
             return await switched_over(options, around, as_json=as_json)
-        named = await _planned(options, around)
-        seconds = options.running.pace.seconds(named.plan.records, named.plan.bytes, 0)
+        name, plan = await _planned(options, around)
+        seconds = options.running.pace.seconds(plan.records, plan.bytes, 0)
         if not as_json:
-            print_plan(*named, seconds, around.budget.used)
+            print_plan(name, plan, seconds, around.budget.used)
         if options.plan is not None:
-            _write(options.plan, named.plan)
+            _write(options.plan, plan)
         if as_json and (options.dry_run or options.plan is not None):
-            document = plan_document(*named, seconds, around.budget.used)
+            document = plan_document(name, plan, seconds, around.budget.used)
             click.echo(msgspec.json.encode({"dry_run": True, **document}))
         if options.plan is not None:
             return 0
-        code = _code_of(named.plan)
+        code = _code_of(plan)
         if not options.has_chosen:
-            refuse_undecided(named.plan)
+            refuse_undecided(plan)
         if options.dry_run:
             return code
-        question = f"Create {len(named.plan.restorable)} topics and write {named.plan.records} records?"
+        question = f"Create {len(plan.restorable)} topics and write {plan.records} records?"
         confirm(question, undone="nothing was restored", is_agreed=options.yes)
-        with held(state_folder() / "jobs", named.name):
-            if named.plan.follow is not None:
-                return await followed(named, options, around, as_json=as_json)
-            return await carried_out(named, options, around, as_json=as_json)
+        with held(state_folder() / "jobs", name):
+            if plan.follow is not None:
+                return await followed(name, plan, options, around, as_json=as_json)
+            return await carried_out(name, plan, options, around, as_json=as_json)
 
 
-async def _planned(options: RestoreOptions, around: Surroundings) -> Named:
-    """What was agreed to before, with --resume; else what is planned now."""
+async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, RestorePlan]:
+    """Return the plan that was agreed to before, with --resume; otherwise a new one."""
     if options.resume and options.name is not None:
-        return Named(options.name, await _resumed(options.name, options, around))
+        return options.name, await _resumed(options.name, options, around)
     if options.from_plan is not None:
         plan = with_acls(parse_plan(options.from_plan.read_bytes(), str(options.from_plan)), options)
         await refuse_other_archive(plan, around.archive)
     elif options.asked is not None:
-        plan = await found_topics(options.asked, around)
+        plan = await found_topics(options.asked, options.begun.wanted, around)
     else:
         raise UsageError(
             "which restore is to be continued is not said",
@@ -549,12 +527,12 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> Named:
     admin = await asyncio.to_thread(lambda: around.admin)
     name = options.name or name_of(plan, admin.cluster_id or around.properties["bootstrap.servers"])
     if options.resume:
-        return Named(name, await _resumed(name, options, around))
-    return Named(name, await looked_over(plan, name, around, admin))
+        return name, await _resumed(name, options, around)
+    return name, await looked_over(plan, name, around, admin)
 
 
 async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
-    """The plan that was agreed to, with what may be said otherwise when it is resumed: its groups and ACLs."""
+    """Return the plan that was agreed to, with what may be said otherwise when it is resumed: its groups and ACLs."""
     plan = with_acls((await asyncio.to_thread(RestoreFolder(around.jobs, name).begun)).plan, options)
     await refuse_other_archive(plan, around.archive)
     if options.doing == "follow" and plan.follow is None:
@@ -575,7 +553,7 @@ async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> 
 
 
 def _refuse_refused(plan: RestorePlan) -> None:
-    """Raises ReplayRefused where a topic cannot be restored, unless the others are to be."""
+    """Raise ReplayRefused if a topic cannot be restored, unless the others are to be."""
     if plan.refused and (not plan.partial or not plan.restorable):
         first = plan.refused[0]
         raise ReplayRefused(
@@ -600,7 +578,7 @@ def refuse_undecided(plan: RestorePlan) -> None:
 
 
 def _code_of(plan: RestorePlan) -> int:
-    """The code that carrying it out would exit with, if nothing fails; raises as `_refuse_refused` does."""
+    """Return the code that carrying it out would exit with, if nothing fails; raise as `_refuse_refused` does."""
     _refuse_refused(plan)
     lacks = plan.refused or any(each.lacks for each in plan.topics)
     return PARTLY_FAILED if lacks and plan.follow is None else 0

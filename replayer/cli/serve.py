@@ -152,7 +152,7 @@ def _check_archivers(urls: tuple[str, ...]) -> None:
 
 
 def _check_reports(reports: Path | None, report_key: Path | None, sign_key: Path | None) -> None:
-    """Makes the folder; raises UsageError for what a verification would stumble over when it has read the archive."""
+    """Make the folder; raise UsageError for what a verification would stumble over when it has read the archive."""
     if reports is not None:
         try:
             reports.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
             yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends connections, also those accepted a moment ago, which uvicorn does not know yet and would wait for."""
+        """End connections, also those accepted a moment ago, which uvicorn does not know yet and would wait for."""
         for server in self.servers:
             server.close()
         await asyncio.sleep(0.05)
@@ -223,7 +223,7 @@ class _Connection(H11Protocol):
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether a request has to come, or the rest of one."""
+        """True while a request, or the rest of one, has to come."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
 

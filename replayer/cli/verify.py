@@ -22,8 +22,7 @@ from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude, naming_what_is_left
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.earlier import EarlierReport
-from replayer.verify.report import ArchiveReport, Depth, ReportFiles
+from replayer.verify.report import ArchiveReport, Depth, ReportFiles, StoredReport
 from replayer.verify.verifying import VerifyWork, verify_archive
 
 
@@ -69,7 +68,7 @@ def command(
     job: str | None,
     jobs: str | None,
     choice: ChunkChoice,
-    earlier: EarlierReport | None,
+    earlier: StoredReport | None,
     positions: Positions,
     report_to: ReportFiles,
     as_json: bool,
@@ -133,7 +132,7 @@ async def _verify(
     wanted: list[TopicPartitions],
     depth: Depth,
     choice: ChunkChoice,
-    earlier: EarlierReport | None,
+    earlier: StoredReport | None,
     expected: Sequence[str],
 ) -> ArchiveReport:
     async with open_archive(options) as archive:

@@ -29,13 +29,8 @@ def compiled_rule(pattern: str, name: str) -> tuple[re.Pattern[str], str]:
     return compiled, name
 
 
-def rules_of(rename: GroupMap) -> tuple[tuple[str, str], ...]:
-    """New names as a document has them."""
-    return tuple((pattern.pattern, name) for pattern, name in rename.rules)
-
-
 def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
-    """Return the GroupMap of rules in a document. Raises ValueError as `compiled_rule` does."""
+    """Return the map of regular expressions and names; raise ValueError as `compiled_rule` does."""
     return GroupMap(tuple(compiled_rule(*rule) for rule in rules))
 
 

@@ -30,50 +30,46 @@ from replayer.restore.folder import AclsDone, GroupsDone, RestoreFolder
 from replayer.restore.planning import Surroundings
 from replayer.topics import acl_text, literal_acls
 
+PlannedGroups = tuple[Sequence[GroupPlan], Sequence[str]]
+"""The groups that continue in each topic, and what a person should know."""
 REST = 9
-"""So many times as long as it took, groups are left alone: their run maps are read each time."""
+"""The pause between two settings of the groups, as a multiple of its duration: it reads their run maps each time."""
 
 
-class PlannedGroups(NamedTuple):
-    """By topic the groups that continue there, and what a person should know."""
+class Applied(NamedTuple):
+    """The outcome of setting groups or ACLs: the number of positions by group, or of ACLs by topic."""
 
-    plans: Sequence[GroupPlan]
-    notes: Sequence[str]
-
-
-class GroupsOutcome(NamedTuple):
-    """The number of positions by group, and what a person should know."""
-
-    positions: dict[str, int]
+    counts: Mapping[str, int]
     notes: Sequence[str] = ()
+    """Notes for a person."""
+    error: str | None = None
+    """Why nothing was set."""
 
 
-async def set_groups(
-    plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: KafkaGroups
-) -> GroupsOutcome:
-    """Sets the groups of all topics, which are restored, unless an earlier run did.
+async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: KafkaGroups) -> Applied:
+    """Set the groups of all topics, which are restored, unless an earlier run did.
 
-    Raises ReplayRefused, before any is set, where one has no exact position or has consumers at work; and as
+    Raise ReplayRefused, before any is set, where one has no exact position or has consumers at work; and as
     `GroupChanges.apply` does.
     """
     done = await asyncio.to_thread(folder.get, GroupsDone)
     if done is not None:
-        return GroupsOutcome(done.groups, ["the groups were set by an earlier run"])
+        return Applied(done.groups, ["the groups were set by an earlier run"])
     assert plan.groups is not None
-    planned = await plan_groups(plan, plan.groups, folder.name, around)
+    plans, notes = await plan_groups(plan, plan.groups, folder.name, around)
     if not plan.groups.approximate:
-        for each in planned.plans:
+        for each in plans:
             each.refuse_inexact()
-    names = sorted({group.name for each in planned.plans for group in each.groups})
+    names = sorted({group.name for each in plans for group in each.groups})
     if names:
         refuse_active(await asyncio.to_thread(groups.members, names))
     positions: dict[str, int] = {}
-    for each in planned.plans:
+    for each in plans:
         await asyncio.to_thread(GroupChanges(around.jobs, each.job).apply, each, groups, wall_clock())
         for group in each.groups:
             positions[group.name] = positions.get(group.name, 0) + len(group.positions)
     await asyncio.to_thread(folder.put, GroupsDone(groups=positions, at=wall_clock()))
-    return GroupsOutcome(positions, planned.notes)
+    return Applied(positions, notes)
 
 
 @dataclass
@@ -84,20 +80,22 @@ class FollowedGroups:
     restore: str
     groups: KafkaGroups
     planned: Callable[[RestorePlan, RestoreGroups, str, Surroundings], Awaitable[PlannedGroups]]
-    """As `plan_groups`."""
+    """A function such as `plan_groups`."""
 
     def __post_init__(self) -> None:
         self._not_before = 0.0
         self._seen: dict[str, Hashable] = {}
-        """By source what decided where its groups stand, when they were set."""
+        """What decided the positions of each source's groups when they were set."""
         self._set: dict[tuple[str, str], Mapping[int, GroupOffset]] = {}
-        """By topic and group."""
+        """The positions that were set, by topic and group."""
         self._notes: dict[str, list[str]] = {}
 
     async def follow(
         self, plan: RestorePlan, reached: Mapping[str, Mapping[int, int]], around: Surroundings
     ) -> tuple[str, ...]:
-        """Sets the groups of topics that are copied up to where they `reached`, by source; why some are not set."""
+        """Set the groups of topics that are copied up to where they `reached`, by source, and return why some are not
+        set.
+        """
         clock = asyncio.get_running_loop().time
         if (began := clock()) < self._not_before:
             return self._all_notes()
@@ -116,9 +114,9 @@ class FollowedGroups:
         return self._all_notes()
 
     async def _set_of(self, plan: RestorePlan, around: Surroundings) -> list[str]:
-        """Sets the groups of one topic."""
+        """Set the groups of one topic."""
         notes = []
-        for each in (await self.planned(plan, self.wanted, self.restore, around)).plans:
+        for each in (await self.planned(plan, self.wanted, self.restore, around))[0]:
             moved = [group for group in each.groups if self._set.get((each.topic, group.name)) != group.positions]
             members = await asyncio.to_thread(self.groups.members, [group.name for group in moved]) if moved else {}
             for group in moved:
@@ -136,7 +134,7 @@ class FollowedGroups:
 
 
 async def plan_groups(plan: RestorePlan, wanted: RestoreGroups, restore: str, around: Surroundings) -> PlannedGroups:
-    """The groups of every topic as of the time of the restore; raises as `plan_groups_of_job` does."""
+    """Return the groups of every topic as of the time of the restore; raise as `plan_groups_of_job` does."""
     plans, notes, unknown = list[GroupPlan](), list[str](), list[str]()
     around = around.reading(await around.archive.pin())
     for topic in plan.restorable:
@@ -150,7 +148,7 @@ async def plan_groups(plan: RestorePlan, wanted: RestoreGroups, restore: str, ar
             notes += [f"group {group.name}: {note}" for group in found.groups for note in (*group.notes, *group.doubts)]
     if unknown:
         notes.append(f"no group continues in {listed(unknown)}: the archive has no table of groups from then or before")
-    return PlannedGroups(plans, notes)
+    return plans, notes
 
 
 async def _of_topic(
@@ -161,7 +159,7 @@ async def _of_topic(
     around: Surroundings,
     notes: list[str],
 ) -> GroupPlan | None:
-    """The groups of a topic; None where the archive does not say where they stood."""
+    """Return the groups of a topic; None if the archive has no positions of then."""
     kept, folder = await asyncio.to_thread(kept_job, topic_job(restore, topic.source), around.jobs)
     # Without a number, the topic goes on in the newest of its folders, because its log was truncated.
     folders = () if "~" in topic.source else await around.archive.incarnations(topic.source)
@@ -185,38 +183,25 @@ class AclCreation(Protocol):
     """Creates ACLs in the target."""
 
     def create_acls(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
-        """Creates ACLs, unless they exist; those that are left out, because the client does not know their words."""
-
-
-class AclsOutcome(NamedTuple):
-    """The number of ACLs by topic, what a person should know, and why none was created, if that is so."""
-
-    created: Mapping[str, int]
-    notes: Sequence[str] = ()
-    error: str | None = None
+        """Create ACLs unless they exist, and return those left out because the client does not know their words."""
 
 
 def acls_to_create(plan: RestorePlan) -> dict[str, tuple[Acl, ...]]:
-    """By topic of the target its ACLs, on its name alone; without topics that have none."""
+    """Return the ACLs of each topic of the target that has any, on its name alone."""
     wanted = {each.target: literal_acls(each.acls or (), each.target) for each in plan.restorable}
     return {target: acls for target, acls in sorted(wanted.items()) if acls}
 
 
-def set_acls(plan: RestorePlan, folder: RestoreFolder, acls: AclCreation) -> AclsOutcome:
-    """Creates the ACLs of all topics, which are restored, unless an earlier run did; raises what `acls` raises."""
+def set_acls(plan: RestorePlan, folder: RestoreFolder, acls: AclCreation) -> Applied:
+    """Create the ACLs of all topics, which are restored, unless an earlier run did; raise what `acls` raises."""
     done = folder.get(AclsDone)
     if done is not None:
-        return AclsOutcome(done.acls, ["the ACLs were created by an earlier run"])
+        return Applied(done.acls, ["the ACLs were created by an earlier run"])
     wanted = acls_to_create(plan)
     left_out = acls.create_acls([each for of_topic in wanted.values() for each in of_topic])
     created = {target: sum(each not in left_out for each in of_topic) for target, of_topic in wanted.items()}
     folder.put(AclsDone(acls=created, at=wall_clock()))
     notes = [f"{each.name}: {acl_text(each)} is not created: this release does not know it" for each in left_out]
-    return AclsOutcome(created, [*notes, *_unknown(plan)])
-
-
-def _unknown(plan: RestorePlan) -> list[str]:
-    unknown = [each.target for each in plan.restorable if each.acls is None]
-    if not unknown:
-        return []
-    return [f"no ACL is created for {listed(unknown)}: the archive does not know which there were"]
+    if unknown := [each.target for each in plan.restorable if each.acls is None]:
+        notes.append(f"no ACL is created for {listed(unknown)}: the archive does not know which there were")
+    return Applied(created, notes)

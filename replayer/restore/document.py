@@ -25,7 +25,7 @@ SAMPLE = Sample(0.05, 0)
 
 
 class RestoreGroups(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which consumer groups are restored, and their new names; `approximate` as of `replayer groups`."""
+    """The consumer groups to restore, and their new names; `approximate` as of `replayer groups`."""
 
     globs: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
@@ -33,12 +33,12 @@ class RestoreGroups(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     approximate: bool = False
 
 
-class Followed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a warm standby follows: topics by name, glob or `~regex`, all without any, and their new names."""
+class WantedTopics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The topics to restore, by name, glob or `~regex` (all if there is none), and their new names."""
 
     topics: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
-    """As of groups."""
+    """Regular expressions and names; the first that matches counts."""
 
 
 class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,22 +64,22 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     oldest: Number | None = None
     newest: Number | None = None
     cuts: dict[Number, Number] = {}
-    """By partition the offset before which it ends, found as of the time; may be edited."""
+    """The offset before which each partition ends, found as of the time; may be edited."""
     choice: str | None = None
     """Why a person should look at the cuts, and choose; null if nothing speaks against them."""
     ends_before: bool = False
-    """Whether no record from the time of the restore or later is archived."""
+    """True if no record from the time of the restore or later is archived."""
     gaps: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     positions: Number = 0
     group_ends: dict[Number, Number] = {}
-    """By partition, how far the foremost of these groups had come."""
+    """The position of the foremost of these groups in each partition."""
     groups_at: Number | None = None
     """When the table of groups was taken, ms; null where there is none."""
     acls: tuple[Acl, ...] | None = None
-    """Those that concerned the source; null where the archive does not know them."""
+    """The ACLs of the source; null if the archive does not know them."""
     refused: str | None = None
 
     @property
@@ -89,7 +89,7 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def is_in_one_folder(self) -> bool:
-        """Whether one folder holds all of it, unlike where its log was truncated."""
+        """Return whether one folder holds all of it, unlike where its log was truncated."""
         return "~" in self.source
 
 
@@ -101,7 +101,9 @@ class TopicLeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is restored; `at` in ms, `replication_factor` null for the cluster's default."""
+    """A restore: how it is done, and once it is planned its topics; `at` in ms, `replication_factor` null for the
+    cluster's default.
+    """
 
     format: str = "blockgz-restore-plan"
     version: Number = 1
@@ -113,15 +115,15 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     replication_factor: Number | None = None
     on_damage: str = "stop"
     partial: bool = False
-    """Whether what the archive lacks is passed over."""
+    """True if what the archive lacks is passed over."""
     prove: Literal["all", "sample", "none"] = "all"
     prove_share: float = SAMPLE.share
-    """Of a sample, above 0 and at most 1; `prove_seed` chooses it."""
+    """The share of a sample, above 0 and at most 1; `prove_seed` chooses it."""
     prove_seed: Number = SAMPLE.seed
     groups: RestoreGroups | None = RestoreGroups()
     create_acls: bool = False
-    """Whether the topics get their ACLs."""
-    follow: Followed | None = None
+    """True if the topics get their ACLs."""
+    follow: WantedTopics | None = None
     """Null for a restore as of one time; else `at` is when following began."""
     topics: tuple[TopicToRestore, ...] = ()
     left_out: tuple[TopicLeftOut, ...] = ()
@@ -129,7 +131,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def restorable(self) -> tuple[TopicToRestore, ...]:
-        """Those that nothing speaks against, biggest first."""
+        """The topics that can be restored, the biggest first."""
         return tuple(sorted((each for each in self.topics if each.refused is None), key=lambda each: -each.bytes))
 
     @property
@@ -138,7 +140,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def sample(self) -> Sample | None:
-        """What is compared, where it is not everything."""
+        """The sample that is compared, unless everything is."""
         return Sample(self.prove_share, self.prove_seed) if self.prove == "sample" else None
 
     @property
@@ -161,7 +163,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def without_acls(self) -> int:
-        """Of how many topics it is not known which ACLs they had."""
+        """The number of topics whose ACLs are unknown."""
         return sum(each.acls is None for each in self.restorable)
 
 
@@ -169,12 +171,12 @@ _decoder = msgspec.json.Decoder(RestorePlan)
 
 
 def plan_text(plan: RestorePlan) -> bytes:
-    """The plan as JSON for people."""
+    """Return the plan as JSON for people."""
     return msgspec.json.format(msgspec.json.encode(plan)) + b"\n"
 
 
 def parse_plan(body: bytes, file: str) -> RestorePlan:
-    """The reverse; raises UsageError for what is no plan, or one that cannot be carried out."""
+    """Parse a plan; raise UsageError if it is not one, or cannot be carried out."""
     try:
         plan = _decoder.decode(body)
         if (plan.format, plan.version) != ("blockgz-restore-plan", 1):
@@ -205,7 +207,7 @@ def parse_plan(body: bytes, file: str) -> RestorePlan:
 
 
 def refuse_group_twins(plan: RestorePlan) -> None:
-    """Raises UsageError where two groups of one topic would get one name."""
+    """Raise UsageError if two groups of one topic would get one name."""
     if plan.groups is None:
         return
     rename = map_of(plan.groups.rename)
@@ -220,7 +222,7 @@ def refuse_group_twins(plan: RestorePlan) -> None:
 
 
 def refuse_twins(topics: Sequence[TopicToRestore]) -> None:
-    """Raises UsageError where two topics would get one name, or one is restored twice."""
+    """Raise UsageError if two topics would get one name, or one is restored twice."""
     if found := twins((each.source, each.target) for each in topics):
         first, second, name = found
         raise UsageError(
@@ -251,7 +253,7 @@ class ChosenIncarnation(NamedTuple):
 def incarnation_at(
     topic: str, held: Collection[TopicFolder], inventory: Inventory | None, at_ms: int
 ) -> ChosenIncarnation | TopicLeftOut:
-    """The incarnation of a topic at a time, or why there was none; `held` are the folders that the archive has."""
+    """Return the incarnation of a topic at a time, or why there was none; `held` are the folders of the archive."""
     listed = [each for each in inventory.incarnations if each.topic == topic] if inventory else []
     if not listed:
         newest = max(each for each in held if each.topic == topic)
@@ -269,7 +271,7 @@ def incarnation_at(
 
 
 def same_topic(folder: TopicFolder, inventory: Inventory | None) -> tuple[TopicFolder, ...]:
-    """The folder and those right before it that hold the same topic, whose log was truncated; oldest first."""
+    """Return the folder and those right before it that hold the same topic, whose log was truncated; oldest first."""
     known = inventory.incarnations if inventory else ()
     listed = {each.folder: each for each in known if each.topic == folder.topic}
     found = [folder]
@@ -282,7 +284,9 @@ def same_topic(folder: TopicFolder, inventory: Inventory | None) -> tuple[TopicF
 
 
 def wanted_topics(wanted: Sequence[str], known: Iterable[str]) -> list[str]:
-    """The topics that names, globs and `~regex`es mean, each once, all without any; raises NotInArchive, UsageError."""
+    """Return the topics that names, globs and `~regex`es mean, each once, all without any; raise NotInArchive,
+    UsageError.
+    """
     known = sorted(set(known))
     found = list[str]()
     for each in wanted:
@@ -303,13 +307,13 @@ def wanted_topics(wanted: Sequence[str], known: Iterable[str]) -> list[str]:
 
 
 def restore_name(archive_id: str, at_ms: int, topics: Collection[tuple[str, str]], cluster: str) -> str:
-    """What a restore is called without a name: any other archive, time, cluster, source or target changes it."""
+    """Return the name of a restore that is given none: another archive, time, cluster, source or target changes it."""
     parts = [archive_id, at_ms, sorted(topics), cluster]
     return f"restore-{hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:NAME_DIGITS]}"
 
 
 def topic_job(restore: str, source: str) -> str:
-    """The name of the replay job of one topic; raises UsageError for a restore that cannot be called that."""
+    """Return the name of the replay job of one topic; raise UsageError for a restore that cannot be called that."""
     check_job_name(restore)
     topic, incarnation = parse_topic_folder(source)
     name = f"{restore}.{topic}-{incarnation}"

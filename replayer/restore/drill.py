@@ -2,7 +2,6 @@
 
 import math
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +12,18 @@ from blockgz.archive.damage import Verdict, worst
 from blockgz.archive.positions import Rule
 from blockgz.errors import NotInArchive
 from index_format.errors import BlockgzError
-from replayer.groups import GroupMap
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.stages import wall_clock
-from replayer.restore.document import RestorePlan
+from replayer.restore.document import RestorePlan, WantedTopics
 from replayer.restore.folder import RestoreFolder
-from replayer.restore.planning import RestoreRequest, Surroundings
+from replayer.restore.planning import Surroundings
 from replayer.restore.running import TopicOutcome
 
 
 @dataclass(frozen=True)
 class Drill:
-    """What is tried: `share` (0..1] of the partitions that hold records, chosen at random from `seed`."""
+    """The settings of a drill: `share` (0..1] of the partitions that hold records, chosen at random from `seed`."""
 
     at: int
     topics: tuple[str, ...]
@@ -37,28 +35,30 @@ class Drill:
 
     @property
     def name(self) -> str:
-        """Of its restore, and of the jobs of its topics."""
+        """The name of its restore, with which those of its jobs begin."""
         return f"drill-{self.at}-{self.seed}"
 
     @property
-    def request(self) -> RestoreRequest:
-        """The restore of everything, under the prefix; what the archive lacks is reported, and the rest tried."""
-        rename = GroupMap(((re.compile("(.*)", re.DOTALL), self.prefix.replace("\\", "\\\\") + r"\1"),))
-        factor = self.replication_factor
-        return RestoreRequest(
-            self.at,
-            self.topics,
-            rename,
-            replication_factor=factor,
+    def plan(self) -> RestorePlan:
+        """The restore of everything, without its topics; what the archive lacks is reported, and the rest tried."""
+        return RestorePlan(
+            archive_id="",
+            at=self.at,
+            at_rule=self.at_rule or "majority",
+            replication_factor=self.replication_factor,
             on_damage="skip",
             partial=True,
             groups=None,
-            at_rule=self.at_rule,
         )
+
+    @property
+    def wanted(self) -> WantedTopics:
+        """The topics under names with the prefix."""
+        return WantedTopics(self.topics, (("(.*)", self.prefix.replace("\\", "\\\\") + r"\1"),))
 
 
 def sampled(plan: RestorePlan, share: float, seed: int) -> RestorePlan:
-    """The plan with so many of its partitions, at least one; raises NotInArchive where none holds a record."""
+    """Return the plan with so many of its partitions, at least one; raise NotInArchive if none holds a record."""
     places = [(each.source, number) for each in plan.restorable if each.records for number in each.numbers]
     if not places:
         raise NotInArchive(
@@ -76,7 +76,7 @@ def sampled(plan: RestorePlan, share: float, seed: int) -> RestorePlan:
 
 
 def removed(outcomes: Sequence[TopicOutcome], folder: RestoreFolder, around: Surroundings) -> list[str]:
-    """Deletes the topics of a drill and all that was noted about them; what could not be deleted, and why.
+    """Delete the topics of a drill and their folders, and return what could not be deleted and why.
 
     A topic is deleted as `replayer undo` does it: where the drill created it, and nobody else wrote to it.
     """
@@ -103,7 +103,7 @@ def drill_document(
     left: Sequence[str],
     seconds: float,
 ) -> dict[str, Any]:
-    """What was tried and found; `seconds` is the time that restoring and proving took.
+    """Return what a drill tried and found as JSON values; `seconds` is the time that restoring and proving took.
 
     The whole restore's time is that of the part, by the bytes of both.
     """

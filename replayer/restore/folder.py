@@ -83,7 +83,7 @@ class TopicFollowed(Sealed, frozen=True, kw_only=True):
 
 
 StandState = Literal["following", "behind", "failing", "stopped", "gone"]
-"""Of a topic: it had all that was archived; not yet; an error, tried again; it is not followed; its source is gone."""
+"""A topic has all that is archived, or not yet; failed and is tried again; is not followed; or lost its source."""
 
 
 class TopicStand(msgspec.Struct, frozen=True):
@@ -136,17 +136,17 @@ class RestoreFolder(RecordFolder):
         super().__init__(store, name)
 
     def begin(self, record: RestoreRecord) -> None:
-        """Write down what was agreed to; raises ReplayRefused if a restore of that name has begun."""
+        """Write down what was agreed to; raise ReplayRefused if a restore of that name has begun."""
         if not self.put(record):
             raise self._begun_already()
 
     def refuse_begun(self) -> None:
-        """Raises ReplayRefused where a restore of that name began already."""
+        """Raise ReplayRefused if a restore of that name began already."""
         if self.get(RestoreRecord) is not None:
             raise self._begun_already()
 
     def begun(self) -> RestoreRecord:
-        """Return what the restore was begun with; raises UsageError if there is none."""
+        """Return what the restore was begun with; raise UsageError if there is none."""
         found = self.get(RestoreRecord)
         if found is None:
             raise UsageError(
@@ -164,7 +164,7 @@ class RestoreFolder(RecordFolder):
         return {each.topic.source: each.topic for each in sorted(found, key=lambda each: each.at)}
 
     def report(self, report: StandbyReport) -> None:
-        """Replaces the last report; that of another follower who reports at the same moment stays."""
+        """Replace the last report; that of another follower who reports at the same moment stays."""
         key = f"{self.name}/standby.json"
         found = self._store.get(key)
         self._store.compare_and_swap(key, encode(report), None if found is None else found.etag)
@@ -177,7 +177,7 @@ class RestoreFolder(RecordFolder):
         )
 
     def remove(self) -> None:
-        """Deletes the folder; those of the jobs stay."""
+        """Delete the folder; those of the jobs stay."""
         for found in list(self._store.list(f"{self.name}/")):
             self._store.delete(found.key)
 

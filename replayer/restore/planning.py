@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,8 +14,8 @@ from blockgz.archive.damage import Damaged
 from blockgz.archive.group_tables import config_at, groups_at
 from blockgz.archive.inventory import Compared, archive_info, compare
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.positions import AtOffset, BeforeTime, Budget, Rule
-from blockgz.archive.request import STOPS, SelectionRequest
+from blockgz.archive.positions import AtOffset, BeforeTime, Budget
+from blockgz.archive.request import SelectionRequest
 from blockgz.archive.selection import Positions, cuts_of, positions_before, resolved
 from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
 from blockgz.kafka.groups import GroupOffset
@@ -24,24 +24,21 @@ from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
-from replayer.groups import GroupMap, map_of, rules_of
+from replayer.groups import GroupMap, map_of
 from replayer.groups.planning import chosen_groups, idle_globs, positions_of, vanished_text
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.pace import PATIENCE_SECONDS, Slowest
 from replayer.replay.plan import SourcePartition, pruned_text
-from replayer.replay.proof import Sample
 from replayer.replay.replaying import PlannedReplay, planned_replay
 from replayer.replay.request import ReplayRequest
 from replayer.restore.document import (
-    SAMPLE,
     ChosenIncarnation,
-    Followed,
-    RestoreGroups,
     RestorePlan,
     TopicLeftOut,
     TopicToRestore,
+    WantedTopics,
     incarnation_at,
     refuse_group_twins,
     refuse_twins,
@@ -57,31 +54,8 @@ from replayer.topics import new_topic as archived_topic
 
 
 @dataclass(frozen=True)
-class RestoreRequest:
-    """What is restored, as of `at` in ms: topics by name, glob or `~regex`, all without any."""
-
-    at: int
-    topics: tuple[str, ...] = ()
-    rename: GroupMap = field(default_factory=GroupMap)
-    """New names of topics."""
-    replication_factor: int | None = None
-    transactional: bool = True
-    on_damage: str = STOPS
-    partial: bool = False
-    prove: Literal["all", "sample", "none"] = "all"
-    sample: Sample = SAMPLE
-    """What is compared where a sample is to be proved."""
-    groups: RestoreGroups | None = field(default_factory=RestoreGroups)
-    create_acls: bool = False
-    follows: bool = False
-    """Whether what is archived later is restored as well."""
-    at_rule: Rule | None = None
-    """None if nobody chose one."""
-
-
-@dataclass(frozen=True)
 class Surroundings:
-    """Where a restore reads, writes and notes, and how fast and patient it is; nothing of it changes what is restored.
+    """The stores and clients of a restore, its pace and patience; none of them changes what is restored.
 
     `properties` are librdkafka's, `jobs` holds the folders of jobs and of restores.
     """
@@ -96,11 +70,11 @@ class Surroundings:
 
     @cached_property
     def admin(self) -> KafkaAdmin:
-        """A client of the cluster, made when it is first asked for: that blocks. Raises as KafkaAdmin does."""
+        """A client of the cluster, made when it is first asked for: that blocks. Raise as KafkaAdmin does."""
         return KafkaAdmin(self.properties)
 
     def reading(self, archive: Archive) -> "Surroundings":
-        """The same with another view of the archive; clients that were made stay."""
+        """Return a copy with another view of the archive; it keeps the clients that were made."""
         same = replace(self, archive=archive)
         vars(same).update({name: made for name, made in vars(self).items() if name in ("admin", "changes")})
         return same
@@ -112,12 +86,12 @@ class Surroundings:
 
 
 def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
-    """The topic as it is created, before its records come."""
+    """Return the topic as it is created, before its records come."""
     return NewTopic(topic.target, topic.partitions, first_settings(topic.settings), plan.replication_factor)
 
 
 def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Surroundings) -> ReplayRequest:
-    """The replay that restores one topic: it resumes what an earlier run of the restore began.
+    """Return the replay that restores one topic: it resumes what an earlier run of the restore began.
 
     One that follows the archive takes all partitions that there are, and all of their records.
     """
@@ -143,25 +117,21 @@ def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Su
     )
 
 
-class LookedAt(NamedTuple):
-    """A topic, or why it is left out; the archive's id, where a partition says it; a warning about its groups."""
-
-    topic: TopicToRestore | TopicLeftOut
-    archive_id: str | None = None
-    warning: str | None = None
+LookedAt = tuple[TopicToRestore | TopicLeftOut, str | None, str | None]
+"""A topic or why it is left out, the archive's id if a partition says it, and a warning about the groups."""
 
 
 class Looking(NamedTuple):
-    """What is looked at: `archive` pinned, `compared` with its inventory, at a time in ms."""
+    """Looks up topics in an archive that is pinned, and `compared` with its inventory, as of the time of a plan."""
 
     archive: Archive
     compared: Compared
-    at_ms: int
+    plan: RestorePlan
     rename: GroupMap
-    groups: RestoreGroups | None
+    budget: Budget
 
     async def at(self, chosen: ChosenIncarnation) -> LookedAt:
-        """The topic of an incarnation; raises BadName for a new name that no topic can have."""
+        """Return the topic of an incarnation; raise BadName for a new name that no topic can have."""
         folders = same_topic(chosen.folder, self.compared.inventory)
         held = self.compared.held or dict.fromkeys(await self.archive.find())
         source, missing = str(chosen.folder), [each for each in self.compared.missing if each.folder in folders]
@@ -177,9 +147,8 @@ class Looking(NamedTuple):
             survey = await self.archive.survey_topic(source, numbers if self.compared.held else None)
         archive_id = next((each.marker.archive_id for each in survey.partitions), None)
         if chosen.in_doubt and not await self._began_before(survey.partitions):
-            return LookedAt(
-                TopicLeftOut(chosen.folder.topic, f"{chosen.note}, and holds no record from before"), archive_id
-            )
+            why = f"{chosen.note}, and holds no record from before"
+            return TopicLeftOut(chosen.folder.topic, why), archive_id, None
         archived, damage = await self._config(chosen.folder)
         count = await self._partitions(archived, survey)
         found = TopicToRestore(
@@ -196,16 +165,17 @@ class Looking(NamedTuple):
             ),
             notes=tuple(_notes(chosen, archived, damage, folders, source)),
         )
-        return (await self._with_groups(found, chosen.folder))._replace(archive_id=archive_id)
+        topic, warning = await self._with_groups(found, chosen.folder)
+        return topic, archive_id, warning
 
     async def _config(self, folder: TopicFolder) -> tuple[ArchivedTopic | None, str | None]:
         try:
-            return await config_at(self.archive.reader, self.archive.layout, folder, self.at_ms), None
+            return await config_at(self.archive.reader, self.archive.layout, folder, self.plan.at), None
         except Damaged as error:
             return None, f"its configuration cannot be read: {error.reason}"
 
     async def _partitions(self, archived: ArchivedTopic | None, survey: SurveyedTopic) -> int:
-        """How many the topic had at the time: those that were seen, and those that hold records from before."""
+        """Return the number of partitions at the time: those that were seen, or hold records from before."""
         numbers = [each.partition for each in survey.partitions] + [each.partition for each in survey.damaged]
         if archived is None or archived.seen_at is msgspec.UNSET:
             seen = 0 if archived is None else archived.partitions
@@ -215,23 +185,23 @@ class Looking(NamedTuple):
         return max([1, archived.partitions, *begun])
 
     async def _began_before(self, partitions: Sequence[ArchivedPartition]) -> bool:
-        before = Positions(None, BeforeTime(self.at_ms))
+        before = Positions(None, BeforeTime(self.plan.at, budget=self.budget))
         chosen = await resolved(self.archive, partitions, before)
         return any(each.offsets.start < each.offsets.end for each in chosen)
 
-    async def _with_groups(self, topic: TopicToRestore, folder: TopicFolder) -> LookedAt:
-        if self.groups is None:
-            return LookedAt(topic)
+    async def _with_groups(self, topic: TopicToRestore, folder: TopicFolder) -> tuple[TopicToRestore, str | None]:
+        if self.plan.groups is None:
+            return topic, None
         try:
-            table = await groups_at(self.archive.reader, self.archive.layout, folder, self.at_ms)
+            table = await groups_at(self.archive.reader, self.archive.layout, folder, self.plan.at)
         except Damaged as error:
             note = f"where consumer groups stood cannot be read: {error.reason}"
-            return LookedAt(msgspec.structs.replace(topic, notes=(*topic.notes, note)))
+            return msgspec.structs.replace(topic, notes=(*topic.notes, note)), None
         if table is None:
             note = "the archive does not say where consumer groups stood"
-            return LookedAt(msgspec.structs.replace(topic, notes=(*topic.notes, note)))
-        warning = await vanished_text(self.archive, folder, table, self.groups.globs)
-        groups = chosen_groups(positions_of(table), self.groups.globs)
+            return msgspec.structs.replace(topic, notes=(*topic.notes, note)), None
+        warning = await vanished_text(self.archive, folder, table, self.plan.groups.globs)
+        groups = chosen_groups(positions_of(table), self.plan.groups.globs)
         found = msgspec.structs.replace(
             topic,
             groups=tuple(sorted(groups)),
@@ -239,7 +209,7 @@ class Looking(NamedTuple):
             group_ends=_foremost(groups),
             groups_at=table.slot,
         )
-        return LookedAt(found, warning=warning)
+        return found, warning
 
 
 def _foremost(groups: Mapping[str, Mapping[int, GroupOffset]]) -> dict[int, int]:
@@ -278,64 +248,53 @@ R = TypeVar("R")
 TOPICS_AT_ONCE = 6
 TRUNCATED = "its log was truncated, some partitions are in other folders: restore it without --follow"
 SCHEMAS = "_schemas"
-"""Where schema registries keep their schemas, unless they are told otherwise."""
+"""The topic in which schema registries keep their schemas, unless they are told otherwise."""
 
 
-async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePlan:
-    """What the archive has of the topics, not looked over; raises NotInArchive, UsageError, StoreError."""
-    plan = await surveyed_topics(asked, around)
+async def found_topics(plan: RestorePlan, wanted: WantedTopics, around: Surroundings) -> RestorePlan:
+    """Return the plan with what the archive has of the topics; raise NotInArchive, UsageError or StoreError."""
+    plan = await surveyed_topics(plan, wanted, around)
     if not plan.topics:
         left_out = plan.left_out
         raise NotInArchive(
-            f"there is nothing to restore at {time_text(asked.at)}",
+            f"there is nothing to restore at {time_text(plan.at)}",
             why=f"{left_out[0].topic}: {left_out[0].why}" if left_out else "the archive has no topic",
-            remedy="archive the topics first" if asked.follows else "choose another time with --at",
+            remedy="archive the topics first" if plan.follow else "choose another time with --at",
         )
     refuse_twins(plan.topics)
     return plan
 
 
-async def surveyed_topics(asked: RestoreRequest, around: Surroundings) -> RestorePlan:
-    """The same, whatever is found."""
+async def surveyed_topics(plan: RestorePlan, wanted: WantedTopics, around: Surroundings) -> RestorePlan:
+    """Return the plan with what the archive has of the topics, which may be nothing."""
     archive = await around.archive.pin()
     compared = await compare(archive)
     held = await archive.find()
     listed = compared.inventory.incarnations if compared.inventory else ()
-    names = wanted_topics(asked.topics, [*(each.topic for each in held), *(each.topic for each in listed)])
-    chosen = [incarnation_at(each, held, compared.inventory, asked.at) for each in names]
-    looking = Looking(archive, compared, asked.at, asked.rename, asked.groups)
+    names = wanted_topics(wanted.topics, [*(each.topic for each in held), *(each.topic for each in listed)])
+    chosen = [incarnation_at(each, held, compared.inventory, plan.at) for each in names]
+    looking = Looking(archive, compared, plan, map_of(wanted.rename), around.budget)
     found = await gathered((each for each in chosen if isinstance(each, ChosenIncarnation)), looking.at)
     left_out = [each for each in chosen if isinstance(each, TopicLeftOut)]
-    left_out += [each.topic for each in found if isinstance(each.topic, TopicLeftOut)]
-    topics = [each.topic for each in found if isinstance(each.topic, TopicToRestore)]
-    vanished = [each.warning for each in found if each.warning is not None]
-    return RestorePlan(
-        archive_id=next((each.archive_id for each in found if each.archive_id is not None), ""),
-        at=asked.at,
-        at_rule=asked.at_rule or "majority",
-        transactional=asked.transactional,
-        replication_factor=asked.replication_factor,
-        on_damage=asked.on_damage,
-        partial=asked.partial,
-        prove=asked.prove,
-        prove_share=asked.sample.share,
-        prove_seed=asked.sample.seed,
-        groups=asked.groups,
-        create_acls=asked.create_acls,
-        follow=Followed(asked.topics, rules_of(asked.rename)) if asked.follows else None,
+    left_out += [topic for topic, *_ in found if isinstance(topic, TopicLeftOut)]
+    topics = [topic for topic, *_ in found if isinstance(topic, TopicToRestore)]
+    vanished = [warning for *_, warning in found if warning is not None]
+    return msgspec.structs.replace(
+        plan,
+        archive_id=next((archive_id for _, archive_id, _ in found if archive_id is not None), ""),
         topics=tuple(topics),
         left_out=tuple(left_out),
-        warnings=(*_of_inventory(compared), *vanished, *_of_schemas(asked, topics), *_of_names(asked, topics)),
+        warnings=(*_of_inventory(compared), *vanished, *_of_schemas(plan, topics), *_of_names(plan, wanted, topics)),
     )
 
 
 def name_of(plan: RestorePlan, cluster: str) -> str:
-    """What its restore is called that is given no name; `cluster` is the target's id."""
+    """Return the name of a restore that is given none; `cluster` is the target's id."""
     return restore_name(plan.archive_id, plan.at, [(each.source, each.target) for each in plan.topics], cluster)
 
 
 async def refuse_other_archive(plan: RestorePlan, archive: Archive) -> None:
-    """Raises UsageError where the plan was made for another archive, whose topics may have the same names."""
+    """Raise UsageError if the plan was made for another archive, whose topics may have the same names."""
     info = await archive_info(archive)
     if info is not None and plan.archive_id and info.archive_id != plan.archive_id:
         raise UsageError(
@@ -346,10 +305,10 @@ async def refuse_other_archive(plan: RestorePlan, archive: Archive) -> None:
 
 
 async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin: KafkaAdmin) -> RestorePlan:
-    """The plan with what archive and cluster say of each topic now: its size, and why it cannot be restored.
+    """Return the plan with what archive and cluster say of each topic now: its size, and why it cannot be restored.
 
-    Raises ReplayRefused where a restore of that name has begun already, UsageError where two groups of a topic would
-    get one name.
+    Raise ReplayRefused if a restore of that name has begun already, UsageError where two groups of a topic would get
+    one name.
     """
     await asyncio.to_thread(RestoreFolder(around.jobs, name).refuse_begun)
     around = replace(around, archive=await around.archive.pin())
@@ -424,7 +383,7 @@ def _choices(topic: TopicToRestore, cuts: Sequence[tuple[str, int, Cut]]) -> Ite
 
 
 def sized(topic: TopicToRestore, sources: Sequence[SourcePartition]) -> TopicToRestore:
-    """The topic with the sizes of what is archived of it."""
+    """Return the topic with the sizes of what is archived of it."""
     times = [source.timestamps for source in sources if source.timestamps is not None]
     pruned = [pruned_text(source.partition, source.pruned) for source in sources if source.pruned is not None]
     return msgspec.structs.replace(
@@ -466,30 +425,30 @@ def _late(plan: RestorePlan) -> Iterator[str]:
         )
 
 
-def _of_schemas(asked: RestoreRequest, topics: Iterable[TopicToRestore]) -> Iterator[str]:
-    if asked.transactional and any(each.target == SCHEMAS for each in topics):
+def _of_schemas(plan: RestorePlan, topics: Iterable[TopicToRestore]) -> Iterator[str]:
+    if plan.transactional and any(each.target == SCHEMAS for each in topics):
         yield (
             f"{SCHEMAS} is restored with transactions: some schema registries wait for ever for the marker at its end; "
             "restore it with --no-transactional, as docs/schemas.md says"
         )
 
 
-def _of_names(asked: RestoreRequest, topics: Sequence[TopicToRestore]) -> Iterator[str]:
-    """What was typed that concerns nothing."""
-    if asked.rename.rules and all(each.target == each.topic for each in topics):
+def _of_names(plan: RestorePlan, wanted: WantedTopics, topics: Sequence[TopicToRestore]) -> Iterator[str]:
+    """Yield a warning for each option that matches nothing."""
+    if wanted.rename and all(each.target == each.topic for each in topics):
         yield "--map renames no topic"
-    if asked.groups is None:
+    if plan.groups is None:
         return
     groups = {group for each in topics for group in each.groups}
-    for glob in idle_globs(groups, asked.groups.globs):
+    for glob in idle_globs(groups, plan.groups.globs):
         yield f"--groups {glob}: no consumer group of these topics has such a name"
-    rename = map_of(asked.groups.rename)
-    if asked.groups.rename and all(rename(group) == group for group in groups):
+    rename = map_of(plan.groups.rename)
+    if plan.groups.rename and all(rename(group) == group for group in groups):
         yield "--group-map renames no group"
 
 
 async def gathered(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The results of work on some topics, in order, a few at once."""
+    """Return the results of work on some topics, in order, a few at once."""
     limit = asyncio.Semaphore(TOPICS_AT_ONCE)
 
     async def one(item: T) -> R:

@@ -20,15 +20,15 @@ from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, pla
 from replayer.replay.run import JobLog, Progress
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import LIMIT
-from replayer.restore.consumers import AclsOutcome, GroupsOutcome
+from replayer.restore.consumers import Applied
 from replayer.restore.document import RestorePlan, TopicToRestore, topic_job
 from replayer.restore.folder import RestoreFolder, TopicDone
 from replayer.restore.planning import Surroundings, new_topic, replay_of
-from replayer.restore.settings import Restored, last_settings
+from replayer.restore.settings import last_settings
 
 
 def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
-    """Raises ReplayRefused for a topic that this restore did not create.
+    """Raise ReplayRefused for a topic that this restore did not create.
 
     Killed right after it had, nothing but the topic itself tells: then it is empty and just as it is created.
     """
@@ -50,9 +50,9 @@ def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: S
 
 
 def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
-    """Raises ReplayRefused as `refuse_foreign` does; adds the partitions that a topic gained which is followed.
+    """Raise ReplayRefused as `refuse_foreign` does; add the partitions that a followed topic gained.
 
-    Raises TargetChanged for another topic of its name.
+    Raise TargetChanged for another topic of its name.
     """
     refuse_foreign(plan, topic, job, around)
     kept = JobFolder(around.jobs, job).request()
@@ -65,14 +65,14 @@ def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surro
 
 
 def create_empty(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
-    """Creates a topic of which no partition is archived; raises as `refuse_foreign` does."""
+    """Create a topic of which no partition is archived; raise as `refuse_foreign` does."""
     refuse_foreign(plan, topic, job, around)
     if around.admin.again().topic(topic.target) is None:
         around.changes.create(new_topic(plan, topic))
 
 
 def refuse_lost(topic: TopicToRestore, job: str, around: Surroundings) -> None:
-    """Raises TargetChanged where a topic that was restored is gone, or another one has its name now."""
+    """Raise TargetChanged if a topic that was restored is gone, or another one has its name now."""
     kept = JobFolder(around.jobs, job).request()
     facts = around.admin.again().topic(topic.target)
     remedy = f"restore {topic.topic} again in another restore, with --name NAME"
@@ -92,10 +92,9 @@ def refuse_lost(topic: TopicToRestore, job: str, around: Surroundings) -> None:
 
 
 def set_last(topic: TopicToRestore, around: Surroundings) -> tuple[str, ...]:
-    """Gives the topic the settings that come last; what is not set, and why."""
+    """Set the topic's last settings, and return which are not set and why."""
     replicas = around.admin.again().replication_factor(topic.target)
-    restored = Restored(topic.oldest, topic.largest, replicas)
-    change, notes = last_settings(topic.settings, around.changes.own_config(topic.target), restored, wall_clock())
+    change, notes = last_settings(topic, around.changes.own_config(topic.target), replicas, wall_clock())
     if change:
         around.changes.alter(topic.target, change)
     return notes
@@ -106,7 +105,7 @@ TopicState = Literal["restored", "failed", "interrupted", "refused"]
 
 @dataclass
 class TopicOutcome:
-    """What became of a topic; `records` are all that the restore wrote, `error` what happened and why."""
+    """The outcome of a topic; `records` are all that the restore wrote, `error` what happened and why."""
 
     topic: TopicToRestore
     job: str
@@ -128,17 +127,19 @@ class TopicReplays:
         self._restore, self._progress = restore, progress
         self._running: set[Commands] = set()
         self._logs: dict[str, JobLog] = {}
-        """Of jobs that follow their archive: what an earlier replay noted need not be read again."""
+        """The logs of jobs that follow their archive: what an earlier replay noted need not be read again."""
         self.ending = False
 
     def end(self) -> None:
-        """Commits what was sent, and ends."""
+        """Commit what was sent, and end."""
         self.ending = True
         for commands in self._running:
             commands.end()
 
     async def run(self, plan: RestorePlan, outcome: TopicOutcome, around: Surroundings) -> bool:
-        """Whether all records of the topic are there; raises as `make_ready`, `planned_replay` and `run_replay` do."""
+        """Return whether all records of the topic are there; raise as `make_ready`, `planned_replay` and `run_replay`
+        do.
+        """
         topic = outcome.topic
         await asyncio.to_thread(make_ready, plan, topic, outcome.job, around)
         request = replay_of(plan, topic, self._restore, around)
@@ -186,14 +187,14 @@ class RestoreRun:
         self.ending = False
 
     def end(self) -> None:
-        """Commits what was sent, and ends; a proof is broken off."""
+        """Commit what was sent, and end; a proof is cancelled."""
         self.ending = True
         self._replays.end()
         for proving in self._proving:
             proving.cancel()
 
     async def topics(self) -> list[TopicOutcome]:
-        """Restores every topic, biggest first; a failure of one does not stop the others."""
+        """Restore every topic, biggest first; a failure of one does not stop the others."""
         self.around = self.around.reading(await self.around.archive.pin())
         admin = await asyncio.to_thread(lambda: self.around.admin)
         allow_open_files(self.workers * (FILES + PRODUCERS * (FILES_OF_A_PRODUCER + admin.num_brokers)))
@@ -258,7 +259,7 @@ class RestoreRun:
         outcome.seconds = asyncio.get_running_loop().time() - began
 
     async def _proved(self, outcome: TopicOutcome) -> bool:
-        """Whether the topic holds what the archive does, record by record."""
+        """Return whether the topic holds what the archive does, record by record."""
         kept, folder = await asyncio.to_thread(kept_job, outcome.job, self.around.jobs)
 
         @contextmanager
@@ -294,7 +295,7 @@ def _fault(proof: JobProof) -> str:
 
 
 def plan_document(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> dict[str, Any]:
-    """The plan, the seconds that it takes at the least, and the bytes that were read to find its cuts."""
+    """Return the plan, the seconds that it takes at the least, and the bytes that were read to find its cuts."""
     whole: dict[str, Any] = msgspec.to_builtins(plan)
     totals = {"records": plan.records, "bytes": plan.bytes, "seconds": round(seconds, 3), "cut_bytes": cut_bytes}
     totals |= {"acls": plan.acls, "topics_with_unknown_acls": plan.without_acls}
@@ -305,17 +306,16 @@ def outcome_document(
     name: str,
     plan: RestorePlan,
     outcomes: Sequence[TopicOutcome],
-    groups: GroupsOutcome | None,
-    groups_error: str | None,
+    groups: Applied | None,
+    acls: Applied | None,
     seconds: float,
-    acls: AclsOutcome | None = None,
 ) -> dict[str, Any]:
     """Return what was done; `verdict` is OK only if every topic is restored and proved, and groups and ACLs are set."""
     restored = all(each.state == "restored" for each in outcomes)
     lacks = any(each.topic.lacks or each.topic.gaps or each.skipped for each in outcomes)
     verdicts = [each.verdict for each in outcomes if each.verdict is not None]
     verdicts += [Verdict.UNPROVED] if plan.prove == "none" else []
-    failed = groups_error or (acls is not None and acls.error) or not restored
+    failed = not restored or any(each is not None and each.error for each in (groups, acls))
     verdicts += [Verdict.FAILURE] if failed else [Verdict.WARNING] if lacks else []
     return {
         "verdict": worst(verdicts),
@@ -345,10 +345,10 @@ def outcome_document(
             for each in outcomes
         ],
         "left_out": msgspec.to_builtins(plan.left_out),
-        "groups": None if groups is None else groups.positions,
+        "groups": None if groups is None or groups.error else dict(groups.counts),
         "group_notes": [] if groups is None else list(groups.notes),
-        "groups_error": groups_error,
-        "acls": None if acls is None else dict(acls.created),
+        "groups_error": None if groups is None else groups.error,
+        "acls": None if acls is None else dict(acls.counts),
         "acl_notes": [] if acls is None else list(acls.notes),
         "acls_error": None if acls is None else acls.error,
         "warnings": plan.warnings,

@@ -1,11 +1,11 @@
-"""Which settings a restored topic has while its records arrive, and which it gets when they are proved. Pure."""
+"""Settings of a restored topic: while its records arrive, and once they are proved. Pure."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from blockgz.units import time_text
 from replayer.kafka.topic_facts import ConfigChange, parse_config
 from replayer.replay.target_topic import LIMIT
+from replayer.restore.document import TopicToRestore
 from replayer.topics import MIN_INSYNC
 
 KEEPING_ALL: Mapping[str, str] = {
@@ -28,34 +28,21 @@ LAST = frozenset(
 
 
 def first_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """What the topic is created with."""
+    """Return the settings with which the topic is created."""
     early = {name: value for name, value in settings.items() if name not in LAST}
     return dict(sorted({**early, **KEEPING_ALL}.items()))
 
 
-class Restored(NamedTuple):
-    """What is known of a restored topic: its records, and the replicas of its partitions."""
-
-    oldest_ms: int | None
-    largest_bytes: int
-    """Of one partition, encoded."""
-    replicas: int
-
-
-class LastSettings(NamedTuple):
-    """The change, and what is not changed and why."""
-
-    change: ConfigChange
-    notes: tuple[str, ...]
-
-
-def last_settings(settings: Mapping[str, str], own: Mapping[str, str], restored: Restored, now_ms: int) -> LastSettings:
-    """What makes a topic as it was; `own` is set for it now.
+def last_settings(
+    topic: TopicToRestore, own: Mapping[str, str], replicas: int, now_ms: int
+) -> tuple[ConfigChange, tuple[str, ...]]:
+    """Return what makes a restored topic as it was, and what is not set and why; `own` is set for it now.
 
     Retention that would delete restored records at once stays lifted. What is not as the topic was created with,
     somebody has set since: it stays.
     """
-    held = dict(_held(settings, restored, now_ms))
+    settings = topic.settings
+    held = dict(_held(topic, replicas, now_ms))
     values = {
         name: value
         for name, value in sorted(settings.items())
@@ -65,24 +52,24 @@ def last_settings(settings: Mapping[str, str], own: Mapping[str, str], restored:
     limit = parse_config(settings).max_message_bytes
     if limit is not None and (parse_config(own).max_message_bytes or 0) > limit:
         values[LIMIT] = settings[LIMIT]
-    return LastSettings(ConfigChange(values), tuple(held.values()))
+    return ConfigChange(values), tuple(held.values())
 
 
-def _held(settings: Mapping[str, str], restored: Restored, now_ms: int) -> Iterator[tuple[str, str]]:
-    config = parse_config(settings)
-    oldest, limit = restored.oldest_ms, config.retention_ms
+def _held(topic: TopicToRestore, replicas: int, now_ms: int) -> Iterator[tuple[str, str]]:
+    config = parse_config(topic.settings)
+    oldest, limit = topic.oldest, config.retention_ms
     if config.deletes and limit is not None and oldest is not None and 0 <= oldest < now_ms - limit:
         yield (
             "retention.ms",
             f"retention.ms={limit} is not set: it would delete records now, of which the oldest are of "
             f"{time_text(oldest)}; set it when consumers have read on",
         )
-    if config.deletes and config.retention_bytes is not None and restored.largest_bytes > config.retention_bytes:
+    if config.deletes and config.retention_bytes is not None and topic.largest > config.retention_bytes:
         yield (
             "retention.bytes",
             f"retention.bytes={config.retention_bytes} is not set: it would delete records now; set it when consumers "
             "have read on",
         )
-    least = settings.get(MIN_INSYNC)
-    if least is not None and least.isdigit() and int(least) > restored.replicas:
-        yield MIN_INSYNC, f"{MIN_INSYNC}={least} is not set: the topic has {restored.replicas} replicas"
+    least = topic.settings.get(MIN_INSYNC)
+    if least is not None and least.isdigit() and int(least) > replicas:
+        yield MIN_INSYNC, f"{MIN_INSYNC}={least} is not set: the topic has {replicas} replicas"

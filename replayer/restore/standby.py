@@ -15,7 +15,6 @@ from blockgz.archive.selection import Reading, Selection
 from blockgz.process import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.errors import JobTakenOver
-from replayer.groups import map_of
 from replayer.replay.job import Job, LanePosition, decode_position
 from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process
 from replayer.replay.jobs.state import FRESH_MS
@@ -26,14 +25,14 @@ from replayer.replay.stages import wall_clock
 from replayer.restore.consumers import FollowedGroups
 from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, topic_job
 from replayer.restore.folder import RestoreFolder, StandbyReport, StandState, SwitchOver, TopicFollowed, TopicStand
-from replayer.restore.planning import TRUNCATED, RestoreRequest, Surroundings, gathered, sized, surveyed_topics
+from replayer.restore.planning import TRUNCATED, Surroundings, gathered, sized, surveyed_topics
 from replayer.restore.running import TopicOutcome
 
 AHEAD_MS = 24 * 3600 * 1000
 """Everything that is archived is meant, also what a clock stamped that is ahead of ours."""
 
 
-class Turn(NamedTuple):
+class StandbyTurn(NamedTuple):
     """A topic that is there now, and why it is not followed: None where it is."""
 
     topic: TopicToRestore
@@ -41,25 +40,10 @@ class Turn(NamedTuple):
     do: str | None = None
 
 
-def request_of(plan: RestorePlan, now_ms: int) -> RestoreRequest:
-    """What a standby asks of its archive at any time."""
-    assert plan.follow is not None
-    return RestoreRequest(
-        now_ms + AHEAD_MS,
-        plan.follow.topics,
-        map_of(plan.follow.rename),
-        plan.replication_factor,
-        plan.transactional,
-        plan.on_damage,
-        plan.partial,
-        groups=plan.groups,
-        create_acls=plan.create_acls,
-        follows=True,
-    )
-
-
-def turns(found: RestorePlan, followed: Mapping[str, TopicToRestore], existing: Collection[str]) -> Iterator[Turn]:
-    """What becomes of each topic that was found.
+def turns(
+    found: RestorePlan, followed: Mapping[str, TopicToRestore], existing: Collection[str]
+) -> Iterator[StandbyTurn]:
+    """Yield whether each topic that was found is followed.
 
     `followed` are by source those that were followed before, oldest first, `existing` the topics of the target.
     """
@@ -68,42 +52,46 @@ def turns(found: RestorePlan, followed: Mapping[str, TopicToRestore], existing: 
         owner = owners.setdefault(topic.target, topic.source)
         copied = followed[owner] if owner in followed and followed[owner].topic == topic.topic else topic
         if not topic.is_in_one_folder:
-            yield Turn(copied, TRUNCATED)
+            yield StandbyTurn(copied, TRUNCATED)
         elif copied.source != topic.source:
-            yield Turn(
+            yield StandbyTurn(
                 copied,
                 f"{topic.topic} was created again as {topic.source}: {topic.target} stays a copy of {owner}",
                 f"delete topic {topic.target} in the standby, and {topic.source} is followed",
             )
         elif owner != topic.source:
-            yield Turn(topic, f"{topic.target} is a copy of {owner}", "use another standby, with --map")
+            yield StandbyTurn(topic, f"{topic.target} is a copy of {owner}", "use another standby, with --map")
         elif topic.lacks and not found.partial:
-            yield Turn(topic, topic.lacks[0], "repair the archive, or follow what is there with --partial")
+            yield StandbyTurn(topic, topic.lacks[0], "repair the archive, or follow what is there with --partial")
         else:
-            yield Turn(topic)
+            yield StandbyTurn(topic)
 
 
-def gone(found: RestorePlan, followed: Mapping[str, TopicToRestore]) -> list[Turn]:
-    """The topics that were followed and are no longer in the source."""
+def gone(found: RestorePlan, followed: Mapping[str, TopicToRestore]) -> list[StandbyTurn]:
+    """Return the topics that were followed and are no longer in the source."""
     newest = {each.topic: each for each in followed.values()}
-    return [Turn(newest[each.topic], each.why) for each in found.left_out if each.topic in newest]
+    return [StandbyTurn(newest[each.topic], each.why) for each in found.left_out if each.topic in newest]
 
 
-class Survey(NamedTuple):
-    """What was found in the archive: the turn of each topic that is there, and of each that is there no longer."""
+class StandbySurvey(NamedTuple):
+    """The topics of the archive and of the standby: the turn of each topic that is there, and of each that is there no
+    longer.
+    """
 
     found: RestorePlan
-    due: list[Turn]
-    gone: list[Turn]
+    due: list[StandbyTurn]
+    gone: list[StandbyTurn]
 
 
 async def survey(
     plan: RestorePlan, followed: Mapping[str, TopicToRestore], around: Surroundings, now_ms: int
-) -> Survey:
-    """Asks the archive, and which topics the target has; raises as `surveyed_topics` and KafkaAdmin do."""
-    found = await surveyed_topics(request_of(plan, now_ms), around)
+) -> StandbySurvey:
+    """Ask the archive, and which topics the target has; raise as `surveyed_topics` and KafkaAdmin do."""
+    assert plan.follow is not None
+    now = msgspec.structs.replace(plan, at=now_ms + AHEAD_MS)
+    found = await surveyed_topics(now, plan.follow, around)
     existing = await asyncio.to_thread(_existing, around)
-    return Survey(found, list(turns(found, followed, existing)), gone(found, followed))
+    return StandbySurvey(found, list(turns(found, followed, existing)), gone(found, followed))
 
 
 def _existing(around: Surroundings) -> Collection[str]:
@@ -111,15 +99,15 @@ def _existing(around: Surroundings) -> Collection[str]:
 
 
 LOOK_SECONDS = 2.0
-"""So often a follower looks whether it is told to end."""
+"""Seconds between two looks for a switch-over."""
 
 
 REFRESH_SECONDS = 12 * 3600.0
-"""So often a job commits where it stands, though nothing was archived: clusters forget it, by default after 7 days."""
+"""Seconds after which an idle job commits its positions again: clusters forget them, by default after 7 days."""
 
 
-class Replays(Protocol):
-    """As `TopicReplays` does them."""
+class TopicRunner(Protocol):
+    """Replays of topics, such as `TopicReplays`."""
 
     ending: bool
 
@@ -138,7 +126,7 @@ class StandbyRun:
     plan: RestorePlan
     folder: RestoreFolder
     around: Surroundings
-    replays: Replays
+    replays: TopicRunner
     groups: FollowedGroups | None
     workers: int
     every: float
@@ -149,18 +137,18 @@ class StandbyRun:
         self._taken: JobTakenOver | None = None
         self._followed: dict[str, TopicToRestore] | None = None
         self._reached: dict[str, Mapping[int, int]] = {}
-        """By source where its partitions ended in the archive when all of that was in the target."""
+        """The ends of each source's partitions in the archive when the target had all of it."""
         self._refresh_at: dict[str, float] = {}
-        """By source, on the loop's clock."""
+        """The time of the next refresh of each source, on the loop's clock."""
         self._stands: dict[str, TopicStand] = {}
 
     def end(self) -> None:
-        """Commits what was sent, and ends."""
+        """Commit what was sent, and end."""
         self.replays.end()
         self._ended.set()
 
     async def follow(self) -> None:
-        """Follows until it is told to end; raises JobTakenOver where another run follows, and what the start raises.
+        """Follow until the end is requested; raise JobTakenOver if another run follows, and what the start raises.
 
         Afterwards an error of the archive, of the cluster or of a topic is reported, and the next slot tries again.
         """
@@ -186,7 +174,7 @@ class StandbyRun:
             raise self._taken
 
     async def slot(self) -> StandbyReport:
-        """Copies what the archive has now, and sets the groups."""
+        """Copy what the archive has now, and set the groups."""
         error: str | None = None
         notes: tuple[str, ...] = ()
         try:
@@ -211,12 +199,12 @@ class StandbyRun:
         )
 
     async def _slot(self, followed: dict[str, TopicToRestore]) -> tuple[str, ...]:
-        """The same; notes on the groups."""
+        """Copy what the archive has now, set the groups, and return notes on these."""
         around = self.around.reading(await self.around.archive.pin())
         found, due, ended = await survey(self.plan, followed, around, wall_clock())
         limit = asyncio.Semaphore(self.workers)
 
-        async def one(turn: Turn) -> None:
+        async def one(turn: StandbyTurn) -> None:
             async with limit:
                 if not self.replays.ending:
                     self._tell(await self._taken_turn(turn, followed, around))
@@ -231,8 +219,10 @@ class StandbyRun:
         whole = [each for each in found.topics if each.source in self._reached]
         return await self.groups.follow(msgspec.structs.replace(found, topics=tuple(whole)), self._reached, around)
 
-    async def _taken_turn(self, turn: Turn, followed: dict[str, TopicToRestore], around: Surroundings) -> TopicStand:
-        """The topic after its turn; an error is of this topic alone."""
+    async def _taken_turn(
+        self, turn: StandbyTurn, followed: dict[str, TopicToRestore], around: Surroundings
+    ) -> TopicStand:
+        """Return the topic after its turn; an error is of this topic alone."""
         topic = turn.topic
         if turn.stopped is not None:
             self._reached.pop(topic.source, None)
@@ -294,7 +284,7 @@ class StandbyRun:
             await asyncio.to_thread(self.folder.report, report)
 
     async def _watch(self) -> None:
-        """Ends the run once the folder says so."""
+        """End the run once the folder says so."""
         while not self.replays.ending:
             with suppress(BlockgzError):
                 if await asyncio.to_thread(self.folder.get, SwitchOver) is not None:
@@ -310,7 +300,7 @@ PASSING_DAMAGE = Reading(on_damage=lambda _: SkipDamage())
 
 
 class TopicLag(NamedTuple):
-    """What the standby has of a topic, and how much more the archive has; `oldest` is the least missing timestamp."""
+    """How far a topic of the standby is behind the archive; `oldest` is the least missing timestamp."""
 
     copied: int = 0
     records: int = 0
@@ -318,12 +308,12 @@ class TopicLag(NamedTuple):
     error: str | None = None
 
     def seconds(self, now_ms: int) -> float:
-        """How long ago the oldest missing record was written, by its timestamp; 0 where none is missing."""
+        """Return how long ago the oldest missing record was written, by its timestamp; 0 if none is missing."""
         return 0.0 if self.oldest is None else max(0, now_ms - self.oldest) / 1000
 
 
 async def lag_of(topic: TopicToRestore, restore: str, around: Surroundings) -> TopicLag:
-    """Asks archive and cluster; an error is told, and not raised."""
+    """Return the lag by archive and cluster; an error is in it, and is not raised."""
     try:
         kept = await asyncio.to_thread(JobFolder(around.jobs, topic_job(restore, topic.source)).request)
         opened = (await around.archive.survey_topic(topic.source)).partitions
@@ -343,7 +333,9 @@ async def lag_of(topic: TopicToRestore, restore: str, around: Surroundings) -> T
 
 
 def _positions(kept: JobRequest, lanes: Sequence[int], around: Surroundings) -> dict[int, LanePosition]:
-    """A standby keeps partitions: the lane of a partition has its number."""
+    """Read the committed positions by partition: a standby keeps partitions, so that each lane has a partition's
+    number.
+    """
     positions = CommittedPositions(around.properties, Job(kept.job, kept.target, kept.selection), decode_position)
     try:
         return positions.read(lanes)
@@ -352,16 +344,16 @@ def _positions(kept: JobRequest, lanes: Sequence[int], around: Surroundings) -> 
 
 
 def follows_elsewhere(report: StandbyReport | None, host: str, now_ms: int) -> bool:
-    """Whether a process of another machine than that of `host` still follows, by its last report."""
+    """Return whether a process of another machine than that of `host` still follows, by its last report."""
     if report is None or report.state != "following" or report.host.rpartition(":")[0] == host.rpartition(":")[0]:
         return False
     return now_ms - report.slot_at < report.every * 1000 + FRESH_MS
 
 
 async def switched_plan(
-    plan: RestorePlan, found: Survey, followed: Mapping[str, TopicToRestore], around: Surroundings
+    plan: RestorePlan, found: StandbySurvey, followed: Mapping[str, TopicToRestore], around: Surroundings
 ) -> RestorePlan:
-    """What a switch-over restores: all that is archived now of the topics that are followed, or can be.
+    """Return the plan of a switch-over: all that is archived now of the topics that are followed, or can be.
 
     A topic that stopped is as far as it was archived, and the plan says what it lacks.
     """
@@ -376,7 +368,7 @@ async def switched_plan(
     )
 
 
-def _known(turn: Turn, followed: Mapping[str, TopicToRestore]) -> TopicToRestore:
+def _known(turn: StandbyTurn, followed: Mapping[str, TopicToRestore]) -> TopicToRestore:
     topic, stopped, _ = turn
     if stopped is None:
         return topic
@@ -386,7 +378,7 @@ def _known(turn: Turn, followed: Mapping[str, TopicToRestore]) -> TopicToRestore
 
 
 async def _measured(topic: TopicToRestore, around: Surroundings) -> TopicToRestore:
-    """The topic with the sizes of all that is archived of it, which decide about its retention."""
+    """Return the topic with the sizes of all that is archived of it, which decide about its retention."""
     if topic.refused is not None:
         return topic
     sources = []
@@ -400,13 +392,13 @@ async def _measured(topic: TopicToRestore, around: Surroundings) -> TopicToResto
 
 def standby_document(
     name: str,
-    found: Survey,
+    found: StandbySurvey,
     lags: Mapping[str, TopicLag],
     report: StandbyReport | None,
     follower: str,
     now_ms: int,
 ) -> dict[str, Any]:
-    """How far a standby is behind its archive, by source in `lags`, and what its follower said last."""
+    """Return how far a standby is behind its archive, by source in `lags`, and what its follower said last."""
     said = {each.source: each for each in report.topics} if report else {}
     topics = [_topic_document(turn, lags[turn.topic.source], said.get(turn.topic.source), now_ms) for turn in found.due]
     topics += [_topic_document(turn, TopicLag(), None, now_ms) | {"state": "gone"} for turn in found.gone]
@@ -423,7 +415,7 @@ def standby_document(
     }
 
 
-def _topic_document(turn: Turn, lag: TopicLag, said: TopicStand | None, now_ms: int) -> dict[str, Any]:
+def _topic_document(turn: StandbyTurn, lag: TopicLag, said: TopicStand | None, now_ms: int) -> dict[str, Any]:
     topic, why, do = turn
     state = "stopped" if why is not None else "behind" if lag.records else "following"
     if why is None and lag.error is not None:

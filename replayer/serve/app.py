@@ -53,7 +53,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(settings: ServeSettings) -> FastAPI:
-    """The application for one archive."""
+    """Return the application for one archive."""
     logins = Logins(settings.access.token)
 
     @asynccontextmanager
@@ -88,7 +88,7 @@ def make_app(settings: ServeSettings) -> FastAPI:
 
 
 def refuse_unknown_parameters(request: Request) -> None:
-    """Raises UsageError for a parameter of the query that the route does not take: it would be ignored."""
+    """Raise UsageError for a parameter of the query that the route does not take: it would be ignored."""
     taken = {each.alias for each in request.scope["route"].dependant.query_params}
     if unknown := sorted(request.query_params.keys() - taken):
         raise UsageError(
@@ -107,7 +107,7 @@ def _answer(request: Request, error: Exception) -> Response:
 
 
 def _with_failures(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """The schema with that of errors, in the place of FastAPI's own."""
+    """Return the schema with that of errors, in the place of FastAPI's own."""
 
     def made() -> dict[str, Any]:
         schema = make()

@@ -50,7 +50,7 @@ NDJSON = "application/x-ndjson"
 MOST_SLICES = 2000
 MOST_ON_A_PAGE = 1000
 STREAM_AHEAD = READ_AHEAD.shared(MOST_STREAMS)
-"""Of each stream: there may be many, of clients that read slowly."""
+"""The read-ahead of each stream: there may be many, of clients that read slowly."""
 JSON = "application/json"
 PartitionNumber = int
 Place = Annotated[
@@ -61,7 +61,7 @@ Place = Annotated[
 
 @api.get("/topics")
 async def list_topics(service: Serving, q: Annotated[str, Query(max_length=249)] = "") -> dict[str, Any]:
-    """All topics whose names contain `q`, each with its sums; as of a moment ago."""
+    """Return all topics whose names contain `q`, each with its sums; as of a moment ago."""
     survey = await service.view.survey()
     assert survey is not None
     shown = [each for name, each in survey.documents.items() if q in name]
@@ -77,7 +77,7 @@ async def list_topics(service: Serving, q: Annotated[str, Query(max_length=249)]
 
 @api.get("/topics/{topic}")
 async def get_topic(topic: str, service: Serving) -> dict[str, Any]:
-    """The partitions of a topic, each read now."""
+    """Return the partitions of a topic, each read now."""
     parse_topic_folder(topic)
     survey = await service.view.archive.survey_topic(topic)
     return {
@@ -97,7 +97,7 @@ async def get_coverage(
     end: Annotated[int | None, Query(alias="to", ge=0, lt=2**62)] = None,
     slices: Annotated[int, Query(ge=1, le=MOST_SLICES)] = 60,
 ) -> dict[str, Any]:
-    """How many records are in each slice of time (ms) or offsets [from, to), and where gaps and damage are."""
+    """Return how many records are in each slice of time (ms) or offsets [from, to), and where gaps and damage are."""
     parse_topic_folder(topic)
     found = await unless_gone(request, service.view.coverage(topic))
     assert isinstance(found, tuple)
@@ -106,7 +106,7 @@ async def get_coverage(
 
 
 def narrowed(axis: Axis | None, start: int | None, end: int | None) -> Axis | None:
-    """The axis between two places, where they are given; raises UsageError where nothing is between them."""
+    """Return the axis between two places, if they are given; raise UsageError if nothing is between them."""
     if axis is None:
         return None
     first, last = axis.start if start is None else start, axis.end if end is None else end
@@ -119,7 +119,7 @@ def narrowed(axis: Axis | None, start: int | None, end: int | None) -> Axis | No
 async def find_offsets(
     topic: str, service: Serving, request: Request, time: Annotated[list[str], Query(max_length=20)]
 ) -> list[dict[str, Any]]:
-    """The offset of the first record at or after each time, in every partition."""
+    """Return the offset of the first record at or after each time, in every partition."""
     wanted = parse_topic(topic)
     instants = [parse_time(text, now_ms(), service.settings.zone) for text in time]
 
@@ -143,7 +143,7 @@ async def find_offsets(
 
 @api.get("/topics/{topic}/partitions/{partition}")
 async def get_partition(topic: str, partition: int, service: Serving) -> dict[str, Any]:
-    """One partition: offsets, chunks, gaps, owner; read now."""
+    """Return one partition: offsets, chunks, gaps, owner; read now."""
     parse_topic_folder(topic)
     return await partition_document(await service.view.archive.open_partition(topic, partition))
 
@@ -158,7 +158,7 @@ async def get_page(
     before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     n: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
 ) -> Response:
-    """A page of records from a position on, or before an offset; what is missing, and why, stands in its place."""
+    """Return a page of records from a position on, or before an offset, and why records in it are missing."""
     with counted() as costs:
 
         async def read() -> bytes:
@@ -170,7 +170,7 @@ async def get_page(
 
 
 async def open_page(service: Service, topic: str, partition: int, at: str, before: int | None, count: int) -> Page:
-    """The page that is asked for; raises as opening the partition does."""
+    """Return the page that is asked for; raise as opening the partition does."""
     parse_topic_folder(topic)
     archived = await service.view.archive.open_partition(topic, partition)
     if before is not None:
@@ -179,7 +179,7 @@ async def open_page(service: Service, topic: str, partition: int, at: str, befor
 
 
 def page_document(topic: str, partition: int, page: Page, costs: Costs) -> dict[str, Any]:
-    """A page as JSON; items are records, or what is missing."""
+    """Return a page as JSON; items are records, or what is missing."""
     plain = parse_topic_folder(topic).topic
     return {
         "from": page.start,
@@ -187,11 +187,7 @@ def page_document(topic: str, partition: int, page: Page, costs: Costs) -> dict[
         "previous": {"before": page.start} if page.has_before else None,
         "next": {"at": page.end} if page.has_after else None,
         "items": [_item(item, plain, partition) for item in page.items],
-        "stats": {
-            "requests": costs.requests,
-            "bytes_fetched": costs.bytes_fetched,
-            "chunk_bytes": page.opened_bytes,
-        },
+        "stats": costs.stats(page.opened_bytes),
     }
 
 
@@ -245,7 +241,7 @@ async def stream_records(
 
 
 def conditions(keys: list[str] | None, headers: list[str] | None, pattern: str | None) -> tuple[Condition, ...]:
-    """What records have to be like; raises UsageError."""
+    """Return the conditions that records have to meet; raise UsageError."""
     found: list[Condition] = [header_condition(text) for text in headers or ()]
     if keys:
         found.append(KeyIn(tuple(key.encode(errors="surrogateescape") for key in keys)))
@@ -256,25 +252,20 @@ def conditions(keys: list[str] | None, headers: list[str] | None, pattern: str |
 
 @api.get("/topics/{topic}/partitions/{partition}/records/{position}")
 async def get_record(topic: str, partition: int, position: str, service: Serving, request: Request) -> Response:
-    """One record by its offset, or the first at or after another position; `stats` say what it cost."""
+    """Return one record by its offset, or the first at or after another position; `stats` say what it cost."""
     with counted() as costs:
 
         async def read() -> bytes:
             found = await look_up(service, topic, partition, position)
             record = json_object(found.record, topic=parse_topic_folder(topic).topic, partition=partition)
-            stats = {
-                "requests": costs.requests,
-                "bytes_fetched": costs.bytes_fetched,
-                "chunk_bytes": found.chunk_bytes,
-            }
-            return msgspec.json.encode({"record": record, "stats": stats})
+            return msgspec.json.encode({"record": record, "stats": costs.stats(found.chunk_bytes)})
 
         body = await service.reading(request, read)
     return service.answer(body, JSON)
 
 
 async def look_up(service: Service, topic: str, partition: int, position: str) -> FoundRecord:
-    """The record at a position; raises NotInArchive with the reason, or what is damaged."""
+    """Return the record at a position; raise NotInArchive with the reason, or what is damaged."""
     parse_topic_folder(topic)
     sought = parse_position(position, now_ms(), service.settings.zone)
     query = RecordQuery(topic, partition, sought, f"{topic}:{partition}:{position}")
@@ -288,7 +279,7 @@ async def look_up(service: Service, topic: str, partition: int, position: str) -
 async def get_content(
     topic: str, partition: int, position: str, part: str, service: Serving, request: Request
 ) -> Response:
-    """The bytes of a record's `key` or `value`, to be saved; 204 where it is null."""
+    """Return the bytes of a record's `key` or `value`, to be saved; 204 if it is null."""
     if part not in ("key", "value"):
         raise UsageError(f"a record has no {part[:40]!r}", remedy="ask for its key or its value")
     found = await service.reading(request, partial(look_up, service, topic, partition, position))
@@ -311,7 +302,7 @@ Number = Annotated[int, Query(ge=1, le=100_000)]
 
 @pages.get("/healthz")
 async def health() -> Response:
-    """Whether the server answers."""
+    """Return whether the server answers."""
     return PlainTextResponse("ok\n")
 
 
@@ -319,7 +310,7 @@ async def health() -> Response:
 async def overview(
     request: Request, service: Serving, q: Annotated[str, Query(max_length=249)] = "", number: Number = 1
 ) -> Response:
-    """All topics."""
+    """Return all topics."""
     survey = await service.view.survey(PAGE_SECONDS)
     if survey is None:
         return progress_page(request, "Topics", service.view.look)
@@ -362,7 +353,7 @@ async def topic_page(
     end: Annotated[int | None, Query(alias="to", ge=0, lt=2**62)] = None,
     number: Number = 1,
 ) -> Response:
-    """The coverage of a topic's partitions as a picture, and what there is of each."""
+    """Return the coverage of a topic's partitions as a picture, and what there is of each."""
     parse_topic_folder(topic)
     found = await service.view.coverage(topic, PAGE_SECONDS)
     if not isinstance(found, tuple):
@@ -423,7 +414,7 @@ async def records_page(
     at: Annotated[str, Query(max_length=80)] = "latest",
     before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> Response:
-    """Records from a position on, or before an offset."""
+    """Show records from a position on, or before an offset."""
     at = at.strip() or "latest"
     with counted() as costs:
         opened = partial(open_page, service, topic, partition, at, before, RECORDS_ON_A_PAGE)
@@ -447,7 +438,7 @@ async def records_page(
 
 @pages.get("/topics/{topic}/{partition}/{position}")
 async def record_page(topic: str, partition: int, position: str, request: Request, service: Serving) -> Response:
-    """One record, in every form."""
+    """Return one record, in every form."""
     try:
         with counted() as costs:
             found = await service.reading(request, partial(look_up, service, topic, partition, position))
@@ -477,5 +468,5 @@ async def record_page(topic: str, partition: int, position: str, request: Reques
 
 @pages.get("/api")
 async def api_page(request: Request) -> Response:
-    """What the API offers."""
+    """Show the operations of the API."""
     return page(request, "api.html", schema=request.app.openapi())

@@ -1,4 +1,4 @@
-"""What the page knows of an archive: its topics as of the last look, and their coverage.
+"""The page's view of an archive: its topics as of the last look, and their coverage.
 
 Pages are answered from what is known. What is older than a few seconds is looked at again behind them: markers all, and
 catalogs where a marker changed. An archive that nobody looks at costs nothing.
@@ -19,7 +19,7 @@ from index_format.keys import parse_topic_folder
 from replayer.coverage import PartitionCoverage, partition_coverage
 
 FRESH_SECONDS = 10.0
-"""What is younger is not looked at again."""
+"""Seconds in which the archive is not looked at again."""
 SHARE_OF_TIME = 0.1
 """A look that took long makes the next one wait, so that looks take at most this share of the time."""
 REMEMBERED_CHUNKS = 2_000_000
@@ -29,21 +29,21 @@ TOPICS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Survey:
+class ArchiveSurvey:
     """All topics as they were at `taken_at` (seconds since the epoch)."""
 
     topics: dict[str, SurveyedTopic]
     documents: dict[str, dict[str, Any]]
-    """By name, what a listing says of each."""
+    """The listing's document of each topic."""
     missing: tuple[MissingPartition, ...]
     incarnations: dict[str, list[str]]
-    """By plain name, those of a topic that was created again, oldest first."""
+    """The incarnations of each topic that was created again, oldest first."""
     taken_at: float
 
 
 @dataclass
 class Look:
-    """A look that may still be under way; `done` of `all` partitions, None while that is unknown."""
+    """A look that may still be running; `done` of `all` partitions, None while that is unknown."""
 
     task: asyncio.Task[Any] | None = None
     done: int = 0
@@ -54,13 +54,13 @@ class Look:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for another one."""
+        """Return whether another look is due."""
         if self.task is not None and not self.task.done():
             return False
         return time.monotonic() - self.ended_at >= max(FRESH_SECONDS, self.seconds / SHARE_OF_TIME)
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Does the work behind the pages; an error is kept for the next page."""
+        """Do the work behind the pages; an error is kept for the next page."""
 
         async def watched() -> None:
             began = time.monotonic()
@@ -77,25 +77,25 @@ class Look:
         self.task = asyncio.create_task(watched())
 
     async def wait(self, seconds: float | None) -> None:
-        """Waits for the look under way, so long at most."""
+        """Wait for the running look, at most `seconds`."""
         if self.task is not None:
             await asyncio.wait({self.task}, timeout=seconds)
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Cancel the running look."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait({self.task})
 
 
 @dataclass
-class _KnownTopic:
+class _CoveredTopic:
     """The coverage of a topic's partitions, each with the partition as it was."""
 
     look: Look = field(default_factory=Look)
     partitions: dict[int, tuple[ArchivedPartition, PartitionCoverage]] = field(default_factory=dict)
     survey: SurveyedTopic | None = None
-    """What the coverage belongs to; None before it is complete."""
+    """The survey that the coverage belongs to; None before the coverage is complete."""
 
     @property
     def num_chunks(self) -> int:
@@ -108,13 +108,13 @@ class ArchiveView:
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
         self.look = Look()
-        self._survey: Survey | None = None
-        self._topics: OrderedDict[str, _KnownTopic] = OrderedDict()
+        self._survey: ArchiveSurvey | None = None
+        self._topics: OrderedDict[str, _CoveredTopic] = OrderedDict()
 
-    async def survey(self, seconds: float | None = None) -> Survey | None:
-        """All topics, from the last look; the first is waited for, so many seconds at most: None then.
+    async def survey(self, seconds: float | None = None) -> ArchiveSurvey | None:
+        """Return all topics, from the last look; wait at most `seconds` for the first, then return None.
 
-        Raises what the first look raised.
+        Raise what the first look raised.
         """
         if self.look.is_due:
             self.look.begin(self._take_survey)
@@ -136,9 +136,10 @@ class ArchiveView:
         return int(self._survey.taken_at * 1000) if self._survey else None
 
     async def topic(self, name: str, seconds: float | None = None) -> SurveyedTopic | None:
-        """A topic as of the last look, or its incarnation (`orders~1`) read now; raises as `Archive.survey_topic`.
+        """Return a topic as of the last look, or its incarnation (`orders~1`) read now; raise as
+        `Archive.survey_topic`.
 
-        None where the first look takes more than so many seconds.
+        None if the first look takes longer than `seconds`.
         """
         survey = await self.survey(seconds)
         if survey is None:
@@ -147,7 +148,7 @@ class ArchiveView:
         return found if found is not None else await self.archive.survey_topic(name)
 
     def incarnations(self, topic: str) -> list[str]:
-        """Those of a plain topic name as of the last look, oldest first; empty where there was only ever one."""
+        """Return the incarnations of a topic as of the last look, oldest first; empty if there was only one."""
         return self._survey.incarnations.get(topic, []) if self._survey else []
 
     def holds(self, folder: str) -> bool:
@@ -162,14 +163,15 @@ class ArchiveView:
         return bool(named in held or found.damaged or missing & {named.topic, folder})
 
     async def coverage(self, name: str, seconds: float | None = None) -> tuple[list[PartitionCoverage], Look] | Look:
-        """The coverage of a topic's partitions in order; the look under way where it is not known in so many seconds.
+        """Return the coverage of a topic's partitions in order, or the running look if that takes longer than
+        `seconds`.
 
-        What is known is given while a newer one is made. Raises as `topic`.
+        What is known is given while a newer one is made. Raise as `topic`.
         """
         survey = await self.topic(name, seconds)
         if survey is None:
             return self.look
-        known = self._topics.setdefault(name, _KnownTopic())
+        known = self._topics.setdefault(name, _CoveredTopic())
         self._topics.move_to_end(name)
         if known.survey is not survey and known.look.is_due:
             known.look.begin(lambda: self._take_coverage(known, survey))
@@ -183,7 +185,7 @@ class ArchiveView:
         return [known.partitions[number][1] for number in numbers], known.look
 
     async def close(self) -> None:
-        """Ends all looks."""
+        """End all looks."""
         for look in (self.look, *(known.look for known in self._topics.values())):
             await look.close()
 
@@ -206,9 +208,9 @@ class ArchiveView:
         found = zip(names, [survey async for survey in taken], strict=True)
         topics = {name: survey for name, survey in found if survey is not None}
         documents = {name: topic_document(name, survey) for name, survey in topics.items()}
-        self._survey = Survey(topics, documents, missing, await _incarnations(archive, topics), time.time())
+        self._survey = ArchiveSurvey(topics, documents, missing, await _incarnations(archive, topics), time.time())
 
-    async def _take_coverage(self, known: _KnownTopic, survey: SurveyedTopic) -> None:
+    async def _take_coverage(self, known: _CoveredTopic, survey: SurveyedTopic) -> None:
         known.look.all = len(survey.partitions)
         limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
@@ -227,7 +229,7 @@ class ArchiveView:
         self._forget()
 
     def _forget(self) -> None:
-        """Drops the coverages that were unused longest, until few enough chunks are held."""
+        """Drop the coverages that were unused longest, until few enough chunks are held."""
         held = sum(known.num_chunks for known in self._topics.values())
         while held > REMEMBERED_CHUNKS and len(self._topics) > 1:
             _, dropped = self._topics.popitem(last=False)
@@ -235,14 +237,14 @@ class ArchiveView:
 
 
 async def _incarnations(archive: Archive, topics: Iterable[str]) -> dict[str, list[str]]:
-    """By plain name, those of topics that have several; of a pinned archive, which asks for nothing."""
+    """Return the incarnations of topics that have several, by plain name; a pinned archive makes no requests for it."""
     names = {parse_topic_folder(topic).topic for topic in topics}
     found = {name: await archive.incarnations(name) for name in names}
     return {name: [f"{name}~{each.incarnation}" for each in several] for name, several in found.items() if several[1:]}
 
 
 def _reused(found: SurveyedTopic, before: SurveyedTopic | None) -> SurveyedTopic:
-    """What was found, with the former objects, whose coverage may be known, where the marker is the same."""
+    """Return the survey with the former objects, whose coverage may be known, if the marker is the same."""
     if before is None:
         return found
     former = {each.partition: each for each in before.partitions}

@@ -1,4 +1,4 @@
-"""What running archivers tell of themselves: lag, headroom, and partitions that stand still."""
+"""Status of running archivers: lag, headroom, and partitions that make no progress."""
 
 import asyncio
 import os
@@ -41,8 +41,8 @@ class ArchivedNow(msgspec.Struct, frozen=True):
         return self.trouble if self.state != "archiving" else None
 
 
-class Maintenance(msgspec.Struct, frozen=True):
-    """What an archiver does to what it archived, as its `/status` tells of it."""
+class ArchiverMaintenance(msgspec.Struct, frozen=True):
+    """An archiver's maintenance, as its `/status` reports it."""
 
     retention_age_seconds: float | None = None
     compaction_age_seconds: float | None = None
@@ -56,7 +56,7 @@ class _Status(msgspec.Struct, frozen=True):
     archive: str
     paused: bool
     partitions: tuple[ArchivedNow, ...]
-    maintenance: Maintenance | None = None
+    maintenance: ArchiverMaintenance | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Archiver:
     archive: str = ""
     paused: bool = False
     partitions: tuple[ArchivedNow, ...] = ()
-    maintenance: Maintenance | None = None
+    maintenance: ArchiverMaintenance | None = None
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Archivers:
         return self._known
 
     async def close(self) -> None:
-        """Asks no more."""
+        """End the requests."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking})
@@ -103,7 +103,7 @@ class Archivers:
         self._asked_at = time.monotonic()
 
     async def of_topics(self, seconds: float | None = None) -> dict[str, dict[str, int | float | None]]:
-        """By topic the sums of its lag, the greatest age, and the least headroom; as `all`."""
+        """Return each topic's total lag, greatest age and least headroom; raise as `all`."""
         topics: dict[str, list[ArchivedNow]] = {}
         for archiver in await self.all(seconds):
             for each in archiver.partitions:

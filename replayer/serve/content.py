@@ -16,17 +16,17 @@ MOST_LEVELS = 40
 _HEX_LINE = 16
 
 
-class Content(NamedTuple):
+class ShownContent(NamedTuple):
     """One key, value or header as it is shown; None where it cannot be shown so."""
 
     size: str
-    """As text; `null` for none."""
+    """The size as text; `null` for none."""
     preview: str
     text: str | None = None
     tree: "Node | None" = None
     hex: str | None = None
     is_cut: bool = False
-    """Whether text and hex show only its beginning."""
+    """True if text and hex show only its beginning."""
 
 
 @dataclass
@@ -39,28 +39,28 @@ class Node:
     children: list["Node"] = field(default_factory=list)
 
 
-def shown(content: bytes | None) -> Content:
-    """A content in every form that it has."""
+def shown(content: bytes | None) -> ShownContent:
+    """Return a content in every form that it has."""
     if content is None:
-        return Content("null", "null")
+        return ShownContent("null", "null")
     head = bytes(content[:TEXT_BYTES])
     is_cut = len(content) > TEXT_BYTES
     text = _decoded(head, is_cut=is_cut)
     size = bytes_text(len(content))
     if text is None:
-        return Content(size, f"{size} binary", None, None, hex_dump(head[:HEX_BYTES]), len(content) > HEX_BYTES)
+        return ShownContent(size, f"{size} binary", None, None, hex_dump(head[:HEX_BYTES]), len(content) > HEX_BYTES)
     tree = json_tree(bytes(content)) if len(content) <= JSON_BYTES else None
-    return Content(size, preview(text), printable(text), tree, hex_dump(head[:HEX_BYTES]), is_cut)
+    return ShownContent(size, preview(text), printable(text), tree, hex_dump(head[:HEX_BYTES]), is_cut)
 
 
 def preview(text: str) -> str:
-    """The beginning as one line."""
+    """Return the beginning as one line."""
     line = printable(" ".join(text[: 4 * PREVIEW_CHARACTERS].split()))
     return line if len(line) <= PREVIEW_CHARACTERS else f"{line[:PREVIEW_CHARACTERS]}…"
 
 
 def preview_of(content: bytes | None) -> str:
-    """The same of bytes."""
+    """Return the beginning of a content as one line."""
     if content is None:
         return "null"
     head = bytes(content[: 8 * PREVIEW_CHARACTERS])
@@ -80,7 +80,7 @@ def hex_dump(content: bytes) -> str:
 
 
 def json_tree(content: bytes) -> Node | None:
-    """The value that JSON text means, numbers as they are written; None for what is no object or array."""
+    """Return the value that JSON text means, numbers as they are written; None for what is no object or array."""
     try:
         value = json.loads(
             content, object_pairs_hook=_Pairs, parse_int=_Literal, parse_float=_Literal, parse_constant=_Literal
@@ -138,12 +138,12 @@ def _leaf(value: Any) -> str:
 
 
 def _told(text: str) -> str:
-    """A string of JSON, which may hold half of a character (`"\\ud800"`)."""
+    """Return a string of JSON, which may hold half of a character (`"\\ud800"`)."""
     return printable(text.encode(errors="backslashreplace").decode())
 
 
 def _decoded(head: bytes, *, is_cut: bool) -> str | None:
-    """The text of the bytes; None where they are not UTF-8, a character that is cut at the end apart."""
+    """Return the text of the bytes; None if they are not UTF-8, a character that is cut at the end apart."""
     for cut in range(4 if is_cut else 1):
         try:
             return head[: len(head) - cut].decode()

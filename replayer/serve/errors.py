@@ -22,7 +22,7 @@ from blockgz.errors import (
 from index_format.errors import BlockgzError, masked_urls
 
 STATUS_OF_CODE = {USAGE: 400, PARTLY_FAILED: 410, 4: 404, 10: 503, 11: 409, 12: 502, FAILED: 502}
-"""By exit code; 410: damage, what was asked for cannot be read any more."""
+"""The status of each exit code; 410 is damage: what was requested can no longer be read."""
 MOST_PROBLEMS = 5
 MAX_BODY_BYTES = 256 * 1024
 WORDS = {
@@ -30,7 +30,7 @@ WORDS = {
     405: ("this cannot be done here", "the operation at this address takes another method", "see /api"),
     413: ("the request is too large", f"it has more than {MAX_BODY_BYTES} bytes", "ask for less at once"),
 }
-"""By status, the messages of requests that no route answers."""
+"""The messages of requests that no route answers, by status."""
 
 Failure = dict[str, Any]
 
@@ -50,7 +50,7 @@ class CutsInDoubt(CutUndecided):
 
 
 def status_of(error: BlockgzError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error."""
     if isinstance(error, StoreUnavailable | BrokerUnreachable | PartitionUnavailable):
         return 503
     if isinstance(error, CutsInDoubt):
@@ -59,19 +59,19 @@ def status_of(error: BlockgzError) -> int:
 
 
 def failure_of(error: BlockgzError) -> Failure:
-    """The body of an answer: passwords in URLs are masked."""
+    """Return the body of an answer: passwords in URLs are masked."""
     told = {"error": error.what, "why": error.why, "do": error.remedy}
     failure: Failure = {name: masked_urls(" ".join((text or "").split())) for name, text in told.items()}
     return failure | ({"cuts": error.cuts} if isinstance(error, CutsInDoubt) else {})
 
 
 def trouble_of(error: Exception | None) -> Failure | None:
-    """What a page tells of an archive that could not be looked at again; None where it could."""
+    """Return the failure to show if an archive could not be looked at again; None if it could."""
     return None if error is None else told(error)[1]
 
 
 def told(error: Exception) -> tuple[int, Failure]:
-    """The status and the body of any error; what is a bug is logged, without what records hold."""
+    """Return the status and the body of any error; what is a bug is logged, without what records hold."""
     match error:
         case BlockgzError():
             return status_of(error), failure_of(error)
@@ -88,7 +88,7 @@ def told(error: Exception) -> tuple[int, Failure]:
 
 
 def _invalid(found: Sequence[Any], skipped: int) -> Failure:
-    """What is wrong where; of each place so many names are left out."""
+    """Return the failure of an invalid request; the first `skipped` names of each place are left out."""
     problems = [
         f"{'.'.join(str(part) for part in each['loc'][skipped:]) or 'the body'}: {each['msg']}"
         for each in found[:MOST_PROBLEMS]

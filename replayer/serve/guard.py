@@ -1,4 +1,4 @@
-"""Who may ask the page what: checked before any route, for every request.
+"""Access to the page: checked for every request, before any route.
 
 Host and Origin keep other web pages out; a token or a trusted proxy says who asks; bodies are bounded; answers carry
 the headers that keep hostile records harmless.
@@ -55,11 +55,11 @@ class Logins:
         self._signer = TimestampSigner(key, digest_method=hashlib.sha256)
 
     def is_right(self, offered: str) -> bool:
-        """Whether this is the token."""
+        """Return whether this is the token."""
         return self._token is not None and hmac.compare_digest(self._token.encode(), offered.encode())
 
     def may_fail(self) -> bool:
-        """Whether a wrong guess is answered as such, or as one too many: the right token is never refused."""
+        """Return whether a wrong guess is answered as such, or as one too many: the right token is never refused."""
         while self._wrong and self._wrong[0] < self._now() - 60:
             self._wrong.popleft()
         if len(self._wrong) >= LOGINS_A_MINUTE:
@@ -68,11 +68,11 @@ class Logins:
         return True
 
     def session(self) -> str:
-        """The value of a session's cookie."""
+        """Return the value of a session's cookie."""
         return self._signer.sign(b"in").decode()
 
     def is_session(self, cookie: str) -> bool:
-        """Whether a cookie is that of a session that has not ended."""
+        """Return whether a cookie is that of a session that has not ended."""
         try:
             return self._signer.unsign(cookie, max_age=SESSION_SECONDS) == b"in"
         except BadSignature:
@@ -87,7 +87,7 @@ class Guard:
         self._app, self._access, self._logins, self._failed = app, access, logins, failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers itself what may not pass."""
+        """Answer itself what may not pass."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -117,7 +117,7 @@ class Guard:
                 await answer(scope, receive, with_headers)
 
     def _refusal(self, asked: HTTPConnection, scope: Scope) -> Response | None:
-        """The answer to what may not pass; None for what may."""
+        """Return the answer to what may not pass; None for what may."""
         headers, path = asked.headers, scope["path"]
         if not self._is_known_host(headers.get("host")):
             return _refused(*WRONG_HOST)
@@ -181,23 +181,23 @@ class Guard:
 
 
 def _bearer(asked: HTTPConnection) -> str | None:
-    """The token that a request brings in a header; None for none."""
+    """Return the token that a request brings in a header; None for none."""
     kind, _, offered = asked.headers.get("authorization", "").partition(" ")
     return offered.strip() if kind.lower() == "bearer" else None
 
 
 def _has_body(headers: Headers) -> bool:
-    """Whether a request sends anything."""
+    """Return whether a request sends anything."""
     return int_or_zero(headers.get("content-length")) > 0 or "transfer-encoding" in headers
 
 
 def media_type(headers: Headers) -> str:
-    """What a request says its body is."""
+    """Return the media type of a request's body."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_same_origin(headers: Headers) -> bool:
-    """Whether a request that changes something comes from this server's own pages, or from no browser at all."""
+    """Return whether a request that changes something comes from this server's own pages, or from no browser at all."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site not in ("same-origin", "none"):
         return False
@@ -205,7 +205,7 @@ def is_same_origin(headers: Headers) -> bool:
 
 
 def name_of(host: str) -> str:
-    """The name in a header Host, without the port."""
+    """Return the name in a header Host, without the port."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -213,7 +213,7 @@ def name_of(host: str) -> str:
 
 
 def int_or_zero(text: str | None) -> int:
-    """What a number of a header is; 0 for none."""
+    """Return the number in a header; 0 if it is none."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else 0
 
 

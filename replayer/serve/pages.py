@@ -24,7 +24,7 @@ from replayer.serve.service import Service
 PAGE_SECONDS = 0.25
 """A page that is not known by then shows how far it is."""
 _FORM_KEY = secrets.token_bytes(32)
-"""Of this process: forms of an earlier one are refused, and made again by loading the page."""
+"""The key of this process: forms of an earlier one are refused until the page is reloaded."""
 
 _templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -62,7 +62,7 @@ _templates.filters |= {
 
 
 def page(request: Request, template: str, status_code: int = 200, **facts: Any) -> Response:
-    """A page of a template, with what every page shows."""
+    """Return a page of a template, with what every page shows."""
     service: Service = request.state.service
     shared = {
         "archive": service.view.archive.reader.address,
@@ -76,23 +76,23 @@ def page(request: Request, template: str, status_code: int = 200, **facts: Any) 
 
 
 def error_page(request: Request, status: int, failure: Failure, around: str | None = None) -> Response:
-    """What happened, why, and what to do; `around` is a page that shows more."""
+    """Show what happened, why, and what to do; `around` is a page that shows more."""
     return page(request, "error.html", status, failure=failure, status=status, around=around)
 
 
 def progress_page(request: Request, title: str, look: Look) -> Response:
-    """What is shown while an archive is looked at for the first time; it loads itself again."""
+    """Show the progress of the first look at an archive; the page reloads itself."""
     return page(request, "looking.html", title=title, look=look)
 
 
 def form_token(request: Request) -> str:
-    """What a form of this server brings back."""
+    """Return the token that a form of this server sends back."""
     user = str(request.scope.get("user_name", ""))
     return hmac.new(_FORM_KEY, user.encode(), hashlib.sha256).hexdigest()
 
 
 async def _sent_form(request: Request) -> dict[str, list[str]]:
-    """The fields of a form; raises UsageError for one that no page of this server made."""
+    """Return the fields of a form; raise UsageError for one that no page of this server made."""
     if media_type(request.headers) != "application/x-www-form-urlencoded":
         raise HTTPException(415, "the body is not a form of this page")
     fields: dict[str, list[str]] = {}
@@ -112,12 +112,12 @@ SentForm = Annotated[dict[str, list[str]], Depends(_sent_form)]
 
 
 def first(fields: dict[str, list[str]], name: str, default: str = "") -> str:
-    """The value of a field, without blanks around it."""
+    """Return the value of a field, without blanks around it."""
     return fields.get(name, [default])[0].strip()
 
 
 def lines_of(fields: dict[str, list[str]], name: str) -> list[str]:
-    """The lines of a field that are not empty."""
+    """Return the lines of a field that are not empty."""
     return [line for line in first(fields, name).splitlines() if line.strip()]
 
 
@@ -126,13 +126,13 @@ login_pages = APIRouter()
 
 @login_pages.get("/login")
 async def login_page(request: Request, where: Annotated[str, Query(alias="next", max_length=2000)] = "/") -> Response:
-    """The form."""
+    """Show the form."""
     return page(request, "login.html", where=own_path(where), wrong=False)
 
 
 @login_pages.post("/login")
 async def login(request: Request, form: SentForm) -> Response:
-    """Begins a session for who knows the token."""
+    """Begin a session if the token is right."""
     logins: Logins = request.state.logins
     where = own_path(first(form, "next", "/"))
     if not logins.is_right(first(form, "token")):
@@ -147,12 +147,12 @@ async def login(request: Request, form: SentForm) -> Response:
 
 @login_pages.post("/logout")
 async def logout(form: SentForm) -> Response:  # noqa: ARG001  # it brings the form's token
-    """Ends the session of this browser."""
+    """End the session of this browser."""
     answer = RedirectResponse("/login", status_code=303)
     answer.delete_cookie(SESSION)
     return answer
 
 
 def own_path(where: str) -> str:
-    """A path of this server; the first page for anything else."""
+    """Return `where` if it is a path of this server, otherwise the first page."""
     return where if where.startswith("/") and not where.startswith(("//", "/\\")) else "/"

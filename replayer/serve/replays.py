@@ -115,7 +115,7 @@ class ReplayForm(BaseModel):
 
 
 def form_of(fields: dict[str, Any] | str) -> ReplayForm:
-    """The form of fields, or of their JSON text; raises UsageError.
+    """Return the form of fields, or of their JSON text; raise UsageError.
 
     A job's folder that others can write to is believed no more than a request is.
     """
@@ -153,7 +153,7 @@ class JobLaunch(Sealed, frozen=True, kw_only=True):
 
 
 class CommandFailed(BlockgzError):
-    """What a command said on stderr before it ended, with its exit code."""
+    """A failed command: its message on stderr, and its exit code."""
 
     def __init__(self, code: int, text: str) -> None:
         lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("error:", "why:", "do:")))
@@ -175,16 +175,18 @@ class Replays:
         """Jobs and their processes of this page; for each a thread waits, so that none is left as a zombie."""
         self._threads = ElasticPool(LOOKS_AT_ONCE, "jobs")
         self._looks: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}
-        """By name the newest look for those who watch, and when it began."""
+        """The newest look at each watched job, and when it began."""
         self._plans = 0
         """Processes that plan."""
         self._starting: dict[str, str] = {}
-        """Of jobs that have not reported yet, their targets."""
+        """The targets of jobs that have not reported yet."""
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
-        """By name what was found last, and when."""
+        """The last document of each job, and when it was read."""
 
     async def plan(self, form: ReplayForm) -> dict[str, Any]:
-        """What the replay would do, as `replayer replay --dry-run --json` says; raises CommandFailed or StoreBusy."""
+        """Return the plan of a replay, as `replayer replay --dry-run --json` prints it; raise CommandFailed or
+        StoreBusy.
+        """
         self._refuse_without_brokers()
         if self._plans >= MOST_PLANS:
             raise StoreBusy(f"{self._plans} replays are being planned", remedy="try again when one of them is")
@@ -216,10 +218,10 @@ class Replays:
         return plan
 
     async def begin(self, form: ReplayForm, confirmed: str, user: str) -> str:
-        """Begins a job, and waits until it reports; its name. `confirmed` is the target's name, typed by a person.
+        """Begin a job, wait until it reports, and return its name. `confirmed` is the target's name, typed by a person.
 
-        Raises UsageError, CutsInDoubt, TargetInUse where another job writes to the same topic, and CommandFailed where
-        the command refuses.
+        Raise UsageError, CutsInDoubt, TargetInUse if another job writes to the same topic, and CommandFailed if the
+        command refuses.
         """
         self._refuse_read_only()
         self._refuse_without_brokers()
@@ -235,14 +237,14 @@ class Replays:
         named = form.model_copy(update={"job": name})
         launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=now_ms())
         async with self._alone(name, named.named_target):
-            if not await self.in_thread(self._add, name, launch):
+            if not await self.in_thread(lambda: self.store.put_if_absent(f"{name}/launch.json", encode(launch), name)):
                 raise UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
             await self._run(name, named)
         return name
 
     @asynccontextmanager
     async def _alone(self, name: str, target: str) -> AsyncIterator[None]:
-        """While a job starts, no other one does that writes to the same topic; raises TargetInUse where one writes."""
+        """While a job starts, no other one does that writes to the same topic; raise TargetInUse if one writes."""
         starting = next((other for other, topic in self._starting.items() if topic == target), None)
         if starting is not None:
             raise _target_in_use(starting, target)
@@ -256,7 +258,7 @@ class Replays:
             del self._starting[name]
 
     async def resume(self, name: str) -> None:
-        """Lets a paused job go on, or runs one that ended before it was complete again with --resume."""
+        """Continue a paused job, or rerun with --resume one that ended before it was complete."""
         job = await self.get(name)
         self._refuse_read_only()
         if job["state"] == "paused" or await self.in_thread(self._wanted, job) == "pause":
@@ -276,7 +278,7 @@ class Replays:
             await self._run(name, form, "--resume")
 
     def _wanted(self, job: dict[str, Any]) -> str | None:
-        """What a job that goes on was told last, and may not have reported yet; None where nothing tells."""
+        """Return the last command to a running job, which it may not have reported yet; None if unknown."""
         if job["state"] not in ("planning", "running", "paused"):
             return None
         with suppress(ReplayRefused):
@@ -285,7 +287,7 @@ class Replays:
         return None
 
     async def steer(self, name: str, action: str) -> None:
-        """`pause` or `cancel`; raises UsageError where the job is not running."""
+        """Pause or cancel a job; raise UsageError if the job is not running."""
         job = await self.get(name)
         self._refuse_read_only()
         if action not in job["actions"]:
@@ -295,7 +297,7 @@ class Replays:
         await self._change(name, state=action)
 
     async def limit(self, name: str, rate: str | None) -> None:
-        """Changes the rate of a running job, None for no limit; raises UsageError."""
+        """Change the rate of a running job, None for no limit; raise UsageError."""
         job = await self.get(name)
         self._refuse_read_only()
         if "rate" not in job["actions"]:
@@ -303,20 +305,20 @@ class Replays:
         await self._change(name, rate=rate)
 
     async def all(self) -> list[dict[str, Any]]:
-        """Every job, the newest first."""
-        names = await self.in_thread(self._names)
+        """Return every job, the newest first."""
+        names = await self.in_thread(lambda: job_names(self.store))
         found = await asyncio.gather(*(self.in_thread(self._listed, name) for name in names))
         return sorted((each for each in found if each), key=lambda each: each["created_at_ms"] or 0, reverse=True)
 
     async def get(self, name: str) -> dict[str, Any]:
-        """One job; raises NotInArchive."""
+        """Return one job; raise NotInArchive."""
         found = await self.in_thread(self._document, name) if is_job_name(name) else None
         if found is None:
             raise NotInArchive(f"there is no job {name[:80]}", why="no folder has that name", remedy="see /jobs")
         return found
 
     async def watched(self, name: str) -> dict[str, Any]:
-        """The same, as of a moment ago: one look a second serves all who watch a job."""
+        """Return one job as of a moment ago: one look a second serves all who watch it."""
         began, look = self._looks.get(name, (0.0, None))
         if look is None or (look.done() and time.monotonic() - began >= LOOK_SECONDS):
             look = asyncio.ensure_future(self.get(name))
@@ -325,7 +327,7 @@ class Replays:
         return await asyncio.shield(look)
 
     def kept(self, name: str) -> tuple[JobRequest, JobFolder]:
-        """What a job was begun with, and its folder; raises NotInArchive."""
+        """Return the request of a job, and its folder; raise NotInArchive."""
         folder = JobFolder(self.store, name)
         request = folder.request()
         if request is None:
@@ -333,7 +335,7 @@ class Replays:
         return request, folder
 
     def log_tail(self, name: str) -> str:
-        """The last lines of what a job said on stderr, where this machine has them."""
+        """Return the last lines of what a job said on stderr, if this machine has them."""
         try:
             with _log_file(name).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
@@ -342,7 +344,7 @@ class Replays:
             return ""
 
     async def _run(self, name: str, form: ReplayForm, *more: str) -> None:
-        """Starts the process, and waits until it reports or ends."""
+        """Start the process, and wait until it reports or ends."""
         self._known.pop(name, None)
         before = await self.in_thread(self._progress, name)
         with _opened_log(name) as log:
@@ -383,14 +385,14 @@ class Replays:
         await self.in_thread(lambda: change_control(self.store, name, **changes))
 
     def _listed(self, name: str) -> dict[str, Any] | None:
-        """The same for a list: one that is over is not looked at again for a while."""
+        """Return a job for a list: one that is over is not read again for a while."""
         looked_at, known = self._known.get(name, (0.0, None))
         if known is None or known["state"] not in OVER or time.monotonic() - looked_at > KNOWN_SECONDS:
             self._known[name] = time.monotonic(), (known := self._document(name))
         return known
 
     def _document(self, name: str) -> dict[str, Any] | None:
-        """A job as the API gives it; None where the folder holds none."""
+        """Return a job as the API gives it; None if the folder holds none."""
         store, folder, locks = self.store, JobFolder(self.store, name), state_folder() / "jobs"
         launch, progress, summary, request, failure = self._launch(name), None, None, None, None
         state: JobState | None = None
@@ -445,14 +447,14 @@ class Replays:
         }
 
     def _is_starting(self, name: str, progress: JobProgress | None) -> bool:
-        """Whether a process of this page runs the job and has not reported yet; it would forget what it is told now."""
+        """Return whether a process of this page runs the job and has not reported yet; it would lose a command now."""
         running = {job: process for job, process in self._begun if process.poll() is None}
         if name not in running:
             return False
         return progress is None or progress.attempt_host.rpartition(":")[2] != str(running[name].pid)
 
     def _actions(self, state: str, *, is_begun: bool, has_launch: bool, steerable: bool) -> list[str]:
-        """What can be done with a job now, by somebody of this page."""
+        """Return the actions that this page offers for a job now."""
         settings = self._settings
         if state == "undone":
             return []
@@ -462,12 +464,6 @@ class Replays:
         if state in ("running", "planning", "paused") and steerable:
             return ["resume" if state == "paused" else "pause", "rate", "cancel"]
         return ["resume", *actions] if state in OVER and has_launch else actions
-
-    def _names(self) -> list[str]:
-        return job_names(self.store)
-
-    def _add(self, name: str, launch: JobLaunch) -> bool:
-        return self.store.put_if_absent(f"{name}/launch.json", encode(launch), name)
 
     def _launch(self, name: str) -> JobLaunch | None:
         key = f"{name}/launch.json"
@@ -501,14 +497,16 @@ class Replays:
             )
 
     def _command(self, form: ReplayForm, *options: str) -> list[str]:
-        """The command of a form; what loads code can only be passed on as it was given, in arguments."""
+        """Return the command of a form; what loads code can only be passed on as it was given, in arguments."""
         loading = [f"-X{name}={value}" for name, value in self._settings.kafka.items() if name in LOADS_CODE]
         job = [f"--job={form.job}"] if form.job else []
         words = [*loading, *form.arguments, *job, "--json", *options, "--", form.topic]
         return [sys.executable, "-m", "replayer", "replay", *words]
 
     def _environment(self) -> dict[str, str]:
-        """The page's own, with everything that says where archive, jobs and brokers are: none of it in arguments."""
+        """Return the page's own environment with the places of archive, jobs and brokers, so that arguments show none
+        of them.
+        """
         return os.environ | environment_of(self._settings)
 
 
@@ -518,12 +516,12 @@ def doubtful(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def new_name(form: ReplayForm) -> str:
-    """A name for the job of a form."""
+    """Return a name for the job of a form."""
     return f"{re.sub('[^A-Za-z0-9._-]', '-', form.named_target)[:60]}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
 
 
 def environment_of(settings: ServeSettings) -> dict[str, str]:
-    """The variables by which a command gets the archive, the jobs and the cluster of a page."""
+    """Return the variables by which a command gets the archive, the jobs and the cluster of a page."""
     place = settings.place
     given: dict[str, Any] = {
         "archive": place.address,
@@ -553,7 +551,7 @@ def _target_in_use(name: str, target: str) -> TargetInUse:
 
 
 def _named_target(launch: JobLaunch | None) -> str | None:
-    """Of a job that wrote nothing yet, where it is to write."""
+    """Return the target of a job that has not written yet."""
     with suppress(BlockgzError, ValueError):
         return form_of(launch.form).named_target if launch is not None else None
     return None

@@ -1,4 +1,4 @@
-"""The service behind every route: the archive, what is known of it, the work under way, and limits on large answers."""
+"""The service behind every route: the archive, what is known of it, running work, and limits on large answers."""
 
 import asyncio
 import time
@@ -32,20 +32,20 @@ PIECE_BYTES = 64 * 1024
 
 @dataclass
 class Bound:
-    """So many answers of a kind at once."""
+    """A limit on answers of a kind at once."""
 
     most: int
     kind: str
     held: int = 0
 
     def take(self) -> None:
-        """One more; raises StoreBusy where there are enough."""
+        """Count one more; raise StoreBusy if there are enough."""
         if self.held >= self.most:
             raise StoreBusy(f"{self.held} {self.kind} are being sent", remedy="close some of them, and try again")
         self.held += 1
 
     def give_back(self) -> None:
-        """One less."""
+        """Count one less."""
         self.held -= 1
 
 
@@ -60,7 +60,7 @@ class BoundedAnswer(StreamingResponse):
         bound.take()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it."""
+        """Send the answer."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -68,7 +68,7 @@ class BoundedAnswer(StreamingResponse):
 
 
 async def pieces(body: bytes) -> AsyncIterator[bytes]:
-    """A body in pieces, so that no more of it is copied than its client takes."""
+    """Yield a body in pieces, so that no more of it is copied than its client takes."""
     for start in range(0, len(body), PIECE_BYTES):
         yield body[start : start + PIECE_BYTES]
         await asyncio.sleep(0)  # other requests have their turn, and a client that left is noticed
@@ -81,13 +81,17 @@ class Costs:
     requests: int = 0
     bytes_fetched: int = 0
 
+    def stats(self, chunk_bytes: int) -> dict[str, int]:
+        """Return the costs as the API gives them, beside the size of the chunks that were opened."""
+        return {"requests": self.requests, "bytes_fetched": self.bytes_fetched, "chunk_bytes": chunk_bytes}
+
 
 _COSTS: ContextVar[Costs | None] = ContextVar("costs", default=None)
 
 
 @contextmanager
 def counted() -> Iterator[Costs]:
-    """Counts what is read within the block, also by tasks and threads that begin there."""
+    """Count what is read within the block, also by tasks and threads that begin there."""
     costs = Costs()
     token = _COSTS.set(costs)
     try:
@@ -151,7 +155,7 @@ MOST_LARGE = 16
 KEPT_SECONDS = 2.0
 """Seconds a page waits for the store of jobs, which may hang."""
 MOST_STREAMS = 16
-"""Of records, each of which reads ahead."""
+"""The most streams of records, each of which reads ahead."""
 MOST_WATCHED = 100
 """Jobs that are watched: half of the connections, so that pages are answered beside them."""
 
@@ -177,11 +181,11 @@ class Service:
     """For the page's own files: the threads of others may all wait for an archive that hangs."""
 
     async def in_thread(self, call: Callable[..., T], *given: Any) -> T:
-        """The result of a call that reads files of the page."""
+        """Return the result of a call that reads files of the page."""
         return await asyncio.get_running_loop().run_in_executor(self.files, partial(call, *given))
 
     async def reading(self, request: Request, read: Callable[[], Awaitable[T]]) -> T:
-        """The result of what reads records, when it is its turn; it ends when its client goes away."""
+        """Return the result of what reads records, when it is its turn; it ends when its client goes away."""
 
         async def in_turn() -> T:
             async with self.reads:
@@ -190,7 +194,7 @@ class Service:
         return await unless_gone(request, in_turn())
 
     def answer(self, body: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
-        """An answer of any size; raises StoreBusy where too many large ones wait for their clients."""
+        """Return an answer of any size; raise StoreBusy if too many large ones wait for their clients."""
         if len(body) <= LARGE_BYTES:
             return Response(body, media_type=media_type, headers=headers)
         length = {"Content-Length": str(len(body))}
@@ -213,13 +217,13 @@ class Service:
 
     @property
     def has_brokers(self) -> bool:
-        """Whether a cluster is known."""
+        """Return whether a cluster is known."""
         return bool(self.settings.kafka.get("bootstrap.servers"))
 
 
 @asynccontextmanager
 async def running_service(settings: ServeSettings) -> AsyncIterator[Service]:
-    """Opens the archive; ends all that is under way at the end, replay jobs apart."""
+    """Open the archive; at the end, end all that is running except replay jobs."""
     folder = default_folder()
     async with opened(settings.place, DiskCache(folder) if folder else None, CostingReader) as archive:
         replays = Replays(settings)
@@ -252,16 +256,16 @@ def _user(request: Request) -> str:
 Serving = Annotated[Service, Depends(_service)]
 """The parameter of a route by which it gets the service."""
 User = Annotated[str, Depends(_user)]
-"""Who asks, as the guard knows it."""
+"""The name of the user, as the guard found it."""
 
 
 def now_ms() -> int:
-    """The time of day, which durations before now count from."""
+    """Return the time of day, which durations before now count from."""
     return time.time_ns() // 1_000_000
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of the work, which ends when its client goes away."""
+    """Return the result of the work, which ends when its client goes away."""
     doing = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({doing}, timeout=GONE_SECONDS))[0]:

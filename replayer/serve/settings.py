@@ -1,4 +1,4 @@
-"""What the page is started with."""
+"""The settings of the page."""
 
 import re
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ OTHERS_HEADERS = frozenset({"host", "origin", "authorization", "cookie", "conten
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask: everybody on this machine, who knows the token, or whom a trusted proxy names."""
+    """Who may use the page: everybody on this machine, who knows the token, or whom a trusted proxy names."""
 
     host: str
-    """That the server is bound to."""
+    """The address that the server is bound to."""
     token: str | None = field(default=None, repr=False)
     user_header: str | None = None
     """The header in which a proxy names the user."""
@@ -32,7 +32,7 @@ class Access:
     """Names by which the page is asked for, beside those of this machine; any where there are none."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a server that everybody in the network could use."""
+        """Raise UsageError for a server that everybody in the network could use."""
         if not is_loopback(self.host) and self.token is None and self.user_header is None:
             raise UsageError(
                 f"the page cannot be served on {self.host} for everybody",
@@ -62,7 +62,7 @@ class Access:
             )
 
     def is_trusted_proxy(self, address: str) -> bool:
-        """Whether a header of a connection from this address is believed."""
+        """Return whether a header of a connection from this address is believed."""
         try:
             found = ip_address(address)
         except ValueError:
@@ -94,7 +94,7 @@ class ServeSettings:
 
 
 def parse_network(text: str) -> Network:
-    """`10.0.0.1` or `10.0.0.0/8`; raises UsageError."""
+    """Parse an address such as `10.0.0.1` or `10.0.0.0/8`; raise UsageError."""
     try:
         return ip_network(text)
     except ValueError as error:
@@ -104,7 +104,7 @@ def parse_network(text: str) -> Network:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file; raises UsageError for one that is easily guessed."""
+    """Return the token in a file; raise UsageError for one that is easily guessed."""
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

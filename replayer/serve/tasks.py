@@ -41,7 +41,7 @@ class Task:
     all: int | None = None
     unit: str = "bytes"
     result: dict[str, Any] | None = None
-    """As far as it is known."""
+    """The result so far."""
     failure: Failure | None = None
     can_pause: bool = False
 
@@ -52,12 +52,12 @@ class Task:
         self.next_change = asyncio.Event()
 
     def changed(self) -> None:
-        """Tells those who watch, each of whom waits for the change after what it has seen."""
+        """Tell those who watch, each of whom waits for the change after what it has seen."""
         told, self.next_change = self.next_change, asyncio.Event()
         told.set()
 
     def advance(self, count: int) -> None:
-        """So much more is done."""
+        """Count more work as done."""
         self.done += count
         self.changed()
 
@@ -69,7 +69,7 @@ class Task:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As the API gives it."""
+        """The document that the API returns."""
         actions = [] if self.state in OVER else ["cancel"]
         if self.can_pause and self.state in ("running", "paused"):
             actions.append("resume" if self.state == "paused" else "pause")
@@ -100,7 +100,7 @@ class Tasks:
         return iter(self._tasks.values())
 
     def begin(self, kind: str, title: str, user: str, work: Work, *, can_pause: bool = False) -> Task:
-        """Does the work behind the pages; raises UsageError where too much is under way."""
+        """Do the work behind the pages; raise UsageError if too much is running."""
         running = [task for task in self._tasks.values() if task.state not in OVER]
         if len(running) >= MOST_RUNNING:
             raise UsageError(
@@ -117,7 +117,7 @@ class Tasks:
         return task
 
     def get(self, name: str) -> Task:
-        """Raises NotInArchive."""
+        """Return a task; raise NotInArchive."""
         if name not in self._tasks:
             raise NotInArchive(
                 f"there is no task {name[:80]}", why="it has another name, or ended with an earlier server"
@@ -128,7 +128,7 @@ class Tasks:
         return name in self._tasks
 
     async def close(self) -> None:
-        """Ends all."""
+        """End all tasks."""
         works = [task.work for task in self._tasks.values() if task.work is not None and not task.work.done()]
         for work in works:
             work.cancel()
@@ -137,7 +137,7 @@ class Tasks:
 
 
 def steer(task: Task, action: str) -> None:
-    """`pause`, `resume` or `cancel`; raises UsageError where that cannot be."""
+    """Pause, resume or cancel a task; raise UsageError if that cannot be."""
     if action not in task.document["actions"]:
         raise UsageError(f"{task.title} cannot be {_PAST.get(action, action)}", why=f"it is {task.state}")
     if action == "cancel":
@@ -156,7 +156,7 @@ _PAST = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
 
 
 async def events(task: Task) -> AsyncIterator[dict[str, Any]]:
-    """What the task is like, at once and after each change, until it is over."""
+    """Yield the task's document, at once and after each change, until the task is over."""
     while True:
         change, document = task.next_change, task.document
         yield document
@@ -185,7 +185,7 @@ MOST_FOUND = 1000
 
 @dataclass(frozen=True)
 class Search:
-    """What is sought, in which offsets; it reads so many bytes with so many requests."""
+    """A planned search: its conditions, its offsets, and the bytes and requests that it costs."""
 
     topic: str
     chosen: Sequence[Selection]
@@ -197,12 +197,12 @@ class Search:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What it will cost."""
+        """The cost of the search, as the API gives it."""
         return {"topic": self.topic, "records": self.records, "bytes": self.bytes, "requests": self.requests}
 
 
 async def planned_search(archive: Archive, topic: TopicPartitions, selection: SelectionRequest) -> Search:
-    """Looks up what a search has to read; raises UsageError, NotInArchive, or what the archive raises."""
+    """Look up what a search has to read; raise UsageError, NotInArchive, or what the archive raises."""
     chosen = await selection.select(archive, topic)
     reading = Reading(on_damage=DamagePolicies(SKIPS).of)
     sources = [await describe_source(each, reading) for each in chosen]
@@ -217,7 +217,7 @@ async def planned_search(archive: Archive, topic: TopicPartitions, selection: Se
 
 
 async def search(task: Task, sought: Search) -> None:
-    """Reads partition after partition; the task's result grows with each record that is found."""
+    """Read partition after partition; the task's result grows with each record that is found."""
     found: list[dict[str, Any]] = []
     task.result = {"found": found, "skipped": [], "has_more": False}
     task.all, task.unit = sought.records, "records"

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from blockgz.archive.archive import Archive, TopicPartitions
-from blockgz.archive.damage import Verdict, worst
+from blockgz.archive.damage import Verdict
 from blockgz.errors import NotInArchive, StoreBusy
 from blockgz.signing import is_signed_by, signature_of
 from blockgz.store.writer import ContentTag, ToolStore
 from index_format.errors import BadName, BlockgzError
-from index_format.keys import parse_topic_folder, topic_of
+from index_format.keys import topic_of
 from index_format.objects import Sealed, decode, encode, stored
 from replayer.replay.jobs.control import TRIES
 from replayer.serve.settings import ServeSettings
 from replayer.serve.tasks import Task
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.report import Depth, ReportFiles, created_now, verification_document
+from replayer.verify.report import Depth, ReportFiles, StoredRange, StoredReport, created_now, verification_document
 from replayer.verify.verifying import VerifyWork, verify_archive
 
 MAX_REPORT_BYTES = 64 * 1024 * 1024
@@ -65,78 +65,6 @@ class KeptDamage(Sealed, frozen=True, kw_only=True):
     damage: tuple[OpenDamage, ...] = ()
 
 
-class _Range(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    start: int
-    end: int
-    reason: str = ""
-
-
-class _Damage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    object: str
-    reason: str
-    start: int | None = None
-    end: int | None = None
-
-    @property
-    def text(self) -> str:
-        """The object, if it is named, and what is wrong with it."""
-        return f"{self.object}: {self.reason}" if self.object else self.reason
-
-
-class _Partition(msgspec.Struct, frozen=True):
-    topic: str
-    partition: int
-    verdict: Verdict
-    records: int
-    lost: tuple[_Range, ...] = ()
-    gaps: tuple[_Range, ...] = ()
-    damage: tuple[_Damage, ...] = ()
-    chunks: int = 0
-    checked_chunks: int = 0
-    checked: tuple[_Range, ...] | None = None
-    incarnation: int | None = None
-
-    @property
-    def folder(self) -> str:
-        """The topic's incarnation."""
-        named = parse_topic_folder(self.topic)
-        return str(named._replace(incarnation=self.incarnation or named.incarnation))
-
-    @property
-    def checked_offsets(self) -> tuple[_Range, ...]:
-        """The offsets of the checked chunks; reports of earlier releases have them only if that was all."""
-        everything = (_Range(0, 2**63),) if self.checked_chunks == self.chunks else ()
-        return everything if self.checked is None else self.checked
-
-    @property
-    def found(self) -> list[_Damage]:
-        """The damage, each once: an object is left out if its lost offsets are named."""
-        lost = [_Damage("", each.reason, each.start, each.end) for each in self.lost]
-        return lost + [
-            each
-            for each in self.damage
-            if not any(
-                each.reason == one.reason
-                if each.start is None or each.end is None
-                else one.start < each.end and each.start < one.end
-                for one in self.lost
-            )
-        ]
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What is shown of a report of any kind."""
-
-    verdict: Verdict
-    created: str
-    archive: str
-    archive_id: str | None = None
-    depth: str = "comparison"
-    partitions: tuple[_Partition, ...] = ()
-    damage: tuple[_Damage, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
 class KnownReport(NamedTuple):
     """A report in the folder; `signature` is `good`, `wrong`, `none` or `not checked`."""
 
@@ -154,12 +82,12 @@ class KnownReport(NamedTuple):
     """Fewer where only a share was verified."""
     archive_id: str | None
     damage: tuple[OpenDamage, ...]
-    checked: dict[tuple[str, int], tuple[_Range, ...]]
-    """By incarnation and partition, the offsets of the chunks that were checked."""
+    checked: dict[tuple[str, int], tuple[StoredRange, ...]]
+    """The offsets of the checked chunks, by incarnation and partition."""
 
     @property
     def document(self) -> dict[str, Any]:
-        """As the API gives it."""
+        """The document that the API returns."""
         return {name: fact for name, fact in self._asdict().items() if name not in ("damage", "checked")}
 
     def settles(self, damage: OpenDamage) -> bool:
@@ -194,7 +122,7 @@ class Reports:
         self._known: dict[str, tuple[tuple[int, int], KnownReport | None]] = {}
 
     def all(self) -> list[KnownReport]:
-        """Those that can be read as reports."""
+        """Return the files that can be read as reports."""
         if self._folder is None or not self._folder.is_dir():
             return []
         files = [path for path in self._folder.glob("*.json") if NAME.fullmatch(path.name)]
@@ -203,19 +131,19 @@ class Reports:
         return known[::-1][:MOST_REPORTS]
 
     def body(self, name: str) -> bytes:
-        """A report as it was written; raises NotInArchive for what is none."""
+        """Return a report as it was written; raise NotInArchive if there is no such report."""
         if self._folder is not None and NAME.fullmatch(name):
             try:
                 body = (self._folder / name).read_bytes()
-                msgspec.json.decode(body, type=Report)
+                msgspec.json.decode(body, type=StoredReport)
                 return body
             except (OSError, msgspec.MsgspecError):
                 pass
         raise NotInArchive(f"there is no report {name[:80]}", why="the folder of reports does not hold it")
 
-    def report(self, name: str) -> Report:
-        """What is shown of it; raises as `body`."""
-        return msgspec.json.decode(self.body(name), type=Report)
+    def report(self, name: str) -> StoredReport:
+        """Return the report as it is shown; raise as `body`."""
+        return msgspec.json.decode(self.body(name), type=StoredReport)
 
     def of_archive(self, archive_id: str | None) -> list[KnownReport]:
         """Verifications of an archive, None for one whose id is not known; comparisons with topics are none."""
@@ -226,7 +154,7 @@ class Reports:
         ]
 
     def read_kept(self, archive_id: str | None, address: str) -> None:
-        """Read the kept damage of an archive again; raises what the store raises."""
+        """Read the kept damage of an archive again; raise what the store raises."""
         self.kept = self._kept(_kept_key(archive_id, address))[0]
 
     def open_damage(self, archive_id: str | None) -> list[OpenDamage]:
@@ -272,20 +200,19 @@ class Reports:
             return None
 
     def _parsed(self, name: str, body: bytes, signature: str) -> KnownReport:
-        report = msgspec.json.decode(body, type=Report)
+        report = msgspec.json.decode(body, type=StoredReport)
         above = [(topic_of(each.object) or "", None, each) for each in report.damage]
-        found = [(part.folder, part.partition, each) for part in report.partitions for each in part.found]
+        found = [(str(part.folder), part.partition, each) for part in report.partitions for each in part.found]
         damage = (
             OpenDamage(folder, number, each.start, each.end, each.text, report.depth, report.created)
             for folder, number, each in (*above, *found)
         )
         chunks = sum(each.chunks for each in report.partitions)
-        checked = sum(each.checked_chunks for each in report.partitions)
+        checked = sum(each.num_checked for each in report.partitions)
         return KnownReport(
             name,
             report.created,
-            # Earlier releases called a sample OK.
-            worst([report.verdict, Verdict.SAMPLED]) if checked < chunks else report.verdict,
+            report.own_verdict,
             report.depth,
             report.archive,
             len(report.partitions),
@@ -295,7 +222,7 @@ class Reports:
             checked,
             report.archive_id,
             tuple(damage),
-            {(each.folder, each.partition): each.checked_offsets for each in report.partitions},
+            {(str(each.folder), each.partition): each.checked_offsets for each in report.partitions},
         )
 
     def _signature(self, path: Path, body: bytes) -> str:

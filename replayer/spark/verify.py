@@ -20,9 +20,9 @@ from index_format.marker import ChunkEntry, Marker
 from replayer.spark.export import match_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import ChunkChain, ChunkChoice, ChunkFindings, check_chunks, unwatched
-from replayer.verify.earlier import EarlierReport, compare_with
-from replayer.verify.report import ArchiveReport, Depth, PartitionReport
-from replayer.verify.verifying import Survey, assembled, chosen_chunks, open_to_verify, read_chain, survey
+from replayer.verify.earlier import compare_with
+from replayer.verify.report import ArchiveReport, Depth, PartitionFindings, StoredReport
+from replayer.verify.verifying import VerificationScope, assembled, chosen_chunks, open_to_verify, read_chain, survey
 
 TASK_CHUNKS = 5_000
 """Chunks of a task at most, which are sent to it: about 2 MB."""
@@ -57,8 +57,8 @@ class Subject:
 class VerificationPlan:
     """The subjects and slices of a verification."""
 
-    survey: Survey
-    subjects: Sequence[Subject | PartitionReport]
+    survey: VerificationScope
+    subjects: Sequence[Subject | PartitionFindings]
     slices: Sequence[ChunkSlice]
 
     @property
@@ -80,14 +80,14 @@ async def planned(
     *,
     digests: bool,
     expected: Sequence[str] = (),
-    earlier: EarlierReport | None = None,
+    earlier: StoredReport | None = None,
 ) -> VerificationPlan:
     """Check chains of topics (see `match_topics`) and compare with an earlier report; return the remaining work.
 
     The `expected` topics must not be empty. With `digests`, a task takes all of a partition, as they are
     serial.
     """
-    subjects: list[Subject | PartitionReport] = []
+    subjects: list[Subject | PartitionFindings] = []
     slices: list[ChunkSlice] = []
     async with opened(place) as archive:
         named = await match_topics(archive, topics)
@@ -99,7 +99,7 @@ async def planned(
         listing = await list_above(archive, found.places, chunks=not choice.takes_all)
         for topic, number in found.places:
             partition = await open_to_verify(archive, topic, number)
-            if isinstance(partition, PartitionReport):
+            if isinstance(partition, PartitionFindings):
                 subjects.append(partition)
                 continue
             chain = await read_chain(partition, choice)

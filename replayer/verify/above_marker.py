@@ -1,4 +1,4 @@
-"""What lies above a marker: what a writer has in hand, what dead writers left, or proof that the marker was put back.
+"""Objects above a marker: of a running writer, left by dead ones, or proof that an older marker was put back.
 
 Objects are listed first and markers read after that. What a marker led to when an object was stored, a marker that is
 read later leads to as well, unless an older one was put back. FORMAT.md, "Above the marker", says what proves that.
@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from blockgz.archive.archive import Archive
@@ -24,11 +25,11 @@ from replayer.verify.report import Orphan
 PARTITIONS_AT_ONCE = 8
 READS_AT_ONCE = 16
 MOST_OBJECTS = 10_000
-"""So many objects above one marker are looked at, and the newest index."""
+"""The most objects above one marker that are looked at, apart from the newest index."""
 
 
 class Written(NamedTuple):
-    """What an index or a catalog above a marker says; a catalog has the first three fields alone."""
+    """An index or a catalog above a marker; a catalog has only the first three fields."""
 
     key: str
     start_offset: int
@@ -45,7 +46,7 @@ class Written(NamedTuple):
 
 @dataclass
 class AboveMarker:
-    """What was found above one marker; `lost` and `damage` only where the marker was put back."""
+    """The findings above one marker; `lost` and `damage` are empty unless the marker was put back."""
 
     lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
@@ -53,11 +54,11 @@ class AboveMarker:
 
 
 class _Bounds(NamedTuple):
-    """From where on a version of a marker leads to nothing."""
+    """The offsets from which a version of a marker leads to nothing."""
 
     chain_end: int
     unfolded: Sequence[int]
-    """By level less 1, where the next catalog of that level starts, or a later one."""
+    """The start of the next catalog of each level, or of a later one; level 1 comes first."""
 
     @classmethod
     def of(cls, marker: Marker) -> "_Bounds":
@@ -69,14 +70,14 @@ class _Bounds(NamedTuple):
         return cls(end, starts)
 
     def are_below(self, key: ObjectKey) -> bool:
-        """Whether the object may be one that the marker leads to nothing of."""
+        """Return whether the object may be one that the marker leads to nothing of."""
         if key.kind is ObjectKind.CATALOG:
             return key.number >= self.unfolded[min(key.level, len(self.unfolded)) - 1]
         return key.kind is not ObjectKind.ANCESTOR_INDEX and key.number >= self.chain_end
 
 
 @dataclass
-class _Kept:
+class _AbovePartition:
     """The objects of one partition above its marker as it was before the listing."""
 
     bounds: _Bounds
@@ -95,13 +96,13 @@ class _Kept:
 
 @dataclass
 class AboveListing:
-    """What lay above the markers of some partitions when it was made; if asked for, also which chunks there were."""
+    """A listing of the objects above the markers of some partitions, and on request of all chunks."""
 
     bytes: int = 0
-    """Of data that these partitions have."""
+    """Bytes of data in these partitions."""
     chunks: "dict[ObjectKind, array[int]] | None" = None
     """Hashes of the names of all indexes and data objects: of a chunk 16 bytes are kept."""
-    kept: dict[tuple[TopicFolder, int], _Kept] = field(default_factory=dict)
+    kept: dict[tuple[TopicFolder, int], _AbovePartition] = field(default_factory=dict)
 
     def note(self, key: ObjectKey) -> None:
         """Keep that a chunk's index or data exists."""
@@ -117,13 +118,13 @@ class AboveListing:
         )
 
     def of(self, partition: ArchivedPartition) -> list[ObjectKey]:
-        """The objects that lay above its marker; none where it was not listed."""
+        """Return the objects above its marker; none if the partition was not listed."""
         kept = self.kept.get((partition.keys.folder, partition.partition))
         return [] if kept is None else kept.keys + ([kept.newest] if kept.newest else [])
 
 
 async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chunks: bool = False) -> AboveListing:
-    """Lists what lies above the markers of partitions, before the markers are read that it is compared with.
+    """List what lies above the markers of partitions, before the markers are read that it is compared with.
 
     With `chunks` everything is listed, so that missing chunks are found without reading those that are there. A
     partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, from the chain's end
@@ -142,7 +143,7 @@ async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chu
             listing.bytes += partition.num_bytes
             # In layout seed the incarnations share the names of chunks, and only the newest is written to.
             if archive.other is None and (archive.layout != "seed" or partition.marker.successor is None):
-                kept = listing.kept[partition.keys.folder, number] = _Kept(_Bounds.of(partition.marker))
+                kept = listing.kept[partition.keys.folder, number] = _AbovePartition(_Bounds.of(partition.marker))
                 if archive.layout != "seed":
                     await _list_partition(archive, partition, kept, listing)
 
@@ -154,7 +155,9 @@ async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chu
     return listing
 
 
-async def _list_partition(archive: Archive, partition: ArchivedPartition, kept: _Kept, listing: AboveListing) -> None:
+async def _list_partition(
+    archive: Archive, partition: ArchivedPartition, kept: _AbovePartition, listing: AboveListing
+) -> None:
     for keys, _ in partition.folders:
         is_newest = keys.home == partition.keys.home
         if not (is_newest or listing.chunks is not None):
@@ -184,7 +187,7 @@ async def _list_all(archive: Archive, listing: AboveListing) -> None:
 
 
 async def look_above(partition: ArchivedPartition, listing: AboveListing) -> AboveMarker:
-    """What a listing from before the partition was opened shows above its marker.
+    """Return what a listing from before the partition was opened shows above its marker.
 
     Reads the indexes and catalogs there, of which a partition at rest has none.
     """
@@ -194,41 +197,37 @@ async def look_above(partition: ArchivedPartition, listing: AboveListing) -> Abo
     # Layout seed: data without an index of ours may be kafka-connect-s3's.
     data = [key for key in keys if key.kind is ObjectKind.DATA and not is_shared]
     asked = [key for key in keys if key.kind is not ObjectKind.DATA]
-    read = prefetched(streamed(asked), _Read(partition), cost=lambda _: 1, budget=READS_AT_ONCE)
+    read = prefetched(streamed(asked), partial(_read_above, partition), cost=lambda _: 1, budget=READS_AT_ONCE)
     written = [found async for found in read if found is not None]
     return judged(partition.keys, partition.marker, written, data)
 
 
-@dataclass(frozen=True)
-class _Read:
-    partition: ArchivedPartition
-
-    async def __call__(self, key: ObjectKey) -> Written | None:
-        """What it says; None where it is gone by now, or another incarnation's."""
-        keys, marker = self.partition.keys, self.partition.marker
-        try:
-            body = await self.partition.reader.get(key.key, objects.MAX_OBJECT_BYTES)
-            if key.kind is ObjectKind.CATALOG:
-                kind: type[ChunkCatalog] | type[ReferenceCatalog] = ChunkCatalog if key.level == 1 else ReferenceCatalog
-                catalog = objects.decode(body, kind, key.key)
-                if not catalog.entries:  # all of its records were erased
-                    return Written(key.key, catalog.gaps[0].start, catalog.gaps[-1].end)
-                return Written(key.key, catalog.entries[0].start_offset, catalog.entries[-1].next_offset)
-            index = objects.decode(body, ChunkIndex, key.key)
-        except ObjectMissing:
-            return None
-        except Damaged:
-            return Written(key.key, key.number, None, data="" if key.kind is ObjectKind.INDEX else None)
-        if keys.layout == "seed" and index.topic_id != marker.topic_id:
-            return None
-        data = keys.chunks + index.data.name
-        return Written(key.key, index.start_offset, index.next_offset, index.epoch, index.previous, data)
+async def _read_above(partition: ArchivedPartition, key: ObjectKey) -> Written | None:
+    """Read the object; return None if it is gone by now, or belongs to another incarnation."""
+    keys, marker = partition.keys, partition.marker
+    try:
+        body = await partition.reader.get(key.key, objects.MAX_OBJECT_BYTES)
+        if key.kind is ObjectKind.CATALOG:
+            kind: type[ChunkCatalog] | type[ReferenceCatalog] = ChunkCatalog if key.level == 1 else ReferenceCatalog
+            catalog = objects.decode(body, kind, key.key)
+            if not catalog.entries:  # all of its records were erased
+                return Written(key.key, catalog.gaps[0].start, catalog.gaps[-1].end)
+            return Written(key.key, catalog.entries[0].start_offset, catalog.entries[-1].next_offset)
+        index = objects.decode(body, ChunkIndex, key.key)
+    except ObjectMissing:
+        return None
+    except Damaged:
+        return Written(key.key, key.number, None, data="" if key.kind is ObjectKind.INDEX else None)
+    if keys.layout == "seed" and index.topic_id != marker.topic_id:
+        return None
+    data = keys.chunks + index.data.name
+    return Written(key.key, index.start_offset, index.next_offset, index.epoch, index.previous, data)
 
 
 def judged(
     keys: PartitionKeys, marker: Marker, written: Sequence[Written], data: Sequence[ObjectKey] = ()
 ) -> AboveMarker:
-    """What indexes, catalogs and data above a marker, stored before it was read, say of it."""
+    """Judge a marker by the indexes, catalogs and data above it that were stored before it was read."""
     above = {each.key for each in written}
     proofs = [(each, why) for each in written if (why := _proof(keys, marker, each, above)) is not None]
     if not proofs:
@@ -265,7 +264,8 @@ def _proof(keys: PartitionKeys, marker: Marker, each: Written, above: Collection
 
 
 def _is_copy(marker: Marker, each: Written) -> bool:
-    """Whether it is of the chunk that a folder begins with after a truncation: stored before the folder's marker is.
+    """Return whether it is of the chunk that a folder begins with after a truncation: stored before the folder's marker
+    is.
 
     An attempt that died may have left a marker without chunks.
     """
@@ -274,7 +274,7 @@ def _is_copy(marker: Marker, each: Written) -> bool:
 
 
 def _orphans(written: Sequence[Written], data: Sequence[ObjectKey], start: int) -> list[Orphan]:
-    """The chunks at and above an offset, in order; data that an index names is not named again."""
+    """Return the chunks at and above an offset, in order; data that an index names is not named again."""
     named = {each.data for each in written}
     found = [Orphan(each.key, each.start_offset, each.next_offset) for each in written if not each.is_catalog]
     found += [Orphan(each.key, each.number, None) for each in data if each.key not in named]

@@ -7,7 +7,7 @@ import struct
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,11 +53,13 @@ class ChunkChoice:
         return self.since is None and self.share == 1
 
     def considers(self, entry: ChunkEntry) -> bool:
-        """Whether the chunk may be chosen."""
+        """Return whether the chunk may be chosen."""
         return self.since is None or entry.max_timestamp >= self.since
 
     def numbers(self, candidates: int, first: str) -> Sequence[int]:
-        """Which of so many candidates are chosen, rising: at least one of any. `first` is the name of the first."""
+        """Return the numbers of the chosen among so many candidates, rising: at least one of any. `first` is the name
+        of the first.
+        """
         count = min(candidates, max(1, round(self.share * candidates)))
         if count == candidates:
             return range(candidates)
@@ -82,13 +84,13 @@ class ChainDigest:
 
     @property
     def sha256(self) -> str:
-        """Of the chunks so far, as lower-case hex."""
+        """The digest of the chunks so far, as lower-case hex."""
         return self._digest.hexdigest()
 
 
 @dataclass
 class ChunkChain:
-    """What marker and catalogs say of a partition's chunks, and what is wrong with it; of a chunk 8 bytes are kept."""
+    """The chunks of a partition by its marker and catalogs, and the damage among these; 8 bytes a chunk are kept."""
 
     choice: ChunkChoice
     records: int = 0
@@ -109,7 +111,7 @@ class ChunkChain:
     damage: list[Damage] = field(default_factory=list)
     digest: ChainDigest = field(default_factory=ChainDigest)
     is_whole: bool = True
-    """Whether all catalogs could be read."""
+    """True if all catalogs could be read."""
 
     @property
     def chunks(self) -> int:
@@ -151,35 +153,32 @@ def unwatched(_checked: int, _passed: int) -> None:
     """Ignore progress."""
 
 
-class CheckedBlock(NamedTuple):
-    """A block that is what its index says, with its records where they were decoded."""
-
-    block: StoredBlock
-    parts: list[pa.RecordBatch] | None
+CheckedBlock = tuple[StoredBlock, list[pa.RecordBatch] | None]
+"""A block that is what its index says, with its records if they were decoded."""
 
 
 @dataclass
 class ChunkFindings:
-    """What was found in chunks of a partition, in their order."""
+    """The findings in chunks of a partition, in their order."""
 
     lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     erased: list[Erased] = field(default_factory=list)
-    """Of records that were erased out of chunks."""
+    """The offsets of records that were erased out of chunks."""
     lost_records: int = 0
     recounted: int = 0
-    """By how much the records of the chunks are more than their entries said: in an old archive these are guesses."""
+    """Records of the chunks beyond those in their entries, which are guesses in an old archive."""
     last_hash: str | None = None
-    """Of the last record, where it was decoded from a lossless format."""
+    """The hash of the last record; None unless it was decoded from a lossless format."""
     digests: Digests | None = None
-    """Of all records, where every one was decoded."""
+    """The digests of all records; None unless every one was decoded."""
     unopened: int = 0
     """Chunks whose contents should have been looked at, and are encrypted with keys that were not given."""
 
 
 def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
-    """What was found in parts of a partition, in their order, as one; there are digests only where it is one part."""
+    """Join the findings in parts of a partition, in their order; digests exist only for one part."""
     if len(parts) == 1:
         return parts[0]
     return ChunkFindings(
@@ -197,7 +196,7 @@ def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
 async def check_chunks(
     partition: ArchivedPartition, entries: AsyncIterator[ChunkEntry], depth: Depth, progress: Progress
 ) -> ChunkFindings:
-    """Checks chunks of the partition, which need not follow one another; raises only for what is not damage."""
+    """Check chunks of the partition, which need not follow one another; raise only for what is not damage."""
     return await _ChunkChecks(partition, depth, progress).run(entries)
 
 
@@ -242,7 +241,7 @@ class _ChunkChecks:
             yield entry
 
     async def _sized(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
-        """The chunks whose data is there; its sizes are noted."""
+        """Yield the chunks whose data is there; its sizes are noted."""
 
         async def sized(chunk: Chunk | Unreadable) -> Chunk | Unreadable:
             if isinstance(chunk, Unreadable):
@@ -257,7 +256,7 @@ class _ChunkChecks:
             yield chunk
 
     async def _cut_off(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
-        """The chunks, each followed by what lies behind the end of its data."""
+        """Yield the chunks, each followed by what lies behind the end of its data."""
         async for chunk in chunks:
             gone = self._behind_end(chunk) if isinstance(chunk, Chunk) else None
             yield chunk
@@ -296,7 +295,7 @@ class _ChunkChecks:
         self._progress(chunk.entry.bytes, 0)
 
     def _lose(self, found: Unreadable) -> None:
-        """A block of the chunk under way, or a chunk."""
+        """Note the loss of a block of the current chunk, or of a chunk."""
         self._found.lost_records += found.num_records
         self._found.lost.append(LostRange(found.start, found.end, found.reason))
         self._found.last_hash = None
@@ -326,7 +325,7 @@ class _ChunkChecks:
         limit = self._partition.max_block_bytes
         if _is_closed(block.chunk):
             check_unopened(block)
-            return CheckedBlock(block, None)
+            return block, None
         if self._depth < Depth.RECORDS:
             count = counted(block, limit)
             if count != block.entry.num_records:
@@ -334,7 +333,7 @@ class _ChunkChecks:
                     f"block {block.number} of {block.chunk.data_key} holds {count} records",
                     why=f"its index says {block.entry.num_records}",
                 )
-            return CheckedBlock(block, None)
+            return block, None
         parts = decoded_parts(block, limit)
         times = pc.min_max(pa.chunked_array([part.column("timestamp") for part in parts])).as_py()
         known = {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}
@@ -354,7 +353,7 @@ class _ChunkChecks:
                 f"block {block.number} of {block.chunk.data_key} holds keys that its filter does not have",
                 why="searches by key would miss records",
             )
-        return CheckedBlock(block, parts)
+        return block, parts
 
 
 def _is_closed(chunk: Chunk) -> bool:
@@ -362,7 +361,7 @@ def _is_closed(chunk: Chunk) -> bool:
 
 
 def _holds_any(batch: pa.RecordBatch, erased: Sequence[Erased]) -> bool:
-    """Whether a record stands at an erased offset."""
+    """Return whether a record stands at an erased offset."""
     offsets = batch.column("offset").to_numpy()
     return any(np.searchsorted(offsets, each.start) < np.searchsorted(offsets, each.end) for each in erased)
 

@@ -25,7 +25,7 @@ from index_format.records import RecordsDigest, batch_from_records, payload_byte
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.verify.report import ComparisonReport, Difference, Digests, Excused, PartitionComparison, Relation
+from replayer.verify.report import ComparisonReport, Digests, Excused, PartitionComparison, RecordDifference, Relation
 
 MAX_RUNS = 100
 """How many ranges of missing and of extra offsets are named; the counts are of all."""
@@ -42,11 +42,11 @@ class TopicReader(Protocol):
     """Reads the topic; see KafkaReader."""
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The readable records of offsets [start, end), in order."""
+        """Return the readable records of offsets [start, end), in order."""
 
 
 def relation_of(archived_topic: str, archived_id: str | None, topic: TopicFacts) -> Relation:
-    """Whether a topic is the one that was archived: same name, and same id as far as both are known."""
+    """Return whether a topic is the one that was archived: same name, and same id as far as both are known."""
     unknown = archived_id is None or topic.topic_id is None
     same = topic.name == archived_topic and (unknown or archived_id == topic.topic_id)
     return Relation.SOURCE if same else Relation.COPY
@@ -55,7 +55,7 @@ def relation_of(archived_topic: str, archived_id: str | None, topic: TopicFacts)
 async def compare_copy(
     selection: Selection, topic: str, watermarks: Watermarks, reader: TopicReader, progress: Progress
 ) -> PartitionComparison:
-    """Compares the selected records with all that the topic's partition of the same number holds.
+    """Compare the selected records with all that the topic's partition of the same number holds.
 
     Behind records that the archive cannot read, the copy may have them or may have been made without them: whichever
     fits what comes next.
@@ -92,7 +92,7 @@ async def compare_source(
     reader: TopicReader,
     progress: Progress,
 ) -> PartitionComparison:
-    """Compares the selected records with those that the source holds at the same offsets.
+    """Compare the selected records with those that the source holds at the same offsets.
 
     What lies below the source's low watermark is excused, as are records that a compacted source merged since, and
     records that the archive pruned or erased, or that lie in its recorded gaps.
@@ -129,7 +129,7 @@ async def compare_source(
 
 
 async def _known_gaps(partition: ArchivedPartition) -> Sequence[Gap]:
-    """The recorded gaps; where a catalog cannot be read, those of the marker: what it led to is lost anyway."""
+    """Return the recorded gaps, or only the marker's if a catalog cannot be read: what that led to is lost anyway."""
     try:
         return await partition.gaps()
     except Damaged:
@@ -189,7 +189,7 @@ class _Side:
         return self._batch.slice(0, rows)
 
     async def skip(self, rows: int) -> int:
-        """Passes over so many records, as far as there are any; how many there were."""
+        """Skip `rows` records, or as many as there are, and return their number."""
         left = rows
         while left and await self.fill():
             left -= self.take(min(left, self.rows)).num_rows
@@ -201,7 +201,7 @@ class _Side:
 
 
 class _Losses(SkipDamage):
-    """What the archive cannot read, as it is come to."""
+    """The losses of the archive, in the order in which a scan meets them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class _Losses(SkipDamage):
         self._records += min(unreadable.num_records, unreadable.end - unreadable.start)
 
     def taken(self) -> int:
-        """How many records were lost since this was asked last."""
+        """Return the number of records lost since the last call."""
         records, self._records = self._records, 0
         return records
 
@@ -242,7 +242,7 @@ class _Excuses:
             _excuse(batch, "compaction has removed some source records since", result)
 
     def extra(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
-        """Counts the source's records that the archive does not have; those that it lost are reported elsewhere."""
+        """Count the source's records that the archive does not have; those that it lost are reported elsewhere."""
         lost = self._losses.among(batch)
         if lost.any():
             result.found += int(lost.sum())
@@ -276,7 +276,7 @@ def _excuse(batch: pa.RecordBatch, reason: str, result: PartitionComparison) -> 
 def _compare_offsets(
     left: pa.RecordBatch, right: pa.RecordBatch, excuses: _Excuses, result: PartitionComparison
 ) -> None:
-    """Compares what stands at the same offsets; the rest is missing or extra."""
+    """Compare what stands at the same offsets; the rest is missing or extra."""
     if not left.column("offset").equals(right.column("offset")):
         ours, theirs = left.column("offset").to_numpy(), right.column("offset").to_numpy()
         _, in_left, in_right = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
@@ -288,7 +288,7 @@ def _compare_offsets(
 
 
 def _is_resumed(archived: _Side, found: _Side) -> bool:
-    """Whether the copy's next records are the archive's."""
+    """Return whether the copy's next records are the archive's."""
     rows = min(archived.rows, found.rows)
     trial = PartitionComparison(0)
     _compare_rows(archived.head(rows), found.head(rows), Relation.COPY, trial)
@@ -296,7 +296,7 @@ def _is_resumed(archived: _Side, found: _Side) -> bool:
 
 
 def _compare_rows(left: pa.RecordBatch, right: pa.RecordBatch, relation: Relation, result: PartitionComparison) -> None:
-    """Compares batches of equal length row by row, columns as a whole first."""
+    """Compare batches of equal length row by row, columns as a whole first."""
     zeros = _zeros_sent_as_one(left, right) if relation is Relation.COPY else None
     if zeros is not None:
         result.zero_timestamps += int(zeros.sum())
@@ -312,7 +312,7 @@ def _compare_rows(left: pa.RecordBatch, right: pa.RecordBatch, relation: Relatio
         differing, first = len(rows), rows[0]
         if result.first_difference is None:
             fields = [name for name, (a, b) in zip(unequal, pairs, strict=True) if a[first] != b[first]]
-            result.first_difference = Difference(record_at(left, first), record_at(right, first), tuple(fields))
+            result.first_difference = RecordDifference(record_at(left, first), record_at(right, first), tuple(fields))
     result.archived += left.num_rows
     result.found += right.num_rows
     result.differing += differing
@@ -331,7 +331,7 @@ def _count_missing(batch: pa.RecordBatch, result: PartitionComparison) -> None:
     result.missing += batch.num_rows
     _add_runs(batch, result.missing_offsets)
     if batch.num_rows and result.first_difference is None:
-        result.first_difference = Difference(record_at(batch, 0), None, ())
+        result.first_difference = RecordDifference(record_at(batch, 0), None, ())
 
 
 def _count_extra(batch: pa.RecordBatch, result: PartitionComparison) -> None:
@@ -339,11 +339,11 @@ def _count_extra(batch: pa.RecordBatch, result: PartitionComparison) -> None:
     result.extra += batch.num_rows
     _add_runs(batch, result.extra_offsets)
     if batch.num_rows and result.first_difference is None:
-        result.first_difference = Difference(None, record_at(batch, 0), ())
+        result.first_difference = RecordDifference(None, record_at(batch, 0), ())
 
 
 def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRange]) -> None:
-    """Adds the offsets of a batch, neighbours as one range."""
+    """Add the offsets of a batch, neighbours as one range."""
     offsets = batch.column("offset").to_numpy()
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
     for part in np.split(offsets, breaks) if len(offsets) else ():
@@ -357,7 +357,7 @@ def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRange]) -> None:
 
 
 async def _in_thread(batches: Iterator[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBatch]:
-    """A blocking iterator, each step of it in a thread."""
+    """Yield the items of a blocking iterator, taking each in a thread."""
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
         yield batch
 
@@ -377,10 +377,10 @@ async def compare_with_topic(
     positions: Positions = EVERYTHING,
     watched: Callable[[Sequence[Selection], ComparisonReport], AbstractAsyncContextManager[Progress]] = _unwatched,
 ) -> ComparisonReport:
-    """Compares record by record; what the archive cannot read is in the report.
+    """Compare record by record; what the archive cannot read is in the report.
 
     `properties` are librdkafka's. The work is done within `watched`, which is given what is compared and the report
-    that grows. Raises NoSuchTopic, NotInArchive, or what archive and cluster raise.
+    that grows. Raise NoSuchTopic, NotInArchive, or what archive and cluster raise.
     """
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     facts = await asyncio.to_thread(admin.topic, against)
@@ -417,7 +417,7 @@ async def compare_with_topic(
 
 
 async def _isolation_level(selections: Sequence[Selection], relation: Relation) -> str:
-    """What the source was read with; a copy holds no transactions of the source."""
+    """Return the isolation level that the source was read with; a copy holds no transactions of the source."""
     if relation is Relation.SOURCE:
         for partition, offsets, *_ in selections:
             async for chunk in readable_chunks(partition, chosen_entries(partition, *offsets)):

@@ -2,80 +2,32 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from blockgz.archive.archive import Archive, TopicPartitions
 from blockgz.archive.blocks import read_block
-from blockgz.archive.damage import Damaged, Verdict, worst
+from blockgz.archive.damage import Damaged
 from blockgz.archive.partition import END, ArchivedPartition
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import erased_ranges
 from blockgz.errors import NotInArchive, UsageError
 from index_format.chunk_index import Erased, Gap
-from index_format.errors import BadName
-from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChain
-from replayer.verify.report import EarlierDifference, EarlierFindings
+from replayer.verify.report import FORMAT, EarlierDifference, EarlierFindings, StoredPartition, StoredReport
 
 
-class EarlierPartition(msgspec.Struct, frozen=True):
-    """What a report says of one partition; reports of older releases do not say all of it."""
-
-    topic: str
-    partition: int
-    chunks: int
-    first_offset: int | None
-    next_offset: int | None
-    gaps: tuple[Gap, ...] = ()
-    records: int | None = None
-    pruned_before: int | None = None
-    erased: tuple[Erased, ...] = ()
-    incarnation: int | None = None
-    chain: str | None = None
-    checked_chunks: int | None = None
-
-    @property
-    def folder(self) -> TopicFolder:
-        """Raises BadName. An older release's name without an incarnation is taken for the first one."""
-        folder = parse_topic_folder(self.topic)
-        return folder if self.incarnation is None else folder._replace(incarnation=self.incarnation)
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The offsets that it had."""
-        return self.first_offset or 0, self.next_offset or 0
-
-
-class EarlierReport(msgspec.Struct, frozen=True):
-    """A report of `replayer verify`, as far as it can be compared with."""
-
-    format: Literal["blockgz-report"]
-    version: Literal[1]
-    created: str
-    archive: str
-    depth: str
-    partitions: tuple[EarlierPartition, ...]
-    archive_id: str | None = None
-    verdict: Verdict = Verdict.OK
-
-    @property
-    def own_verdict(self) -> Verdict:
-        """The verdict; earlier releases called a sample OK."""
-        is_sample = any(each.checked_chunks not in (None, each.chunks) for each in self.partitions)
-        return worst([self.verdict, Verdict.SAMPLED] if is_sample else [self.verdict])
-
-
-def parse_report(body: bytes, name: str) -> EarlierReport:
-    """The report in a file's bytes; raises UsageError for any other file."""
+def parse_report(body: bytes, name: str) -> StoredReport:
+    """Return the report in a file's bytes; raise UsageError for any other file."""
     try:
-        report = msgspec.json.decode(body, type=EarlierReport)
+        report = msgspec.json.decode(body, type=StoredReport)
+        if (report.format, report.version) != (FORMAT, 1) or report.depth == "comparison":
+            raise ValueError("it is not the report of a verification")
         for partition in report.partitions:
             _ = partition.folder
-    except (msgspec.MsgspecError, BadName) as error:
+    except ValueError as error:  # msgspec's errors and BadName among them
         raise UsageError(
             f"{name} is not a report to compare with",
             why=str(error).splitlines()[0],
@@ -84,10 +36,10 @@ def parse_report(body: bytes, name: str) -> EarlierReport:
     return report
 
 
-def selected(report: EarlierReport, topics: Sequence[TopicPartitions]) -> list[EarlierPartition]:
-    """Its partitions of these topics, all of them where none is named; `orders` means every incarnation."""
+def selected(report: StoredReport, topics: Sequence[TopicPartitions]) -> list[StoredPartition]:
+    """Return its partitions of these topics, all if none is named; `orders` means every incarnation."""
 
-    def is_named(each: EarlierPartition) -> bool:
+    def is_named(each: StoredPartition) -> bool:
         return any(
             wanted.topic in (each.folder.topic, f"{each.folder.topic}~{each.folder.incarnation}")
             and (wanted.partitions is None or each.partition in wanted.partitions)
@@ -98,11 +50,11 @@ def selected(report: EarlierReport, topics: Sequence[TopicPartitions]) -> list[E
 
 
 async def compare_with(
-    archive: Archive, archive_id: str | None, report: EarlierReport, topics: Sequence[TopicPartitions]
+    archive: Archive, archive_id: str | None, report: StoredReport, topics: Sequence[TopicPartitions]
 ) -> EarlierFindings:
-    """Compares what an earlier report found of these topics, of all where none is named, with what is there now.
+    """Compare what an earlier report found of these topics, or of all if none is named, with what is there now.
 
-    Reads markers and catalogs. Raises UsageError for a report of another archive, and what is no damage.
+    It reads markers and catalogs. Raise UsageError for a report of another archive.
     """
     if None not in (archive_id, report.archive_id) and archive_id != report.archive_id:
         raise UsageError(
@@ -122,15 +74,19 @@ async def compare_with(
         except (*Damaged, NotInArchive) as error:
             reason = f"it can no longer be read: {error.what}" + (f" ({error.why})" if error.why else "")
         if reason is not None:
-            found.differences.append(EarlierDifference(each.topic, each.partition, *each.span, reason))
+            found.differences.append(EarlierDifference(each.topic, each.partition, *_span(each), reason))
     return found
 
 
-async def _difference(now: ArchivedPartition, then: EarlierPartition, *, is_old: bool) -> str | None:
+def _span(each: StoredPartition) -> tuple[int, int]:
+    return each.first_offset or 0, each.next_offset or 0
+
+
+async def _difference(now: ArchivedPartition, then: StoredPartition, *, is_old: bool) -> str | None:
     """Why the earlier state is not the beginning of the partition; None where it is.
 
     A chunk in the place of an earlier gap may have come since. Of a partition whose chunks were rewritten since, the
-    records are counted: fewer are explained by what was pruned and erased, and by nothing else. Raises as `entries`.
+    records are counted: fewer are explained by what was pruned and erased, and by nothing else. Raise as `entries`.
     """
     if then.next_offset is None:
         return None
@@ -156,19 +112,19 @@ async def _difference(now: ArchivedPartition, then: EarlierPartition, *, is_old:
     return None
 
 
-def _chain_difference(chain: ChunkChain, then: EarlierPartition) -> str | None:
+def _chain_difference(chain: ChunkChain, then: StoredPartition) -> str | None:
     if (chain.chunks, chain.first_offset) != (then.chunks, then.first_offset):
         was = f"{then.chunks} chunks from {then.first_offset} on"
         return f"it has {chain.chunks} chunks from {chain.first_offset} on there and had {was}"
     return "its chunks have changed" if then.chain not in (None, chain.digest.sha256) else None
 
 
-async def _unexplained(now: ArchivedPartition, then: EarlierPartition) -> str | None:
-    """What pruning and erasing do not explain of a partition whose chunks were rewritten; None where they explain all.
+async def _unexplained(now: ArchivedPartition, then: StoredPartition) -> str | None:
+    """Return what pruning and erasing do not explain of a rewritten partition; None if they explain everything.
 
     Reads all indexes.
     """
-    start, end = then.span
+    start, end = _span(then)
     erased = await erased_ranges(now, start, end)
     gone = [OffsetRange(0, now.floor), *erased]
     for each in then.erased:
@@ -188,7 +144,7 @@ async def _unexplained(now: ArchivedPartition, then: EarlierPartition) -> str | 
 
 
 async def _records_below(partition: ArchivedPartition, end: int) -> int:
-    """How many records there are below an offset; a chunk that it cuts through is read."""
+    """Return the number of records below an offset; a chunk that contains it is read."""
     records = 0
     async for entry in partition.entries(0, end):
         if entry.last_offset < end:
@@ -210,7 +166,7 @@ def _is_inside(entry: ChunkEntry, gaps: Sequence[Gap]) -> bool:
 
 
 def _covers(runs: Sequence[tuple[int, int]], gap: Gap | Erased) -> bool:
-    """Whether runs of offsets, sorted and apart, hold all of the gap."""
+    """Return whether runs of offsets, sorted and apart, hold all of the gap."""
     position = gap.start
     for start, end in runs[max(0, bisect_right(runs, (position, END)) - 1) :]:
         if start > position or position >= gap.end:

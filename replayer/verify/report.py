@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from html import escape
@@ -18,8 +18,9 @@ from blockgz.archive.positions import OffsetRange
 from blockgz.atomic_file import write_private
 from blockgz.errors import UsageError
 from blockgz.signing import signature_of, signed
-from index_format.chunk_index import Gap
+from index_format.chunk_index import Erased, Gap
 from index_format.errors import BlockgzError
+from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.record_formats.lines import json_object
 from index_format.records import Record
 
@@ -60,8 +61,8 @@ class Digests:
 
 
 @dataclass
-class PartitionReport:
-    """What was found of one partition.
+class PartitionFindings:
+    """The findings in one partition.
 
     `records` are those that can be read, as far as was checked; `checked_chunks` of the `chunks` were.
     """
@@ -82,22 +83,22 @@ class PartitionReport:
     lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     digests: Digests | None = None
-    """Where every record was decoded."""
+    """None unless every record was decoded."""
     orphans: list[Orphan] = field(default_factory=list)
-    """What lies above the marker; it is no fault."""
+    """The objects above the marker, which are not a fault."""
     incarnation: int | None = None
     chain: str | None = None
     """The digest of the chain, see `replayer.verify.chunk_checks.ChainDigest`; None where not all of it can be read."""
     checked: list[OffsetRange] = field(default_factory=list)
     """The offsets of the chunks that were checked, in order and apart."""
-    unopened: int = 0
+    unopened_chunks: int = 0
     """Encrypted chunks whose contents were to be looked at, and were not, for want of keys."""
 
     @property
     def verdict(self) -> Verdict:
         if self.lost or self.damage:
             return Verdict.FAILURE
-        if self.gaps or self.unopened:
+        if self.gaps or self.unopened_chunks:
             return Verdict.WARNING
         return Verdict.OK if self.checked_chunks == self.chunks else Verdict.SAMPLED
 
@@ -127,7 +128,7 @@ class EarlierDifference(NamedTuple):
 
 @dataclass
 class EarlierFindings:
-    """What the comparison with an earlier report found; `partitions` were compared."""
+    """The findings of a comparison with an earlier report; `partitions` is the number of compared ones."""
 
     created: str
     earlier_verdict: Verdict
@@ -144,9 +145,9 @@ class EarlierFindings:
 
 @dataclass
 class ArchiveReport:
-    """What was found of the whole; `damage` is that of objects above the partitions."""
+    """The findings in an archive; `damage` is that of objects above the partitions."""
 
-    partitions: list[PartitionReport] = field(default_factory=list)
+    partitions: list[PartitionFindings] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     absent: list[AbsentPartition] = field(default_factory=list)
     missing: list[MissingPartition] = field(default_factory=list)
@@ -154,7 +155,7 @@ class ArchiveReport:
     unmet: list[str] = field(default_factory=list)
     """Topics that were demanded and of which nothing is here."""
     warnings: list[str] = field(default_factory=list)
-    rebuilt_at: int | None = None
+    inventory_rebuilt_ms: int | None = None
     """When the inventory was made from a listing, in ms: what was lost before is not missed."""
     archive_id: str | None = None
     since_report: EarlierFindings | None = None
@@ -176,8 +177,104 @@ class ArchiveReport:
         return worst([report.verdict for report in self.partitions] + above + earlier)
 
 
+class StoredRange(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """Offsets [start, end) in a report that was written."""
+
+    start: int
+    end: int
+    reason: str = ""
+
+
+class StoredDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """Damage in a report that was written: of an object, at offsets [start, end), or both."""
+
+    object: str
+    reason: str
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The object, if it is named, and what is wrong with it."""
+        return f"{self.object}: {self.reason}" if self.object else self.reason
+
+
+class StoredPartition(msgspec.Struct, frozen=True):
+    """A partition in a report that was written, of an older release too: defaults stand for what that did not know."""
+
+    topic: str
+    partition: int
+    verdict: Verdict
+    records: int | None = None
+    chunks: int = 0
+    checked_chunks: int | None = None
+    first_offset: int | None = None
+    next_offset: int | None = None
+    gaps: tuple[Gap, ...] = ()
+    pruned_before: int | None = None
+    erased: tuple[Erased, ...] = ()
+    lost: tuple[StoredRange, ...] = ()
+    damage: tuple[StoredDamage, ...] = ()
+    incarnation: int | None = None
+    chain: str | None = None
+    checked: tuple[StoredRange, ...] | None = None
+
+    @property
+    def folder(self) -> TopicFolder:
+        """The topic's incarnation; a name without a number means the first one. Raise BadName."""
+        folder = parse_topic_folder(self.topic)
+        return folder if self.incarnation is None else folder._replace(incarnation=self.incarnation)
+
+    @property
+    def num_checked(self) -> int:
+        """The number of checked chunks: all of them before there were samples."""
+        return self.chunks if self.checked_chunks is None else self.checked_chunks
+
+    @property
+    def checked_offsets(self) -> tuple[StoredRange, ...]:
+        """The offsets of the checked chunks; reports of earlier releases have them only if that was all."""
+        everything = (StoredRange(0, 2**63),) if self.num_checked == self.chunks else ()
+        return everything if self.checked is None else self.checked
+
+    @property
+    def found(self) -> list[StoredDamage]:
+        """The damage, each once: an object is left out if its lost offsets are named."""
+        lost = [StoredDamage("", each.reason, each.start, each.end) for each in self.lost]
+        return lost + [
+            each
+            for each in self.damage
+            if not any(
+                each.reason == one.reason
+                if each.start is None or each.end is None
+                else one.start < each.end and each.start < one.end
+                for one in self.lost
+            )
+        ]
+
+
+class StoredReport(msgspec.Struct, frozen=True):
+    """A report of a verification or a comparison, as it was written."""
+
+    verdict: Verdict
+    created: str
+    archive: str
+    format: str = ""
+    version: int = 0
+    depth: str = "comparison"
+    partitions: tuple[StoredPartition, ...] = ()
+    damage: tuple[StoredDamage, ...] = ()
+    warnings: tuple[str, ...] = ()
+    archive_id: str | None = None
+
+    @property
+    def own_verdict(self) -> Verdict:
+        """The verdict; earlier releases called a sample OK."""
+        is_sample = any(each.num_checked != each.chunks for each in self.partitions)
+        return worst([self.verdict, Verdict.SAMPLED] if is_sample else [self.verdict])
+
+
 class Relation(Enum):
-    """What the topic is to the archive."""
+    """The relation of a topic to the archive."""
 
     SOURCE = "source"
     """The topic that was archived: offsets and timestamp types are compared too."""
@@ -185,7 +282,7 @@ class Relation(Enum):
     """Another one: key, value, headers and timestamp are compared, record by record in order."""
 
 
-class Difference(NamedTuple):
+class RecordDifference(NamedTuple):
     """The first difference of a partition: both sides, None where that side has no such record."""
 
     archived: Record | None
@@ -204,11 +301,11 @@ class Excused(NamedTuple):
 
 @dataclass
 class PartitionComparison:
-    """What a comparison found; the numbers but `zero_timestamps` count records.
+    """The findings of a comparison; the numbers but `zero_timestamps` count records.
 
     `records` are equal on both sides; `missing` only the archive has, `extra` only the topic. Of a copy these two are
-    the difference of the counts, and after a lost record those behind it count as `differing`.
-    `zero_timestamps` are equal records whose timestamp 0 came as 1, the nearest that a client can send.
+    the difference of the counts, and after a lost record those behind it count as `differing`. `zero_timestamps` are
+    equal records whose timestamp 0 came as 1, the nearest that a client can send.
     """
 
     partition: int
@@ -220,18 +317,18 @@ class PartitionComparison:
     extra: int = 0
     zero_timestamps: int = 0
     lost: list[LostRange] = field(default_factory=list)
-    """What the archive cannot read any more: nothing is known of these records."""
+    """Offsets that the archive can no longer read: nothing is known of these records."""
     excused: list[Excused] = field(default_factory=list)
-    first_difference: Difference | None = None
+    first_difference: RecordDifference | None = None
     missing_offsets: list[OffsetRange] = field(default_factory=list)
-    """Where in the archive the missing records are: the first of these ranges."""
+    """The first ranges of missing records in the archive."""
     extra_offsets: list[OffsetRange] = field(default_factory=list)
-    """Where in the topic the extra records are, likewise."""
+    """The first ranges of extra records in the topic."""
     not_archived_yet: OffsetRange | None = None
-    """What a source holds behind all that is archived."""
+    """Offsets of the source after all that is archived."""
     archived_digests: Digests | None = None
     found_digests: Digests | None = None
-    """Of the records that were read of each side."""
+    """The digests of the records that were read on each side."""
 
     @property
     def verdict(self) -> Verdict:
@@ -243,7 +340,7 @@ class PartitionComparison:
 
 @dataclass
 class ComparisonReport:
-    """What was found of a whole topic."""
+    """The findings in a whole topic."""
 
     relation: Relation
     partitions: list[PartitionComparison] = field(default_factory=list)
@@ -266,34 +363,43 @@ code { font-size: 90%; overflow-wrap: anywhere }
 """
 COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chunks", "checked_chunks")
 UNUSUAL_COUNTS = ("unopened_chunks",)
-"""Those that are shown only where there are any."""
+"""The counts that are shown only if they are not 0."""
 WITHOUT_CONTENT = ("offset", "timestamp", "timestamp_type")
 FINDINGS = ("gaps", "erased", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
 
 
+RENAMED = {"start": "from", "end": "to", "key": "object"}
+PARTITION = (
+    *("topic", "partition", "verdict", "records", "chunks", "checked_chunks", "first_offset", "next_offset", "gaps"),
+    *("pruned_before", "erased", "lost", "readable", "damage", "digests", "orphans", "incarnation", "chain"),
+    *("unopened_chunks", "checked"),
+)
+COMPARED = (
+    *("partition", "verdict", "records", "archived", "found", "differing", "missing", "missing_offsets", "extra"),
+    *("extra_offsets", "zero_timestamps", "lost", "excused", "not_archived_yet"),
+)
+
+
 def verification_document(report: ArchiveReport, address: str, depth: Depth) -> Document:
+    """Return the findings as JSON values."""
+    above = ("damage", "absent", "missing", "unmet", "warnings", "inventory_rebuilt_ms", "archive_id")
+    since = ("verdict", "created", "earlier_verdict", "partitions", "differences", "warnings")
     return {
         "verdict": report.verdict.value,
         "archive": address,
         "depth": depth.name.lower(),
         "chunks": report.chunks,
         "checked_chunks": report.checked_chunks,
-        "partitions": [_partition(partition) for partition in report.partitions],
-        "damage": [_damage(damage) for damage in report.damage],
-        "absent": [absent._asdict() for absent in report.absent],
-        "missing": [missing._asdict() for missing in report.missing],
-        "unmet": report.unmet,
-        "warnings": report.warnings,
-        "inventory_rebuilt_ms": report.rebuilt_at,
-        "archive_id": report.archive_id,
-        "since_report": None if report.since_report is None else _since_report(report.since_report),
+        "partitions": [_facts(partition, PARTITION) for partition in report.partitions],
+        **_facts(report, above),
+        "since_report": None if report.since_report is None else _facts(report.since_report, since),
     }
 
 
 def comparison_document(
     report: ComparisonReport, address: str, topic: str, against: str, *, without_content: bool = False
 ) -> Document:
-    """See the module; `without_content` leaves keys, values and headers out."""
+    """Return the findings as JSON values; `without_content` leaves keys, values and headers out."""
     return {
         "verdict": report.verdict.value,
         "archive": address,
@@ -305,97 +411,43 @@ def comparison_document(
     }
 
 
-def _since_report(found: EarlierFindings) -> Document:
-    differences = [
-        {"topic": each.topic, "partition": each.partition, "from": each.start, "to": each.end, "reason": each.reason}
-        for each in found.differences
-    ]
-    return {
-        "verdict": found.verdict.value,
-        "created": found.created,
-        "earlier_verdict": found.earlier_verdict,
-        "partitions": found.partitions,
-        "differences": differences,
-        "warnings": found.warnings,
-    }
-
-
-def _partition(report: PartitionReport) -> Document:
-    return {
-        "topic": report.topic,
-        "partition": report.partition,
-        "verdict": report.verdict.value,
-        "records": report.records,
-        "chunks": report.chunks,
-        "checked_chunks": report.checked_chunks,
-        "first_offset": report.first_offset,
-        "next_offset": report.next_offset,
-        "gaps": msgspec.to_builtins(report.gaps),
-        "pruned_before": report.pruned_before,
-        "erased": _runs(report.erased),
-        "lost": [{"from": lost.start, "to": lost.end, "reason": lost.reason} for lost in report.lost],
-        "readable": _runs(report.readable),
-        "damage": [_damage(damage) for damage in report.damage],
-        "digests": _digests(report.digests),
-        "orphans": [{"object": orphan.key, "from": orphan.start, "to": orphan.end} for orphan in report.orphans],
-        "incarnation": report.incarnation,
-        "chain": report.chain,
-        "unopened_chunks": report.unopened,
-        "checked": _runs(report.checked),
-    }
-
-
 def _compared(each: PartitionComparison, topic: str, without_content: bool) -> Document:
-    difference = each.first_difference
-    return {
-        "topic": topic,
-        "partition": each.partition,
-        "verdict": each.verdict.value,
-        "records": each.records,
-        "archived": each.archived,
-        "found": each.found,
-        "differing": each.differing,
-        "missing": each.missing,
-        "missing_offsets": _runs(each.missing_offsets),
-        "extra": each.extra,
-        "extra_offsets": _runs(each.extra_offsets),
-        "zero_timestamps": each.zero_timestamps,
-        "lost": [{"from": lost.start, "to": lost.end, "reason": lost.reason} for lost in each.lost],
-        "excused": [{"from": e.start, "to": e.end, "reason": e.reason} for e in each.excused],
-        "not_archived_yet": None if each.not_archived_yet is None else _runs([each.not_archived_yet])[0],
-        "first_difference": None
-        if difference is None
-        else {
-            "fields": difference.fields,
-            "archived": record_document(difference.archived, without_content=without_content),
-            "found": record_document(difference.found, without_content=without_content),
-        },
-        "digests": {"archived": _digests(each.archived_digests), "found": _digests(each.found_digests)},
-    }
+    shown = None
+    if (first := each.first_difference) is not None:
+        sides = {"archived": first.archived, "found": first.found}
+        records = {name: record_document(side, without_content=without_content) for name, side in sides.items()}
+        shown = {"fields": first.fields, **records}
+    digests = {"archived": _plain(each.archived_digests), "found": _plain(each.found_digests)}
+    return {"topic": topic, **_facts(each, COMPARED), "first_difference": shown, "digests": digests}
+
+
+def _facts(found: Any, names: Iterable[str]) -> Document:
+    return {RENAMED.get(name, name): _plain(getattr(found, name)) for name in names}
+
+
+def _plain(found: Any) -> Any:
+    """Return a finding as JSON values: its fields in order, under the names that reports have."""
+    match found:
+        case Enum():
+            return found.value
+        case msgspec.Struct():
+            return msgspec.to_builtins(found)
+        case list():
+            return [_plain(each) for each in found]
+    names = [each.name for each in fields(found)] if is_dataclass(found) else getattr(found, "_fields", None)
+    return found if names is None else _facts(found, names)
 
 
 def record_document(record: Record | None, *, without_content: bool) -> Document | None:
-    """A record as JSON, or what there is of it without key, value and headers."""
+    """Return a record as JSON, or what there is of it without key, value and headers."""
     if record is None:
         return None
     fields = json_object(record)
     return {name: fields[name] for name in WITHOUT_CONTENT} if without_content else fields
 
 
-def _runs(runs: Iterable[OffsetRange]) -> list[Document]:
-    return [{"from": run.start, "to": run.end} for run in runs]
-
-
-def _damage(damage: Damage) -> Document:
-    return {"object": damage.key, "reason": damage.reason, "from": damage.start, "to": damage.end}
-
-
-def _digests(digests: Digests | None) -> Document | None:
-    return None if digests is None else {"content": digests.content, "positions": digests.positions}
-
-
 def page(document: Document) -> str:
-    """The page of a document, one HTML file: no scripts, no styles and no images from elsewhere."""
+    """Return the page of a document, one HTML file: no scripts, no styles and no images from elsewhere."""
     verdict = document["verdict"]
     title = f"{verdict}: {document['archive']}"
     facts = [(name, value) for name, value in document.items() if not isinstance(value, list | dict)]
@@ -489,14 +541,14 @@ def created_now() -> str:
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where reports go, the key that signs them, and whether they leave out what records hold."""
+    """The files of a report, the key that signs them, and whether they leave out what records hold."""
 
     paths: tuple[Path, ...]
     sign_key: Path | None
     without_content: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what could not be written after hours of verifying."""
+        """Raise UsageError for what could not be written after hours of verifying."""
         for path in self.paths:
             if path.suffix not in (".json", ".html"):
                 raise UsageError(
@@ -515,7 +567,7 @@ class ReportFiles:
             signed(b"", self.sign_key)
 
     def write(self, document: Document) -> None:
-        """Writes each report, and its signature beside it; raises BlockgzError."""
+        """Write each report, and its signature beside it; raise BlockgzError."""
         whole = {
             "format": FORMAT,
             "version": 1,

@@ -42,15 +42,15 @@ from replayer.verify.chunk_checks import (
     joined,
     unwatched,
 )
-from replayer.verify.earlier import EarlierReport, compare_with
-from replayer.verify.report import AbsentPartition, ArchiveReport, Depth, PartitionReport
+from replayer.verify.earlier import compare_with
+from replayer.verify.report import AbsentPartition, ArchiveReport, Depth, PartitionFindings, StoredReport
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What the objects of identity say; None and absent where they cannot be read or do not tell."""
+    """The ids and partition counts in the objects of identity; None or absent if these cannot be read."""
 
     archive_id: str | None = None
     topic_ids: Mapping[TopicFolder, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Identity:
         return found
 
 
-class Survey(NamedTuple):
+class VerificationScope(NamedTuple):
     """`report` has what is known before any partition is opened; `places` are topics and partitions in order."""
 
     identity: Identity
@@ -78,7 +78,7 @@ class Survey(NamedTuple):
 
 
 async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
-    """Checks the objects that say whose the archive and its topics are, and the topics' configurations if any.
+    """Check the objects that say whose the archive and its topics are, and the topics' configurations if any.
 
     An old archive has none.
     """
@@ -109,8 +109,8 @@ NOTHING_CHECKED = "nothing was checked: the archive holds no partition"
 NO_INVENTORY = "no inventory lists what the archive should hold: archiver repair inventory builds one from what exists"
 
 
-async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()) -> Survey:
-    """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty.
+async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()) -> VerificationScope:
+    """Find what to verify: all partitions of a wanted topic if none are named, everything if no topic is wanted.
 
     What the inventory has beyond that is missing; of each of the `expected` topics, something has to be there.
     """
@@ -132,7 +132,7 @@ async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[
     if not places and not archive.other:
         report.warnings.append(NOTHING_CHECKED)
     report.unmet = [each for each in expected if not await _is_held(archive, each)]
-    return Survey(identity, places, report)
+    return VerificationScope(identity, places, report)
 
 
 async def _is_held(archive: Archive, topic: str) -> bool:
@@ -143,7 +143,7 @@ async def _is_held(archive: Archive, topic: str) -> bool:
 
 
 async def _is_lost(archive: Archive, topic: str, compared: Compared) -> bool:
-    """Whether the archive has no folder of the topic, though it had one."""
+    """Return whether the archive has no folder of the topic, though it had one."""
     folder = parse_topic_folder(topic)
     if folder.topic not in {each.topic for each in compared.missing}:
         return False
@@ -152,7 +152,7 @@ async def _is_lost(archive: Archive, topic: str, compared: Compared) -> bool:
 
 
 def _note(report: ArchiveReport, compared: Compared) -> None:
-    """What the inventory says, or that there is none."""
+    """Add what the inventory misses to the report, or that there is no inventory."""
     report.missing = list(compared.missing)
     claimed = {(str(each.folder), each.partition) for each in compared.missing}
     claimed |= {(each.topic, each.partition) for each in compared.missing}
@@ -160,13 +160,15 @@ def _note(report: ArchiveReport, compared: Compared) -> None:
     if compared.damage is not None:
         report.damage.append(compared.damage)
     elif compared.inventory is not None:
-        report.rebuilt_at = compared.inventory.rebuilt_at
+        report.inventory_rebuilt_ms = compared.inventory.rebuilt_at
     elif compared.is_expected:
         report.warnings.append(NO_INVENTORY)
 
 
 async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damage]) -> T | None:
-    """The object; None where it is damaged, which is noted, or missing, which is damage of all but configurations."""
+    """Return the object; None if it is damaged, which is noted, or missing, which is damage unless it is a
+    configuration.
+    """
     try:
         return objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), kind, key)
     except Damaged as error:
@@ -175,12 +177,8 @@ async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damag
         return None
 
 
-class Joint(NamedTuple):
-    """A place where the chain does not go on where it stopped: `key` is what stands at `start`."""
-
-    stop: int
-    start: int
-    key: str
+Joint = tuple[int, int, str]
+"""A break in the chain: the offset at which it stopped, the one at which it continues, and the object there."""
 
 
 async def verify_partition(
@@ -193,15 +191,15 @@ async def verify_partition(
     choice: ChunkChoice = EVERY_CHUNK,
     identity: Identity | None = None,
     listing: AboveListing | None = None,
-) -> PartitionReport:
-    """Checks one partition: marker, catalogs, what lies above it, and the chosen chunks.
+) -> PartitionFindings:
+    """Check one partition: marker, catalogs, what lies above it, and the chosen chunks.
 
     `listing` was made before, of this partition too; without one it is made here. Where something is damaged, and was
-    rewritten since the marker was read, what it leads to now is verified. Raises only for what is not damage.
+    rewritten since the marker was read, what it leads to now is verified. Raise only for what is not damage.
     """
     listing = listing or await list_above(archive, [(topic, partition)], chunks=not choice.takes_all)
     opened = await open_to_verify(archive, topic, partition)
-    if isinstance(opened, PartitionReport):
+    if isinstance(opened, PartitionFindings):
         return opened
     for _ in range(MOST_REWRITES):
         chain = await read_chain(opened, choice)
@@ -218,19 +216,19 @@ async def verify_partition(
     return report
 
 
-async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionReport:
-    """The partition, or the report on it where its marker is damaged."""
+async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionFindings:
+    """Return the partition, or the findings if its marker is damaged."""
     try:
         return await archive.open_partition(topic, partition)
     except Damaged as error:
         keys = await archive.partition_keys(topic, partition)
         lost = await _unreachable(archive, keys)
         damage = [Damage(keys.marker, error.reason)]
-        return PartitionReport(topic, partition, lost=lost, damage=damage, incarnation=keys.folder.incarnation)
+        return PartitionFindings(topic, partition, lost=lost, damage=damage, incarnation=keys.folder.incarnation)
 
 
 async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_CHUNK) -> ChunkChain:
-    """Reads all catalogs: what one held that cannot be read, and what no one names, is lost."""
+    """Read all catalogs: what one held that cannot be read, and what no one names, is lost."""
     chain = ChunkChain(choice, gaps={gap for gap in partition.marked_gaps if gap.end > partition.floor})
     joints: list[Joint] = []
     position = partition.start_offset
@@ -245,7 +243,7 @@ async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_C
             chain.gaps.update(gap for gap in opened.gaps if gap.end > partition.floor)
             continue
         if start != position:
-            joints.append(Joint(position, start, key))
+            joints.append((position, start, key))
         position = end
     turns = frozenset(offset for _, offset in partition.folders[1:])
     _check_joints(chain, joints, turns)
@@ -260,7 +258,7 @@ async def chosen_chunks(
     progress: Progress = unwatched,
     listing: AboveListing | None = None,
 ) -> AsyncIterator[ChunkEntry]:
-    """The chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others.
+    """Yield the chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others.
 
     A catalog that cannot be read any more becomes damage of the chain. Those of the others that a `listing` lacks are
     noted there.
@@ -323,7 +321,7 @@ def _check_end(chain: ChunkChain, position: int, partition: ArchivedPartition) -
 
 
 def _unexplained(gaps: Sequence[Gap], stop: int, start: int, turns: Collection[int]) -> Iterator[tuple[int, int]]:
-    """The edges of offsets [stop, start) that gaps in order do not cover; between two gaps may be holes."""
+    """Yield the edges of offsets [stop, start) that gaps in order do not cover; between two gaps may be holes."""
     first = bisect_left(gaps, stop, key=lambda gap: gap.start)
     behind = bisect_left(gaps, start, key=lambda gap: gap.start)
     if first == behind:
@@ -343,8 +341,8 @@ def assembled(
     parts: Sequence[ChunkFindings],
     identity: Identity | None,
     above: AboveMarker | None = None,
-) -> PartitionReport:
-    """The report: `parts` are of the chosen chunks, in order; only where it is one there are digests."""
+) -> PartitionFindings:
+    """Return the report: `parts` are of the chosen chunks, in order; digests exist only for one part."""
     above = above or AboveMarker()
     found = joined(parts)
     marker, chosen = partition.marker, chain.chosen
@@ -360,7 +358,7 @@ def assembled(
     gaps = {(gap.start, gap.end, gap.reason): gap for gap in (*named, *chain.gaps)}.values()
     erased = [(each.start, each.end) for each in found.erased]
     erased += [(gap.start, gap.end) for gap in gaps if gap.reason == ERASED]
-    return PartitionReport(
+    return PartitionFindings(
         topic,
         partition.partition,
         records=chain.records + found.recounted - found.lost_records,
@@ -384,19 +382,19 @@ def assembled(
         orphans=above.orphans,
         incarnation=partition.keys.folder.incarnation,
         chain=chain.digest.sha256 if chain.is_whole else None,
-        unopened=found.unopened,
+        unopened_chunks=found.unopened,
         checked=chain.checked_offsets,
     )
 
 
 def _has_newest(partition: ArchivedPartition, chain: ChunkChain) -> bool:
-    """Whether the last record is the one that the marker's tail_hash is of: it may have been erased."""
+    """Return whether the last record is the one that the marker's tail_hash is of: it may have been erased."""
     newest = partition.marker.newest_offset
     return not partition.is_maintained if newest is None else newest == chain.last_offsets[-1]
 
 
 async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:
-    """The offsets of a partition without a marker, as far as the indexes beside it tell."""
+    """Return the offsets of a partition without a marker, as far as the indexes beside it tell."""
     lost = []
     suffix = INDEX_SUFFIXES[keys.layout]
     async for key in archive.reader.list(keys.chunks):
@@ -413,7 +411,7 @@ async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]
 
 @dataclass
 class VerifyWork:
-    """What is to be verified: partitions by their names, and `left` bytes of data. `report` grows on the way."""
+    """The work of a verification: partitions by their names, and `left` bytes of data. `report` grows on the way."""
 
     names: Sequence[str]
     left: int
@@ -443,11 +441,12 @@ async def verify_archive(
     depth: Depth,
     *,
     choice: ChunkChoice = EVERY_CHUNK,
-    earlier: EarlierReport | None = None,
+    earlier: StoredReport | None = None,
     expected: Sequence[str] = (),
     watched: Watched = _unwatched,
 ) -> ArchiveReport:
-    """What was found of the wanted topics, all of them if none is named; compared with an `earlier` report if any.
+    """Verify the wanted topics, all of them if none is named, and return the findings; compare with an `earlier` report
+    if any.
 
     Of each of the `expected` topics, something has to be there. The work is done within `watched`.
     """

@@ -28,7 +28,7 @@ from index_format.errors import BlockgzError
 from index_format.identity import TopicConfig
 from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_catalog, decode_marker
 from index_format.records import Record, iter_records
-from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.report import Depth, PartitionFindings
 from replayer.verify.verifying import Identity, read_identity, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
@@ -348,7 +348,7 @@ async def check(sample: Sample, case: Case) -> None:
 
 async def _check_partition(
     sample: Sample, partition: Written, archive: Archive, identity: Identity, after: Objects
-) -> PartitionReport:
+) -> PartitionFindings:
     lost = truth(sample, partition, after)
     report = await _verified(partition, archive, identity)
     every = {record.offset for record in partition.records}
@@ -401,7 +401,7 @@ async def _check_older(partition: Written, archive: Archive, identity: Identity,
     assert await _read_on(partition, archive, expected) == set()
 
 
-async def _verified(partition: Written, archive: Archive, identity: Identity) -> PartitionReport:
+async def _verified(partition: Written, archive: Archive, identity: Identity) -> PartitionFindings:
     return await verify_partition(
         archive, partition.topic, partition.number, Depth.RECORDS, lambda *_: None, identity=identity
     )

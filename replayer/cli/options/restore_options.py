@@ -2,13 +2,12 @@
 
 import os
 import random
-import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import click
+import msgspec
 
 from blockgz.archive.positions import Rule, parse_time
 from blockgz.archive.request import STOPS
@@ -28,12 +27,11 @@ from blockgz.topic_patterns import matcher
 from replayer.cli.options.options import jobs_option, rename_rule
 from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
-from replayer.groups import GroupMap, rules_of
+from replayer.groups import map_of
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.proof import Sample
 from replayer.replay.stages import wall_clock
-from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan
-from replayer.restore.planning import RestoreRequest
+from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan, WantedTopics
 from replayer.verify.report import ReportFiles
 
 MOST_WORKERS = 8
@@ -86,9 +84,8 @@ def _proof(prove: Literal["all", "sample", "none"] | None, share: float | None, 
 class Begun(NamedTuple):
     """The options that must agree with the plan of a restore that is resumed; `how` by field of that plan."""
 
-    topics: tuple[str, ...]
+    wanted: WantedTopics
     at: int | None
-    rename: GroupMap
     groups: RestoreGroups | None
     how: Mapping[str, object]
 
@@ -97,9 +94,9 @@ class Begun(NamedTuple):
         found = [OPTIONS_OF_PLAN[name] for name, value in self.how.items() if getattr(plan, name) != value]
         if self.at not in (None, plan.at):
             found.append("--at")
-        if self.rename.rules and self._renames_otherwise(plan):
+        if self.wanted.rename and self._renames_otherwise(plan):
             found.append("--map")
-        if self.topics and self._names_others(plan):
+        if self.wanted.topics and self._names_others(plan):
             found.append("TOPIC")
         if self.groups is not None and plan.groups is not None:
             chosen = (self.groups.globs, self.groups.rename)
@@ -109,15 +106,16 @@ class Begun(NamedTuple):
 
     def _renames_otherwise(self, plan: RestorePlan) -> bool:
         if plan.follow is not None:
-            return rules_of(self.rename) != plan.follow.rename
-        return any(self.rename(each.topic) != each.target for each in plan.topics)
+            return self.wanted.rename != plan.follow.rename
+        rename = map_of(self.wanted.rename)
+        return any(rename(each.topic) != each.target for each in plan.topics)
 
     def _names_others(self, plan: RestorePlan) -> bool:
         if plan.follow is not None:
-            return self.topics != plan.follow.topics
+            return self.wanted.topics != plan.follow.topics
         planned = {each.topic for each in plan.topics}
         known = planned | {each.topic for each in plan.left_out}
-        meant = [set(filter(matcher(each), known)) for each in self.topics]
+        meant = [set(filter(matcher(each), known)) for each in self.wanted.topics]
         return not all(meant) or not planned <= set().union(*meant)
 
 
@@ -145,7 +143,9 @@ class RestoreOptions(NamedTuple):
     """The options of a restore; without `asked` the plan is that of `from_plan`, or of an earlier run."""
 
     doing: Doing
-    asked: RestoreRequest | None
+    asked: RestorePlan | None
+    """The plan without its topics."""
+    at_rule: Rule | None
     groups: RestoreGroups | None
     create_acls: bool | None
     """None: as was agreed to; not, if nothing was."""
@@ -163,22 +163,26 @@ class RestoreOptions(NamedTuple):
 
     def ruled(self, rule: Rule | None) -> "RestoreOptions":
         """Return the same options with a rule for `--at`."""
-        return self if rule is None or self.asked is None else self._replace(asked=replace(self.asked, at_rule=rule))
+        if rule is None or self.asked is None:
+            return self
+        return self._replace(at_rule=rule, asked=msgspec.structs.replace(self.asked, at_rule=rule))
 
     @property
     def has_chosen(self) -> bool:
         """True if a person chose where partitions end: by a rule, by the cuts of a plan, or in an earlier run."""
-        return self.asked is None or self.asked.at_rule is not None or self.resume
+        return self.asked is None or self.at_rule is not None or self.resume
 
 
 def _groups(
-    globs: tuple[str, ...], no_groups: bool, rename: tuple[tuple[re.Pattern[str], str], ...], approximate: bool
+    globs: tuple[str, ...], no_groups: bool, rename: tuple[tuple[str, str], ...], approximate: bool
 ) -> RestoreGroups | None:
     if no_groups and (globs or rename or approximate):
         raise click.UsageError("--no-groups restores no groups: remove the options that choose them")
-    return (
-        None if no_groups else RestoreGroups(globs, tuple((each.pattern, name) for each, name in rename), approximate)
-    )
+    return None if no_groups else RestoreGroups(globs, rename, approximate)
+
+
+def _rules(option: str, texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((pattern.pattern, name) for pattern, name in (rename_rule(option, text) for text in texts))
 
 
 groups_options = OptionSet(
@@ -198,7 +202,7 @@ groups_options = OptionSet(
         "rename",
         multiple=True,
         metavar="REGEX=NAME",
-        parse=lambda texts: tuple(rename_rule("--group-map", text) for text in texts),
+        parse=lambda texts: _rules("--group-map", texts),
         help=r"Give groups other names, such as '(.*)=restored-\1'; may be repeated, the first match counts.",
     ),
     Option(
@@ -252,7 +256,7 @@ def _restore(
     name: str | None,
     at: int | None,
     at_rule: Rule | None,
-    topic_map: GroupMap,
+    topic_map: tuple[tuple[str, str], ...],
     groups: RestoreGroups | None,
     create_acls: bool | None,
     no_transactional: bool,
@@ -266,11 +270,11 @@ def _restore(
     resume: bool,
     **rest: object,
 ) -> RestoreOptions:
-    is_planned = bool(topics or topic_map.rules or at is not None or plan or from_plan)
+    is_planned = bool(topics or topic_map or at is not None or plan or from_plan)
     doing = _doing(follow_archive, status, switch_over, name, is_planned, resume)
     if from_plan is not None and resume:
         raise click.UsageError("--resume continues what was agreed to: remove --from-plan")
-    if from_plan is not None and (at is not None or topics or topic_map.rules):
+    if from_plan is not None and (at is not None or topics or topic_map):
         raise click.UsageError("--from-plan says what is restored: remove the topics, --at and --map")
     how = _how(no_transactional, prove, share, replication_factor, on_damage, partial)
     if from_plan is not None and (how or groups != RestoreGroups()):
@@ -283,27 +287,27 @@ def _restore(
     if doing == "restore" and at is None and from_plan is None and not resume:
         raise click.UsageError("--at, which says as of when, is missing")
     proof = _proof(prove, share, doing)
-    asked = None
+    asked, wanted = None, WantedTopics(topics, topic_map)
     if at is not None or (doing == "follow" and not resume):
-        asked = RestoreRequest(
-            wall_clock() if at is None else at,
-            topics,
-            topic_map,
-            replication_factor,
-            not no_transactional,
-            on_damage,
-            partial,
-            *proof,
-            groups,
-            bool(create_acls),
-            doing == "follow",
-            at_rule,
+        asked = RestorePlan(
+            archive_id="",
+            at=wall_clock() if at is None else at,
+            at_rule=at_rule or "majority",
+            transactional=not no_transactional,
+            replication_factor=replication_factor,
+            on_damage=on_damage,
+            partial=partial,
+            prove=proof.prove,
+            prove_share=proof.sample.share,
+            prove_seed=proof.sample.seed,
+            groups=groups,
+            create_acls=bool(create_acls),
+            follow=wanted if doing == "follow" else None,
         )
     if at_rule is not None and at is None:
         raise click.UsageError("--at-rule says how --at is understood: add --at TIME, or edit the cuts of a plan")
-    told = {"doing": doing, "asked": asked, "groups": groups, "create_acls": create_acls, "proof": proof, "name": name}
-    begun = Begun(topics, at, topic_map, groups, how)
-    return RestoreOptions(**told, begun=begun, plan=plan, from_plan=from_plan, resume=resume, **rest)  # type: ignore[arg-type]
+    chosen = (doing, asked, at_rule, groups, create_acls, proof, Begun(wanted, at, groups, how))
+    return RestoreOptions(*chosen, name=name, resume=resume, plan=plan, from_plan=from_plan, **rest)  # type: ignore[arg-type]
 
 
 factor_option = Option(
@@ -356,7 +360,7 @@ restore_options = OptionSet(
         multiple=True,
         envvar="BLOCKGZ_TOPIC_MAP",
         metavar="REGEX=NAME",
-        parse=lambda texts: GroupMap(tuple(rename_rule("--map", text) for text in texts)),
+        parse=lambda texts: _rules("--map", texts),
         help=r"Give topics other names, such as '(.*)=restored.\1'; may be repeated, the first match counts.",
     ),
     factor_option,

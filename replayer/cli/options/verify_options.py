@@ -107,4 +107,4 @@ earlier_options = OptionSet(
     ),
     report_key_option("--key", text="With --since-report: the signer's public key."),
 )
-"""Passes `earlier: EarlierReport | None`."""
+"""Passes `earlier: StoredReport | None`."""

@@ -16,8 +16,7 @@ from replayer.cli.options.verify_options import choice_options, earlier_options,
 from replayer.cli.report import conclude
 from replayer.cli.spark.options import SessionOptions, cutting_options, dry_run_option, session_options, stage_progress
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.earlier import EarlierReport
-from replayer.verify.report import Depth, ReportFiles
+from replayer.verify.report import Depth, ReportFiles, StoredReport
 
 
 @click.command(
@@ -47,7 +46,7 @@ def command(
     digests: bool,
     expected: tuple[str, ...],
     choice: ChunkChoice,
-    earlier: EarlierReport | None,
+    earlier: StoredReport | None,
     report_to: ReportFiles,
     cutting: dict[str, int],
     dry_run: bool,

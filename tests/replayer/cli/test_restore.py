@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from blockgz.archive.place import ArchivePlace
 from replayer.cli import main
 from replayer.replay.jobs.folder import open_jobs
-from replayer.restore.document import Followed, RestorePlan, TopicToRestore, plan_text
+from replayer.restore.document import RestorePlan, TopicToRestore, WantedTopics, plan_text
 from replayer.restore.folder import RestoreFolder, RestoreRecord
 from tests.support.archives import ArchiveWriter, records
 
@@ -68,7 +68,7 @@ def test_the_plan_of_another_archive_is_refused(tmp_path: Path, monkeypatch: pyt
     refused = restore("--from-plan", "plan.json", "--yes")
     assert (refused.exit_code, "is of another archive" in refused.stderr) == (2, True), refused.output
     begun = {"cluster_id": None, "host": "h", "begun_at": 1}
-    for name, plan in (("night", other), ("standby", replace(other, follow=Followed()))):
+    for name, plan in (("night", other), ("standby", replace(other, follow=WantedTopics()))):
         folder = RestoreFolder(open_jobs(None, ArchivePlace("./archive")), name)
         folder.begin(RestoreRecord(name=name, plan=plan, **begun))
     for arguments in (
@@ -92,7 +92,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     ArchiveWriter(Path("archive")).partition("orders", 0).commit(records(range(3)))
-    followed = replace(PLAN, follow=Followed(("orders",), (("a", "b"),)), topics=())
+    followed = replace(PLAN, follow=WantedTopics(("orders",), (("a", "b"),)), topics=())
     for name, plan in (("night", PLAN), ("standby", followed)):
         folder = RestoreFolder(open_jobs(None, ArchivePlace("./archive")), name)
         folder.begin(RestoreRecord(name=name, plan=plan, cluster_id=None, host="h", begun_at=1))

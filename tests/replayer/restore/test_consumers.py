@@ -39,7 +39,7 @@ class Planning:
             PlannedGroup(name, name, (LaneTranslation(0, offset, doubts=self.doubts),), {})
             for name, offset in self.at.get(only.target, {}).items()
         )
-        return PlannedGroups([GroupPlan("job", only.target, None, groups)], [])
+        return [GroupPlan("job", only.target, None, groups)], []
 
 
 @dataclass

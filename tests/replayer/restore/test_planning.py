@@ -1,5 +1,4 @@
 import asyncio
-import re
 import shutil
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from index_format import objects
 from index_format.groups import encode as encode_groups
 from index_format.identity import Acl, Incarnation, TopicConfig, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
-from replayer.groups import GroupMap, compiled_rule
-from replayer.restore.document import RestoreGroups, RestorePlan
-from replayer.restore.planning import RestoreRequest, Surroundings, found_topics
+from replayer.restore.document import RestoreGroups, RestorePlan, WantedTopics
+from replayer.restore.planning import Surroundings, found_topics
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import CLAIMED_MS, ArchiveWriter, put_topic_config, records
 
@@ -29,7 +27,9 @@ AT = CLAIMED_MS + 20
 def planned(writer: ArchiveWriter, at: int = AT, **asked: object) -> RestorePlan:
     archive = Archive(LocalReader(LocalAddress(str(writer.root))))
     around = Surroundings(archive, {}, LocalStore(writer.root.parent / "jobs"))
-    return asyncio.run(found_topics(RestoreRequest(at, **asked), around))  # type: ignore[arg-type]
+    wanted = WantedTopics(asked.pop("topics", ()), asked.pop("rename", ()))  # type: ignore[arg-type]
+    plan = RestorePlan(archive_id="", at=at, at_rule="majority", **asked)  # type: ignore[arg-type]
+    return asyncio.run(found_topics(plan, wanted, around))
 
 
 def put_dated_config(
@@ -125,7 +125,7 @@ def test_what_all_topics_share_is_asked_once(writer: ArchiveWriter) -> None:
         writer.partition(f"topic-{number:02}", 0).commit(records(range(3)))
     reader = Requests(LocalReader(LocalAddress(str(writer.root))))
     around = Surroundings(Archive(reader), {}, LocalStore(writer.root.parent / "jobs"))
-    plan = asyncio.run(found_topics(RestoreRequest(AT, groups=None), around))
+    plan = asyncio.run(found_topics(RestorePlan(archive_id="", at=AT, groups=None), WantedTopics(), around))
     assert len(plan.topics) == 22
     assert reader.asked.count("_inventory.json") == 1
     per_topic = [key for key in reader.asked if key.startswith("topic=topic-07/")]
@@ -198,10 +198,10 @@ def test_without_an_inventory(writer: ArchiveWriter, tmp_path: Path) -> None:
 
 
 def test_new_names(writer: ArchiveWriter) -> None:
-    renamed = GroupMap(((re.compile("(.*)s"), r"drill.\1"),))
+    renamed = (("(.*)s", r"drill.\1"),)
     assert [each.target for each in planned(writer, rename=renamed).topics] == ["drill.bill", "drill.order"]
     with pytest.raises(UsageError, match=r"bills~1 and orders~1 would both be restored as x"):
-        planned(writer, rename=GroupMap(((re.compile(".*"), "x"),)))
+        planned(writer, rename=((".*", "x"),))
 
 
 def test_a_registrys_topic_is_not_restored_with_transactions_without_a_word(writer: ArchiveWriter) -> None:
@@ -236,11 +236,11 @@ def test_names_that_concern_nothing_are_warned_of(tmp_path: Path) -> None:
     writer.partition("orders", 0).commit(records(range(3)))
     idle = planned(
         writer,
-        rename=GroupMap((compiled_rule("oders", "x"),)),
+        rename=(("oders", "x"),),
         groups=RestoreGroups(("bilings",), (("nobody", "x"),)),
     )
     told = "; ".join(idle.warnings)
     for text in ("--map renames no topic", "--groups bilings: no consumer group", "--group-map renames no group"):
         assert text in told
-    busy = planned(writer, rename=GroupMap((compiled_rule("orders", "x"),)))
+    busy = planned(writer, rename=(("orders", "x"),))
     assert "renames" not in "; ".join(busy.warnings)

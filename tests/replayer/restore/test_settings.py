@@ -1,6 +1,7 @@
 import pytest
 
-from replayer.restore.settings import KEEPING_ALL, Restored, first_settings, last_settings
+from replayer.restore.document import TopicToRestore
+from replayer.restore.settings import KEEPING_ALL, first_settings, last_settings
 
 DAY = 86_400_000
 NOW = 1000 * DAY
@@ -14,34 +15,40 @@ SETTINGS = {
 }
 
 
+def topic(oldest: int | None, largest: int = 10, settings: dict[str, str] = SETTINGS) -> TopicToRestore:
+    return TopicToRestore(
+        source="a~1", target="a", partitions=1, numbers=(0,), settings=settings, oldest=oldest, largest=largest
+    )
+
+
 def test_a_new_topic_keeps_everything_as_it_is_sent() -> None:
     assert first_settings(SETTINGS) == {**KEEPING_ALL, "max.message.bytes": "2000000"}
 
 
 def test_what_comes_last() -> None:
-    restored = Restored(NOW - DAY, 10, replicas=3)
-    change, notes = last_settings(SETTINGS, first_settings(SETTINGS), restored, NOW)
+    restored = topic(NOW - DAY)
+    change, notes = last_settings(restored, first_settings(SETTINGS), 3, NOW)
     assert change.values == {
         name: SETTINGS[name]
         for name in ("cleanup.policy", "message.timestamp.type", "min.insync.replicas", "retention.ms")
     }
     assert not notes
-    again, _ = last_settings(SETTINGS, {**first_settings(SETTINGS), **change.values}, restored, NOW)
+    again, _ = last_settings(restored, {**first_settings(SETTINGS), **change.values}, 3, NOW)
     assert not again, "done once, there is nothing to do"
 
 
 def test_a_raised_limit_comes_last() -> None:
     """Unless the replay, which raised it, has set it back."""
     own = {**first_settings(SETTINGS), "max.message.bytes": "3000000"}
-    change, _ = last_settings(SETTINGS, own, Restored(NOW - DAY, 10, replicas=3), NOW)
+    change, _ = last_settings(topic(NOW - DAY), own, 3, NOW)
     assert change.values["max.message.bytes"] == "2000000"
     lower = {**own, "max.message.bytes": "1000000"}
-    assert "max.message.bytes" not in last_settings(SETTINGS, lower, Restored(NOW, 10, replicas=3), NOW).change.values
+    assert "max.message.bytes" not in last_settings(topic(NOW), lower, 3, NOW)[0].values
 
 
 def test_what_somebody_has_set_since_stays() -> None:
     own = {**first_settings(SETTINGS), "retention.ms": "5", "min.insync.replicas": "1"}
-    change, _ = last_settings(SETTINGS, own, Restored(NOW, 10, replicas=3), NOW)
+    change, _ = last_settings(topic(NOW), own, 3, NOW)
     assert change.values.keys() == {"cleanup.policy", "message.timestamp.type"}
 
 
@@ -61,7 +68,7 @@ def test_what_would_delete_records_at_once_or_refuse_new_ones_is_not_set(
     changes: dict[str, str], oldest: int | None, largest: int, held: str | None
 ) -> None:
     settings = {**SETTINGS, **changes}
-    change, notes = last_settings(settings, first_settings(settings), Restored(oldest, largest, replicas=3), NOW)
+    change, notes = last_settings(topic(oldest, largest, settings), first_settings(settings), 3, NOW)
     assert len(notes) == (held is not None)
     if held is not None:
         assert held not in change.values

@@ -10,7 +10,15 @@ from blockgz.store.local import LocalReader, LocalStore
 from replayer.restore.document import RestorePlan, TopicLeftOut
 from replayer.restore.folder import StandbyReport, TopicStand
 from replayer.restore.planning import Surroundings
-from replayer.restore.standby import Survey, TopicLag, Turn, follows_elsewhere, lag_of, standby_document, switched_plan
+from replayer.restore.standby import (
+    StandbySurvey,
+    StandbyTurn,
+    TopicLag,
+    follows_elsewhere,
+    lag_of,
+    standby_document,
+    switched_plan,
+)
 from tests.replayer.restore.test_turns import plan, topic
 from tests.support.archives import ArchiveWriter, records
 
@@ -35,13 +43,13 @@ def around(tmp_path: Path) -> Surroundings:
     return Surroundings(archive, {"bootstrap.servers": "127.0.0.1:1"}, LocalStore(tmp_path / "jobs"))
 
 
-def switched(around: Surroundings, found: Survey, *followed: str) -> RestorePlan:
+def switched(around: Surroundings, found: StandbySurvey, *followed: str) -> RestorePlan:
     by_source = {each: topic(each) for each in followed}
     return asyncio.run(switched_plan(plan(), found, by_source, around))
 
 
 def test_a_switch_over_restores_what_is_followed_with_its_size(around: Surroundings) -> None:
-    found = Survey(replace(plan(), at=9), [Turn(topic("bills~1")), Turn(topic("orders~1"))], [])
+    found = StandbySurvey(replace(plan(), at=9), [StandbyTurn(topic("bills~1")), StandbyTurn(topic("orders~1"))], [])
     bills, orders = switched(around, found, "bills~1").topics
     assert (orders.partitions, orders.numbers, orders.records) == (3, (0, 2), 80)
     assert (orders.oldest, orders.newest, orders.refused) == (1000, 1039, None)
@@ -51,7 +59,9 @@ def test_a_switch_over_restores_what_is_followed_with_its_size(around: Surroundi
 
 
 def test_a_topic_that_stopped_is_restored_as_far_as_it_came(around: Surroundings) -> None:
-    found = Survey(plan(), [Turn(topic("orders~1"), "created again"), Turn(topic("bills~1"), "x exists")], [])
+    found = StandbySurvey(
+        plan(), [StandbyTurn(topic("orders~1"), "created again"), StandbyTurn(topic("bills~1"), "x exists")], []
+    )
     orders, bills = switched(around, found, "orders~1").topics
     assert (orders.lacks, orders.records, orders.refused) == (("created again",), 80, None)
     assert (bills.refused, bills.records) == ("x exists", 0)
@@ -59,7 +69,7 @@ def test_a_topic_that_stopped_is_restored_as_far_as_it_came(around: Surroundings
 
 def test_what_is_gone_is_left_out_once(around: Surroundings) -> None:
     left_out = TopicLeftOut("deals", "deleted")
-    found = Survey(plan(left_out=(left_out,)), [], [Turn(topic("deals~1"), "deleted")])
+    found = StandbySurvey(plan(left_out=(left_out,)), [], [StandbyTurn(topic("deals~1"), "deleted")])
     assert switched(around, found, "deals~1").left_out == (left_out,)
 
 
@@ -71,8 +81,12 @@ def test_before_its_job_begins_a_topic_is_all_behind(around: Surroundings) -> No
 
 
 def test_the_document_of_a_status() -> None:
-    due = [Turn(topic("orders~1")), Turn(topic("bills~1"), "it was created again", "delete it"), Turn(topic("new~1"))]
-    found = Survey(plan(), due, [Turn(topic("deals~1"), "deleted")])
+    due = [
+        StandbyTurn(topic("orders~1")),
+        StandbyTurn(topic("bills~1"), "it was created again", "delete it"),
+        StandbyTurn(topic("new~1")),
+    ]
+    found = StandbySurvey(plan(), due, [StandbyTurn(topic("deals~1"), "deleted")])
     lags = {"orders~1": TopicLag(5, 3, 1000), "bills~1": TopicLag(9), "new~1": TopicLag(0, 2, 3000)}
     document = standby_document("standby", found, lags, REPORT, "following", 5000)
     told = {each["source"]: (each["state"], each["why"], each["behind_records"]) for each in document["topics"]}

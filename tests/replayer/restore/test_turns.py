@@ -1,10 +1,8 @@
-import re
 from collections.abc import Collection, Sequence
 
-from replayer.groups import GroupMap, map_of, rules_of
-from replayer.restore.document import Followed, RestorePlan, TopicLeftOut, TopicToRestore
+from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, WantedTopics
 from replayer.restore.planning import TRUNCATED
-from replayer.restore.standby import AHEAD_MS, gone, request_of, turns
+from replayer.restore.standby import gone, turns
 
 
 def topic(source: str, target: str | None = None, lacks: tuple[str, ...] = ()) -> TopicToRestore:
@@ -14,7 +12,7 @@ def topic(source: str, target: str | None = None, lacks: tuple[str, ...] = ()) -
 
 def plan(*topics: TopicToRestore, partial: bool = False, left_out: tuple[TopicLeftOut, ...] = ()) -> RestorePlan:
     return RestorePlan(
-        archive_id="a", at=5, partial=partial, follow=Followed(("o*",), (("(.*)", r"x.\1"),)), topics=topics,
+        archive_id="a", at=5, partial=partial, follow=WantedTopics(("o*",), (("(.*)", r"x.\1"),)), topics=topics,
         left_out=left_out,
     )  # fmt: skip
 
@@ -61,11 +59,3 @@ def test_topics_that_are_gone_were_followed_before() -> None:
     found = plan(left_out=(TopicLeftOut("orders", "deleted"), TopicLeftOut("bills", "deleted")))
     followed = {each.source: each for each in (topic("orders~1"), topic("orders~2"), topic("deals~1"))}
     assert [(each.topic.source, each.stopped) for each in gone(found, followed)] == [("orders~2", "deleted")]
-
-
-def test_what_is_asked_later_is_what_was_agreed_to() -> None:
-    asked = request_of(plan(topic("orders~1")), 1000)
-    assert (asked.at, asked.topics, asked.follows) == (1000 + AHEAD_MS, ("o*",), True)
-    assert asked.rename("orders") == "x.orders"
-    rename = GroupMap(((re.compile("a(.*)"), r"b\1"),))
-    assert map_of(rules_of(rename)) == rename

@@ -13,7 +13,7 @@ import pytest
 
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.snapshot import MaintenanceSnapshot, PartitionSnapshot, ServiceSnapshot
-from replayer.serve.archivers import ArchivedNow, Archivers, Maintenance
+from replayer.serve.archivers import ArchivedNow, ArchiverMaintenance, Archivers
 
 MAINTENANCE = MaintenanceSnapshot(
     retention_age_seconds=5.0,
@@ -88,7 +88,7 @@ def test_lags_are_summed_and_objections_told() -> None:
     async def ask(url: str) -> None:
         archivers = Archivers([url])
         (archiver,) = await archivers.all()
-        assert archiver.maintenance == Maintenance(5.0, None, 64, 0, ("orders:0: no",))
+        assert archiver.maintenance == ArchiverMaintenance(5.0, None, 64, 0, ("orders:0: no",))
         assert await archivers.of_topics() == {
             "orders": {"lag_records": 12, "lag_seconds": 1.5, "retention_headroom": 40, "objections": 3}
         }

@@ -159,7 +159,7 @@ def test_nothing_can_be_done_with_a_job_that_was_undone(tmp_path: Path, monkeypa
     page = page_of(tmp_path, monkeypatch)
     report(tmp_path, "complete", "here:1")
     undone = JobUndone(target="t", target_topic_id="id", records=5, host="here:2", undone_at=1)
-    JobFolder(open_store(str(tmp_path / "jobs"), S3Settings()), "j").add_undone(undone)
+    JobFolder(open_store(str(tmp_path / "jobs"), S3Settings()), "j").put(undone)
     job = asyncio.run(page.get("j"))
     assert (job["state"], job["actions"]) == ("undone", [])
 

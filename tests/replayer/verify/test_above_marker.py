@@ -19,7 +19,7 @@ from index_format.chunk_index import Gap
 from index_format.keys import Conflict, ObjectKey, ObjectKind, parse_key
 from index_format.marker import Continues, Marker, claimed, decode_marker, encode
 from replayer.verify import above_marker
-from replayer.verify.report import Depth, PartitionReport
+from replayer.verify.report import Depth, PartitionFindings
 from replayer.verify.verifying import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
@@ -32,7 +32,7 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveWriter:
     return ArchiveWriter(tmp_path, request.param)
 
 
-def verified(partition: PartitionWriter, topic: str = "orders", depth: Depth = Depth.RECORDS) -> PartitionReport:
+def verified(partition: PartitionWriter, topic: str = "orders", depth: Depth = Depth.RECORDS) -> PartitionFindings:
     archive = Archive(LocalReader(LocalAddress(str(partition.archive.root))))
     return asyncio.run(verify_partition(archive, topic, 0, depth, lambda *_: None))
 

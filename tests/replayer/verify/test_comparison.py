@@ -18,7 +18,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
 from replayer.verify.comparison import compare_copy, compare_source, relation_of
-from replayer.verify.report import ComparisonReport, Difference, Excused, PartitionComparison, Relation
+from replayer.verify.report import ComparisonReport, Excused, PartitionComparison, RecordDifference, Relation
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.selections import selections_of
@@ -131,7 +131,7 @@ def test_a_missing_last_record_is_found(tmp_path: Path, cluster: MockCluster) ->
     archive_of(tmp_path, ARCHIVED)
     result = copied(tmp_path, cluster, ARCHIVED[:-1])
     assert counts(result) == (199, 0, 1, 0)
-    assert result.first_difference == Difference(_plain(ARCHIVED[-1]), None, ())
+    assert result.first_difference == RecordDifference(_plain(ARCHIVED[-1]), None, ())
     assert result.verdict is Verdict.FAILURE
 
 
@@ -181,12 +181,12 @@ def test_the_source_is_compared_by_offset(tmp_path: Path) -> None:
     without = [record for record in made if record.offset not in (30, 199)]
     result = source_compared(tmp_path, [*without, *later[180:]])
     assert counts(result) == (178, 0, 2, 0)
-    assert result.first_difference == Difference(_plain(ARCHIVED[30]), None, ())
+    assert result.first_difference == RecordDifference(_plain(ARCHIVED[30]), None, ())
     result = source_compared(tmp_path, [*made[:50], ARCHIVED[55], *made[50:]])
     assert (counts(result), result.extra_offsets) == ((180, 0, 0, 1), [OffsetRange(55, 56)])
     typed = [*made]
     typed[3] = typed[3]._replace(timestamp_type=1)
-    assert source_compared(tmp_path, typed).first_difference == Difference(
+    assert source_compared(tmp_path, typed).first_difference == RecordDifference(
         _plain(made[3]), _plain(typed[3]), ("timestamp_type",)
     )
     zero = records(range(6), timestamps=[0, 1, 2, 3, 4, 5])

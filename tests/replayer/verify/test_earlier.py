@@ -17,8 +17,8 @@ from index_format import marker as marker_module
 from index_format.chunk_index import Gap
 from index_format.keys import Conflict
 from index_format.marker import encode, inserted
-from replayer.verify.earlier import EarlierReport, compare_with, parse_report
-from replayer.verify.report import ArchiveReport, Depth, EarlierFindings, verification_document
+from replayer.verify.earlier import compare_with, parse_report
+from replayer.verify.report import ArchiveReport, Depth, EarlierFindings, StoredReport, verification_document
 from replayer.verify.verifying import survey, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
@@ -42,7 +42,7 @@ def partition(writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch) -> Partiti
     return partition
 
 
-def report_of(writer: ArchiveWriter, *topics: str) -> EarlierReport:
+def report_of(writer: ArchiveWriter, *topics: str) -> StoredReport:
     """A report of everything, or of these topics, as a file has it."""
 
     async def made() -> ArchiveReport:
@@ -58,7 +58,7 @@ def report_of(writer: ArchiveWriter, *topics: str) -> EarlierReport:
     return parse_report(msgspec.json.encode(HEAD | document), "report.json")
 
 
-def compared(writer: ArchiveWriter, earlier: EarlierReport, *topics: str) -> EarlierFindings:
+def compared(writer: ArchiveWriter, earlier: StoredReport, *topics: str) -> EarlierFindings:
     async def found() -> EarlierFindings:
         archive = Archive(LocalReader(LocalAddress(str(writer.root))))
         identity, _, _ = await survey(archive, [])

@@ -21,7 +21,7 @@ from index_format.keys import INDEX_SUFFIXES
 from index_format.marker import encode, entry_of, inserted
 from index_format.records import Record
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChain, ChunkChoice, ChunkFindings
-from replayer.verify.report import ArchiveReport, Depth, PartitionReport
+from replayer.verify.report import ArchiveReport, Depth, PartitionFindings
 from replayer.verify.verifying import (
     VerifyWork,
     assembled,
@@ -37,7 +37,7 @@ from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.opened import Opened
 
 
-def verified(root: Path, depth: Depth = Depth.RECORDS) -> PartitionReport:
+def verified(root: Path, depth: Depth = Depth.RECORDS) -> PartitionFindings:
     archive = Archive(LocalReader(LocalAddress(str(root))))
     return asyncio.run(verify_partition(archive, "orders", 0, depth, lambda *_: None))
 
@@ -298,7 +298,7 @@ def test_a_catalog_that_cannot_be_read_any_more_is_reported(opened: Opened, writ
     second = partition.marker.catalogs[0][1]
     path = opened.root / (partition.keys.home + second.name)
 
-    async def checked(archive: Archive) -> PartitionReport:
+    async def checked(archive: Archive) -> PartitionFindings:
         chain = await read_chain(await archive.open_partition("orders", 0))
         path.write_bytes(b"{}")
         # As where a partition has more catalogs than are remembered.

@@ -19,7 +19,7 @@ from index_format.objects import encode
 from index_format.records import canonical_bytes
 from replayer.cli import main
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.report import PartitionReport
+from replayer.verify.report import PartitionFindings
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.key_pair import key_pair
 
@@ -257,7 +257,7 @@ def test_other_seeds_choose_other_chunks_and_in_the_end_all() -> None:
 
 
 def test_readable_is_what_is_neither_lost_nor_in_a_gap() -> None:
-    report = PartitionReport("t", 0, first_offset=5, next_offset=50)
+    report = PartitionFindings("t", 0, first_offset=5, next_offset=50)
     assert report.readable == [OffsetRange(5, 50)]
     report.lost = [
         LostRange(0, 7, ""),
@@ -267,4 +267,4 @@ def test_readable_is_what_is_neither_lost_nor_in_a_gap() -> None:
         LostRange(49, 60, ""),
     ]
     assert report.readable == [OffsetRange(7, 20), OffsetRange(31, 49)]
-    assert PartitionReport("t", 0).readable == []
+    assert PartitionFindings("t", 0).readable == []

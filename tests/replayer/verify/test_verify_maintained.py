@@ -21,13 +21,14 @@ from replayer.cli.report import print_report
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.verify.above_marker import list_above
 from replayer.verify.comparison import compare_source
-from replayer.verify.earlier import EarlierReport, compare_with, parse_report
+from replayer.verify.earlier import compare_with, parse_report
 from replayer.verify.report import (
     ArchiveReport,
     Depth,
     EarlierFindings,
     Excused,
-    PartitionReport,
+    PartitionFindings,
+    StoredReport,
     verification_document,
 )
 from replayer.verify.verifying import verify_partition
@@ -61,17 +62,17 @@ def maintainer(writer: PartitionWriter) -> Maintainer:
     return Maintainer(writer)
 
 
-def verified(archive: MemoryArchiveWriter, reader: MemoryReader | None = None) -> PartitionReport:
+def verified(archive: MemoryArchiveWriter, reader: MemoryReader | None = None) -> PartitionFindings:
     opened = Archive(reader or MemoryReader(archive.objects))
     return asyncio.run(verify_partition(opened, "orders", 0, Depth.RECORDS, lambda *_: None))
 
 
-def report_of(archive: MemoryArchiveWriter) -> EarlierReport:
+def report_of(archive: MemoryArchiveWriter) -> StoredReport:
     document = verification_document(ArchiveReport(partitions=[verified(archive)]), "somewhere", Depth.RECORDS)
     return parse_report(msgspec.json.encode({**HEAD, **document}), "report.json")
 
 
-def since(archive: MemoryArchiveWriter, report: EarlierReport) -> EarlierFindings:
+def since(archive: MemoryArchiveWriter, report: StoredReport) -> EarlierFindings:
     return asyncio.run(compare_with(Archive(MemoryReader(archive.objects)), None, report, ()))
 
 

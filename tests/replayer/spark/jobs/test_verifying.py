@@ -29,8 +29,8 @@ from replayer.spark.verify import (
     reported,
 )
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
-from replayer.verify.earlier import EarlierReport, compare_with, parse_report
-from replayer.verify.report import ArchiveReport, Depth, verification_document
+from replayer.verify.earlier import compare_with, parse_report
+from replayer.verify.report import ArchiveReport, Depth, StoredReport, verification_document
 from replayer.verify.verifying import survey, verify_partition
 from tests.support.archives import ArchiveWriter, records
 from tests.support.corruption import Case, cases, damaged, sample_archive
@@ -49,7 +49,7 @@ async def alone(
     depth: Depth,
     choice: ChunkChoice,
     expected: Sequence[str] = (),
-    earlier: EarlierReport | None = None,
+    earlier: StoredReport | None = None,
 ) -> ArchiveReport:
     identity, places, report = await survey(archive, [], expected)
     for place in places:
