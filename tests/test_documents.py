@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from blockgz.program.main import EXIT_CODES
+
 ROOT = Path(__file__).parent.parent
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
 EVERY_PAGE = sorted(
@@ -105,6 +107,15 @@ def test_the_index_of_questions_is_in_order() -> None:
     questions = [row.split(" | ")[0].removeprefix("| ") for row in rows if row.startswith("| ")][1:]
     assert len(questions) > 40
     assert questions == sorted(questions, key=str.lower)
+
+
+def test_the_page_lists_the_exit_codes() -> None:
+    rows = re.findall(r"^\| ([\d, ]+) \|", (ROOT / "docs/exit-codes.md").read_text(), re.MULTILINE)
+    assert [int(code) for row in rows for code in row.split(", ")] == list(EXIT_CODES)
+
+
+def test_the_first_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
 
 
 def test_the_license_is_whole() -> None:
