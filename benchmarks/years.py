@@ -22,7 +22,7 @@ from archiver.maintain.compact import Compaction, Compactor, PlannedCompaction
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.prune import Keep, PlannedPruning
 from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.throttle import Pace
+from archiver.maintain.throttle import MaintenancePace
 from blockgz.archive.archive import Archive
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.reader import CountingReader
@@ -102,7 +102,7 @@ class Year:
     def maintain(self, buffers: BufferFolder) -> None:
         """Compact, prune and collect."""
         driver = Driver(self.store, UnreadLog(), _never, lambda: True, clock=self.store.clock)
-        compactor = Compactor(Pace(self.store, driver), MERGE, buffers, CHUNK_BYTES, 1 << 26)
+        compactor = Compactor(MaintenancePace(self.store, driver), MERGE, buffers, CHUNK_BYTES, 1 << 26)
         plan = PlannedCompaction(
             self.store, None, MERGE, driver, CHUNK_BYTES, lambda plans: map(compactor.compact, plans)
         )

@@ -40,7 +40,6 @@ NOT_MODULES = {
 SHARED_CLASS_NAMES = {
     "Archive",
     "Asked",
-    "Attempt",
     "Chain",
     "Change",
     "Fenced",

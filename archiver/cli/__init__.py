@@ -2,66 +2,66 @@
 
 import click
 
-from blockgz.program.main import Place, Program, closing, version_option
+from blockgz.program.main import CommandPlace, Program, closing, version_option
 
 COMMANDS = {
-    "run": Place(
+    "run": CommandPlace(
         "archiver.cli.run:run",
         "Archive topics: follow them forever, or drain them once.",
     ),
-    "status": Place(
+    "status": CommandPlace(
         "archiver.cli.status:status",
         "Show the progress of each partition, from the archive's markers or from a running archiver.",
     ),
-    "doctor": Place(
+    "doctor": CommandPlace(
         "archiver.cli.doctor:doctor",
         "Check broker, permissions, topics, store and this machine for a run with the same settings.",
     ),
-    "config": Place(
+    "config": CommandPlace(
         "archiver.cli.config:config_group",
         "Print, check and explain configuration files.",
     ),
-    "demo": Place(
+    "demo": CommandPlace(
         "archiver.cli.demo:demo",
         "Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.",
     ),
-    "gc": Place(
+    "gc": CommandPlace(
         "archiver.cli.gc:gc",
         "Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.",
     ),
-    "prune": Place(
+    "prune": CommandPlace(
         "archiver.cli.prune:prune",
         "Take the oldest records out of the archive, while archivers run.",
     ),
-    "compact": Place(
+    "compact": CommandPlace(
         "archiver.cli.compact:compact",
         "Merge small neighbouring chunks into large ones, and convert chunks, while archivers run.",
     ),
-    "erase": Place(
+    "erase": CommandPlace(
         "archiver.cli.erase:erase",
         "Erase records by key, header, value or offset, and report when no object in the archive contains them.",
     ),
-    "rewrap": Place(
+    "rewrap": CommandPlace(
         "archiver.cli.rewrap:rewrap",
         "Wrap the keys of encrypted chunks with the newest master key, while archivers run.",
     ),
-    "drop": Place(
+    "drop": CommandPlace(
         "archiver.cli.drop:drop_command",
         "Delete a whole topic from the archive, all its incarnations, for good and at once.",
     ),
-    "repair": Place(
+    "repair": CommandPlace(
         "archiver.cli.repair:repair",
         "Rebuild lost indexes, markers and inventories, and recover records.",
     ),
-    "forget": Place(
+    "forget": CommandPlace(
         "archiver.cli.forget:forget",
         "Remove partitions that are gone for good from the archive's inventory.",
     ),
-    "import": Place(
+    "import": CommandPlace(
         "archiver.cli.import_command:import_command",
         "Convert an archive of kafka-connect-s3, or one of its forks, at SOURCE into a current one.",
     ),
-    "spark": Place(
+    "spark": CommandPlace(
         "archiver.cli.spark:spark",
         "Archive topics as a Spark job, from Spark's Kafka source to the format blockgz-archive.",
     ),

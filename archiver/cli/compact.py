@@ -12,7 +12,7 @@ from archiver.maintain.compact import Compaction, Compactor, Conversion, Partiti
 from archiver.maintain.planned import RewriteResult
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.throttle import Pace
+from archiver.maintain.throttle import MaintenancePace
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing
@@ -160,7 +160,7 @@ def compact(
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
-    pace = Pace.of(store, rate)
+    pace = MaintenancePace.of(store, rate)
 
     def compact_each(plans: Sequence[PartitionCompaction]) -> Iterator[RewriteResult[PartitionCompaction]]:
         if master is not None:

@@ -1,4 +1,4 @@
-"""The options of the configuration, made from the model: one a field, with its help, default and variable."""
+"""The options of the configuration, made from the model: one per field, with its help, default and variable."""
 
 import functools
 import os
@@ -29,12 +29,12 @@ HELP = {name: f"{(FIELDS[name].description or '').removesuffix('.')}; may be rep
 
 
 def config_options(function: F) -> F:
-    """Adds TOPIC... and an option for every field; passes `resolved: Resolved`, with notes printed to stderr."""
+    """Add TOPIC... and an option for every field; pass `resolved: Resolved`, and print notes to stderr."""
     return _with_config(function, {})
 
 
 def config_options_for_any_topic(function: F) -> F:
-    """The same, where no TOPIC means all of them."""
+    """Add the same options as `config_options`; without TOPIC, it means all topics."""
     return _with_config(function, {"topics": Setting(("*",), DEFAULT)})
 
 
@@ -55,7 +55,7 @@ def _with_config(function: F, fallback: Settings) -> F:
 
 
 def print_notes(notes: tuple[str, ...]) -> None:
-    """Warnings about a file, a line each, on stderr."""
+    """Print warnings about a file on stderr, one a line."""
     for note in notes:
         click.echo(f"warning: {note}", err=True)
 
@@ -64,7 +64,7 @@ _topics = click.argument("topics", nargs=-1, metavar="[TOPIC...]", envvar="BLOCK
 
 
 def field_option(field: str, *, shown: str | None = None, help_text: str | None = None) -> Callable[[F], F]:
-    """The option of one field; `shown` is its default and `help_text` its help where they are not the model's."""
+    """Return the option of one field; `shown` and `help_text` replace the model's default and help."""
     if field == "kafka":
         return properties_option(field)
     kind = field_kind(field)
@@ -85,7 +85,7 @@ def field_option(field: str, *, shown: str | None = None, help_text: str | None 
 
 
 def _layers(context: click.Context, given: dict[str, Any]) -> tuple[Settings, Settings]:
-    """What the environment says, and what the flags say."""
+    """Return the settings of the environment, and those of the flags."""
     environment: Settings = {}
     flags: Settings = {}
     for field, value in given.items():

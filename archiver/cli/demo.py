@@ -41,11 +41,11 @@ PAGE = "127.0.0.1:0"
 PREVIEW_LINES = 6
 COMMAND_SECONDS = 300
 SPARE_MS = 60_000
-"""The newest record stays this far in the past, so that no broker calls it a record of the future."""
+"""Milliseconds between the newest record and now, so that no broker finds a record in the future."""
 
 
 class DemoMismatch(BlockgzError):
-    """A step of the demo did not give what was produced."""
+    """A step of the demo whose result is not what was produced."""
 
 
 @click.command(
@@ -84,7 +84,7 @@ def demo(*, kafka: dict[str, str], keep: Path | None, serve: bool) -> None:
 
 
 def _own_environment(scratch: Path) -> dict[str, str]:
-    """What is shown must do the same when it is typed in, so settings have no part in it; it leaves nothing behind."""
+    """Return the environment of the commands, without settings: they must do the same when typed in."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKGZ_")}
     folders = {f"XDG_{kind.upper()}_HOME": str(scratch / kind) for kind in ("cache", "config", "state")}
     return inherited | folders
@@ -107,7 +107,7 @@ class _Demo:
         self._moment = self._records[RECORDS * 2 // 3].timestamp
 
     def tell(self) -> None:
-        """Run all steps and print the table; raises where one of them does not match."""
+        """Run all steps and print the table; raises if one of them does not match."""
         self._step(f"produce {RECORDS:,} records", self._produce)
         self._step("archive the topic into a folder", self._archive_topic)
         self._step("look at the files", self._show_files)
@@ -125,7 +125,7 @@ class _Demo:
         self._screen.print(table)
 
     def serve(self) -> None:
-        """Serves the page until somebody ends it."""
+        """Serve the page until a user ends it."""
         words = ["serve", *self._archive, *self._connection, "--allow-replay", "--http", PAGE]
         self._screen.print(Text(f"\n$ {shlex.join(('replayer', *map(_without_secret, words)))}", style="cyan"))
         if self._cluster.spare_topic:
@@ -221,7 +221,7 @@ class _Demo:
         return f"OK, {sum(partition['records'] for partition in result['partitions']):,} records"
 
     def _first_at_or_after(self, partition: int, moment: int) -> int:
-        """How many records of the partition were produced before the first at or after the moment."""
+        """Return how many records of the partition were produced before the first at or after the moment."""
         timestamps = [record.timestamp for record in self._of(partition)]
         return next((number for number, time_ms in enumerate(timestamps) if time_ms >= moment), len(timestamps))
 
@@ -247,7 +247,7 @@ class _Demo:
         return result
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Show the command and the head of its output; gives its whole output."""
+        """Show the command and the head of its output, and return all of it."""
         shown = arguments[-1] if program == "sh" else shlex.join((program, *map(_without_secret, arguments)))
         self._screen.print(Text(f"$ {shown}", style="cyan"))
         command = [program] if program == "sh" else [sys.executable, "-m", program]

@@ -9,7 +9,15 @@ import click
 import msgspec
 
 from archiver.cli.planned import buffer_options, carry_out, rewrite_keys_options
-from archiver.maintain.erase import AtOffsets, Matching, PlannedErase, ReportFile, Wanted, parse_offsets, places_of
+from archiver.maintain.erase import (
+    AtOffsets,
+    Matching,
+    PlannedErase,
+    RecordChoice,
+    ReportFile,
+    parse_offsets,
+    places_of,
+)
 from archiver.maintain.erase_status import EraseStatus
 from archiver.maintain.rewrite.chunks import OffsetRanges, RewriteKeys
 from blockgz.errors import PARTLY_FAILED, UsageError
@@ -33,13 +41,13 @@ from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
 
 
-def _wanted(
+def _make_wanted(
     keys: Sequence[str],
     keys_file: Path | None,
     headers: tuple[Condition, ...],
     grep: str | None,
     offsets: OffsetRanges | None,
-) -> Wanted | None:
+) -> RecordChoice | None:
     """Return the choice of records, or None. Raises UsageError for offsets together with another choice."""
     chosen = {os.fsencode(key) for key in keys}
     if keys_file is not None:
@@ -70,7 +78,7 @@ def _unclear(why: str) -> UsageError:
 
 wanted_options = OptionSet(
     "wanted",
-    _wanted,
+    _make_wanted,
     Option(
         "--key",
         "keys",
@@ -92,7 +100,7 @@ wanted_options = OptionSet(
         help="Only records at these offsets: 17, 17..30 (without 30), or several with commas.",
     ),
 )
-"""Passes `wanted: Wanted | None`."""
+"""Passes `wanted: RecordChoice | None`."""
 
 
 @click.command(
@@ -129,7 +137,7 @@ def erase(
     places: tuple[str, ...],
     archive: str,
     s3: S3Settings,
-    wanted: Wanted | None,
+    wanted: RecordChoice | None,
     report: Path | None,
     finished: Path | None,
     verify_key: Path | None,
@@ -145,10 +153,10 @@ def erase(
     """Erase records by key, header, value or offset, and report when no object in the archive contains them.
 
     With several of --key, --header and --grep, a record must match all of them. TOPIC means all its incarnations.
-    Chunks that hold such records are written again without them; for encrypted chunks, give --keys or --encrypt. Safe
-    beside archivers: one that is at work claims its partitions again. What was replaced stays for readers that are at
-    work, until archiver gc deletes it after its grace period; --status tells whether that has happened. Prints the
-    plan, without content, and asks first.
+    Chunks that hold such records are rewritten without them; for encrypted chunks, give --keys or --encrypt. Safe
+    while archivers run: a running one claims its partitions again. What was replaced stays for current readers, until
+    archiver gc deletes it after its grace period; --status shows whether that has happened. Prints the plan, without
+    content, and asks first.
     """
     store, file = open_existing_store(archive, s3), ReportFile(report, sign_key)
     if finished is not None:

@@ -80,9 +80,9 @@ def import_command(
 ) -> int:
     """Convert an archive of kafka-connect-s3, or one of its forks, at SOURCE into a current one.
 
-    SOURCE is not changed. Offsets are those that the old writer counted, with the same errors; where a block leaves
-    them open, a gap with reason `unverified` is recorded and reported. A second run resumes where the first one ended.
-    TOPIC is a name, a glob or ~regex. --endpoint-url and --region apply to both addresses.
+    SOURCE is not changed. Offsets are those that the old writer counted, with the same errors; if a block leaves them
+    open, a gap with reason `unverified` is recorded and reported. A second run resumes where the first one ended. TOPIC
+    is a name, a glob or ~regex. --endpoint-url and --region apply to both addresses.
     """
     if form["layout"] == "seed" and form["encrypt"] is not None:
         raise UsageError(
@@ -126,7 +126,7 @@ def import_command(
 def result_object(
     source: str, archive: str, partitions: Sequence[OldPartition], reports: Sequence[ImportReport], *, dry_run: bool
 ) -> dict[str, Any]:
-    """The JSON contract of `archiver import --json`; `imported` is null in a dry run."""
+    """Return the JSON contract of `archiver import --json`; `imported` is null in a dry run."""
     by_place = {report.partition.place: report for report in reports}
     return {
         "source": source,

@@ -43,7 +43,7 @@ def _print_plan(command: PlannedCommand) -> None:
 
 
 def buffer_options(function: F) -> F:
-    """Adds `buffer_dir: Path | None` and `buffer_bytes: int`."""
+    """Add `buffer_dir: Path | None` and `buffer_bytes: int`."""
     return with_options(
         function,
         [

@@ -120,7 +120,7 @@ def salvage(*, places: tuple[str, ...], keyring: str | None, **options: Any) -> 
     """Recover records that a gap lists as lost, from objects that a dead writer left behind.
 
     Reads and checks every record. Stores new objects, cut to fit the gap, and claims the partition to commit them. An
-    archiver that is working on the partition claims it again and continues where it was. Safe beside gc.
+    archiver that is working on the partition claims it again and continues where it was. Safe while gc runs.
     """
     _no_keys("a gap is a partition's", places)
 
@@ -191,14 +191,14 @@ def _repair(
     max_block_bytes: int,
     **outcome: Any,
 ) -> int:
-    """Plan, and finish."""
+    """Plan a repair, and finish it."""
     store = open_existing_store(archive, s3)
     old = OldReader(store, old_format, max_block_bytes)
     return finish(archive, plan_repair(old, places, plan_old, plan_one, follows=follows), **outcome)
 
 
 def result_object(archive: str, plan: RepairPlan, failed: Mapping[int, Problem], *, dry_run: bool) -> dict[str, Any]:
-    """The JSON contract of `archiver repair --json`; `failed` as `carry_out` returns it."""
+    """Return the JSON contract of `archiver repair --json`; `failed` as `carry_out` returns it."""
     return {
         "archive": archive,
         "dry_run": dry_run,
@@ -226,7 +226,7 @@ def finish(
     as_json: bool,
     question: str = "Store {count:,} objects?",
 ) -> int:
-    """Show the plan, carry it out where that is wanted, and say how it went."""
+    """Show the plan, carry it out if the user agrees, and return the exit code."""
     if not as_json:
         _print_plan(plan)
     failed: dict[int, Problem] = {}

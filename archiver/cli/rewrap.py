@@ -39,9 +39,9 @@ def rewrap(
     """Wrap the keys of encrypted chunks with the newest master key, while archivers run.
 
     The last of --keys wraps, all of them unwrap. Only indexes are stored again, never data. Give archivers the newest
-    key first: one that is at work claims its partitions again, and needs it then. The old key is needed until `archiver
-    gc` has deleted the old indexes, a grace period after it first saw them replaced. TOPIC is a name, a glob or ~regex;
-    the default is the whole archive. Prints the plan and asks first.
+    key first: a running one claims its partitions again, and needs it then. The old key is needed until `archiver gc`
+    has deleted the old indexes, a grace period after it first saw them replaced. TOPIC is a name, a glob or ~regex; the
+    default is the whole archive. Prints the plan and asks first.
     """
     if keyring is None:
         raise UsageError(

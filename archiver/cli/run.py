@@ -52,43 +52,43 @@ LINE_SECONDS = 10.0
 ENDED = (PartitionState.DONE, PartitionState.STOPPED, PartitionState.RELEASED, PartitionState.GONE)
 
 
-class Progress(NamedTuple):
-    """What was read since the first look."""
+class RunProgress(NamedTuple):
+    """The offsets and bytes since the first look."""
 
     offsets: int = 0
     total: int | None = None
-    """Offsets from the first look to the end of a run; None where it has none, or not every one is known yet."""
+    """Offsets from the first look to the end of a run; None if it has no end, or not all ends are known yet."""
     bytes: int = 0
-    """As compressed, committed or not."""
+    """Compressed bytes, committed or not."""
 
     @property
-    def ended(self) -> "Progress":
-        """Nothing is left to do."""
+    def ended(self) -> "RunProgress":
+        """The progress when nothing is left to do."""
         return self._replace(total=self.offsets)
 
     @property
     def percent(self) -> float | None:
-        """Of the total."""
+        """Percent of the total."""
         if self.total is None:
             return None
         return round(100 * self.offsets / self.total, 1) if self.total else 100.0
 
     def eta_seconds(self, seconds: float) -> float | None:
-        """The time that is left where `offsets` took so many seconds."""
+        """Return the remaining seconds if `offsets` took this many seconds."""
         if self.total is None or not self.offsets:
             return None
         return round((self.total - self.offsets) / self.offsets * seconds, 1)
 
 
-class Tally:
-    """Adds up how far the partitions are, look by look."""
+class ProgressTally:
+    """A sum of the partitions' progress, updated with each look."""
 
     def __init__(self) -> None:
         self._began: dict[Partition, int] = {}
         self._reached: dict[Partition, int] = {}
 
-    def look(self, partitions: Iterable[PartitionSnapshot], ends: Mapping[Partition, int]) -> Progress:
-        """`ends` has the offsets where partitions of a run with an end are drained."""
+    def look(self, partitions: Iterable[PartitionSnapshot], ends: Mapping[Partition, int]) -> RunProgress:
+        """Return the progress; `ends` has the offsets at which the partitions are drained."""
         num_bytes, left, all_known = 0, 0, bool(ends)
         for each in partitions:
             partition = (each.topic, each.partition)
@@ -106,14 +106,14 @@ class Tally:
             else:
                 left += max(0, end - reached)
         offsets = sum(reached - self._began[partition] for partition, reached in self._reached.items())
-        return Progress(offsets, offsets + left if all_known else None, num_bytes)
+        return RunProgress(offsets, offsets + left if all_known else None, num_bytes)
 
 
-def looking_at(service: ArchiverService) -> Callable[[], Progress]:
-    """What tells how far the service is; safe to call from a thread of its own."""
-    tally = Tally()
+def looking_at(service: ArchiverService) -> Callable[[], RunProgress]:
+    """Return a function that returns the progress of the service; safe to call from any thread."""
+    tally = ProgressTally()
 
-    def look() -> Progress:
+    def look() -> RunProgress:
         ends = {partition: report.end_offset for partition, report in list(service.reports.items())}
         known = {partition: end for partition, end in ends.items() if end is not None}
         return tally.look(service.snapshot().partitions, known)
@@ -121,32 +121,32 @@ def looking_at(service: ArchiverService) -> Callable[[], Progress]:
     return look
 
 
-def summed(parts: Iterable[Progress]) -> Progress:
-    """That of workers together."""
+def summed(parts: Iterable[RunProgress]) -> RunProgress:
+    """Return the progress of workers together."""
     parts = list(parts)
     totals = [part.total for part in parts if part.total is not None]
-    return Progress(
+    return RunProgress(
         sum(part.offsets for part in parts),
         sum(totals) if len(totals) == len(parts) else None,
         sum(part.bytes for part in parts),
     )
 
 
-Show = Callable[[Progress], None]
+Show = Callable[[RunProgress], None]
 
 
 def on_stderr(*, as_json: bool) -> AbstractContextManager[Show]:
-    """A bar on a terminal; lines elsewhere, and beside JSON."""
+    """Show progress as a bar on a terminal, otherwise as lines."""
     return _bar() if sys.stderr.isatty() and not as_json else nullcontext(Lines())
 
 
-def shown_progress(look: Callable[[], Progress], show: Show) -> AbstractContextManager[None]:
-    """Shows how far a block is, by looks from a thread of its own."""
+def shown_progress(look: Callable[[], RunProgress], show: Show) -> AbstractContextManager[None]:
+    """Show the progress of a block, from a thread."""
     return every(LOOK_SECONDS, lambda: show(look()))
 
 
 class CurrentStderr(io.TextIOBase):
-    """What `sys.stderr` is as something is written: a bar takes it over while it is shown, and escapes nothing."""
+    """The current `sys.stderr`: a bar replaces it while it is shown, and escapes nothing."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(printable(text) if sys.stderr.isatty() else text)
@@ -156,14 +156,14 @@ class CurrentStderr(io.TextIOBase):
 
 
 class Lines:
-    """A line every LINE_SECONDS, as long as there is something new."""
+    """A line of the log every LINE_SECONDS, if there is something new."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = self._told_at = clock()
-        self._told = Progress()
+        self._told = RunProgress()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         now = self._clock()
         is_news = progress.total is not None or progress != self._told
         if now - self._told_at >= LINE_SECONDS and is_news:
@@ -185,9 +185,9 @@ def _bar() -> Iterator[Show]:
     from blockgz.program.progress import record_progress  # noqa: PLC0415
 
     with record_progress("archiving", None, as_json=False) as advance:
-        told = Progress()
+        told = RunProgress()
 
-        def show(progress: Progress) -> None:
+        def show(progress: RunProgress) -> None:
             nonlocal told
             advance.expect(progress.total)
             advance(progress.offsets - told.offsets, progress.bytes - told.bytes)
@@ -197,31 +197,31 @@ def _bar() -> Iterator[Show]:
 
 
 LEAVE_SECONDS = 4.0
-"""Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
+"""Seconds after `--grace` for leaving the group and closing clients: Kubernetes kills 30 s after SIGTERM."""
 
 CLOSE_SECONDS = 1.0
-"""How long an end that is late waits until its buffer folder is removed."""
+"""Seconds that a late end waits for the removal of its buffer folder."""
 
 
 class RunResult(NamedTuple):
-    """What a run did."""
+    """The partitions, missing topics and signals of a run."""
 
     partitions: Sequence[PartitionHistory]
     missing_topics: Collection[str]
-    """Those that are named and that the cluster does not have."""
+    """Topics that are named and that the cluster does not have."""
     signals: Collection[int] = ()
-    """Those that asked it to end."""
+    """Signals that ended the run."""
 
 
 Report = Callable[[RunResult], int]
-"""Says what was done; gives the exit code."""
+"""Print what was done, and return the exit code."""
 
-Told = RunResult | BlockgzError | Progress
-"""What a fork did, what kept it from its work, or how far it is."""
+Told = RunResult | BlockgzError | RunProgress
+"""The result of a fork, its failure, or its progress."""
 
 
 def prepare() -> None:
-    """Settings of the whole process, which forks of it inherit; before it starts threads."""
+    """Make the settings of the whole process, which its forks inherit, before it starts threads."""
     share_heaps()
     with pandas_refused():
         pa.array([])
@@ -231,9 +231,9 @@ def prepare() -> None:
 
 
 def archive(config: RunConfig, share: DrainShare, report: Report, showing: AbstractContextManager[Show]) -> int:
-    """One process's work from its start to its report; gives the exit code. Raises what keeps it from starting.
+    """Run one process from its start to its report, and return the exit code; raises what keeps it from starting.
 
-    `showing` gives what shows progress.
+    `showing` enters a function that shows progress.
     """
     if config.encrypt is not None:
         _ = load_keyring(config.encrypt).tail  # what keeps the keys from being used shows now
@@ -267,7 +267,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
     except (BrokerUnreachable, StoreUnavailable) as error:
         if not (signals and config.once):
             raise
-        print_failure(error)  # it was told to end before the drain could begin
+        print_failure(error)  # a signal ended it before the drain could begin
     return ended()
 
 
@@ -275,7 +275,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
 def _maintained(
     config: RunConfig, store: ToolStore, service: ArchiverService
 ) -> Iterator[Callable[[], ServiceSnapshot]]:
-    """Applies the configured policy meanwhile, if there is one; gives what looks at service and maintenance."""
+    """Maintain partitions by the configured policy, if there is one; yield a function that returns the state."""
     if config.once or not (config.archive_retention or config.archive_retention_bytes or config.compact):
         yield service.snapshot
         return
@@ -314,7 +314,7 @@ def _watched(address: str | None, look: Callable[[], ServiceSnapshot]) -> Abstra
 
 
 def drain_together(config: RunConfig, report: Report, showing: AbstractContextManager[Show]) -> int:
-    """Drain the topics by `config.workers` forks; gives the exit code. Not before `prepare`."""
+    """Drain the topics by `config.workers` forks, and return the exit code; call `prepare` before."""
 
     def work(number: int, tell_parent: Callable[[Told], None]) -> None:
         _drain(config, DrainShare(number, config.workers), tell_parent)
@@ -322,14 +322,14 @@ def drain_together(config: RunConfig, report: Report, showing: AbstractContextMa
     with signals_held_back():
         forks: Forks[Told] = Forks(config.workers, work)
         signals = stop_on_signals(forks.end)
-    parts = dict.fromkeys(range(config.workers), Progress())
+    parts = dict.fromkeys(range(config.workers), RunProgress())
 
     with showing as show:
 
         def heard(number: int, told: Told) -> bool:
-            parts[number] = told if isinstance(told, Progress) else parts[number].ended
+            parts[number] = told if isinstance(told, RunProgress) else parts[number].ended
             show(summed(parts.values()))
-            return isinstance(told, Progress)
+            return isinstance(told, RunProgress)
 
         ended = list(forks.ended(heard))
     return _concluded(ended, signals, report)
@@ -340,7 +340,7 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
         tell_parent(result)
         return 0
 
-    def tell_progress(progress: Progress) -> None:
+    def tell_progress(progress: RunProgress) -> None:
         with suppress(OSError):  # the parent is gone
             tell_parent(progress)
 
@@ -354,7 +354,7 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
 
 
 def _concluded(ended: Sequence[Ended[Told]], signals: Collection[int], report: Report) -> int:
-    """One report of all partitions, after which come the workers that failed as a whole, each reason once."""
+    """Print one report of all partitions, and each reason why workers failed as a whole; return the exit code."""
     done = [each.told for each in ended if isinstance(each.told, RunResult)]
     failures = [
         each.told if isinstance(each.told, BlockgzError) else WorkerLost(each.number, each.exit_code)
@@ -411,7 +411,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
 
 
 def _warn_of_open_connections(config: RunConfig) -> None:
-    if WORKER_VARIABLE in os.environ:  # whoever started this process said so
+    if WORKER_VARIABLE in os.environ:  # the parent process said so
         return
     brokers = unencrypted_brokers({"bootstrap.servers": config.bootstrap_servers, **config.kafka})
     endpoint = unencrypted_endpoint(config.endpoint_url)
@@ -427,7 +427,7 @@ def _run_workers(config: RunConfig) -> int:
 
 
 def print_reports(config: RunConfig, result: RunResult, *, as_json: bool) -> int:
-    """Prints what was done; gives the exit code."""
+    """Print what was done, and return the exit code."""
     if as_json:
         click.echo(orjson.dumps(result_object(config, result)).decode())
     else:
@@ -438,7 +438,7 @@ def print_reports(config: RunConfig, result: RunResult, *, as_json: bool) -> int
 
 
 def result_object(config: RunConfig, result: RunResult) -> dict[str, Any]:
-    """The JSON contract of `archiver run --json`."""
+    """Return the JSON contract of `archiver run --json`."""
     reports = result.partitions
     return {
         "archive": config.archive,
@@ -501,7 +501,7 @@ def _tell_undrained(result: RunResult) -> None:
 
 
 def run_exit_code(result: RunResult, *, once: bool) -> int:
-    """What a run ends with; one of `--once` that was ended too early, or missed a topic, did not do its work."""
+    """Return the exit code; a run with `--once` that ended too early, or lacks a topic, has partly failed."""
     reports = result.partitions
     failures: list[BlockgzError] = [report.failure for report in reports if report.failure is not None]
     is_done = not once or (bool(reports) and all(report.is_drained or report.failure for report in reports))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OPTIONS = {name: field for name, field in SPARK_NAMES.items() if name != "path"}
 OWN_DEFAULTS = {field: text for field, text in SPARK_DEFAULTS.items() if field != "isolation_level"}
-"""The command sets the source's isolation level too, so that it is the archiver's."""
+"""Defaults of Spark, without the isolation level: the command gives it to the source as well."""
 HELP = {
     "memory": "Memory budget for records, per task.",
     "on_gap": "What to do with a batch that begins after the archive's end: record a gap, or refuse it.",

@@ -35,9 +35,9 @@ DROPPABLE = (
     *("retries", "fetch s ago", "commit s ago", "open chunk s", "headroom", "records", "paused", "lag s"),
 )
 CLEARED = "\x1b[2J\x1b[H"
-"""Empties a terminal."""
+"""The characters that clear a terminal."""
 ISOLATION_LEVEL = "read_committed"
-"""Of an archiver by default: it reads up to the last stable offset."""
+"""The default of an archiver: it reads up to the last stable offset."""
 
 
 @click.command(
@@ -101,7 +101,7 @@ def status(
 
 
 class Seen(NamedTuple):
-    """What there is to show."""
+    """A table with a heading and notes, and its JSON."""
 
     value: msgspec.Struct
     """The JSON contract of `archiver status --json`."""
@@ -109,12 +109,12 @@ class Seen(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[str | int | None]]
     notes: Sequence[str]
-    """Of each row, or empty."""
+    """The note of each row, or an empty text."""
     is_troubled: bool
 
 
 def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster: KafkaCluster | None) -> Seen:
-    """A row a partition; the columns of the cluster only where one was asked."""
+    """Return a row for each partition; the columns of the cluster only if one is given."""
     status = read_status(store, selection)
     if cluster is not None:
         status = with_lag(status, lambda partitions: cluster.watermarks(partitions, ISOLATION_LEVEL))
@@ -158,7 +158,7 @@ def _note(status: PartitionStatus) -> str:
 
 
 def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
-    """A row a partition that is the archiver's now."""
+    """Return a row for each partition of a running archiver."""
     snapshot = service_snapshot(address)
     if selection is not None:
         chosen = set(selection({each.topic for each in snapshot.partitions}))

@@ -29,7 +29,7 @@ from archiver.maintain.rewrite.chunks import (
     RewriteKeys,
     data_in,
 )
-from archiver.maintain.rewrite.compare import check_same
+from archiver.maintain.rewrite.compare import check_contents
 from archiver.maintain.rewrite.encode import (
     ALIKE,
     SAME_PARTITION,
@@ -43,10 +43,10 @@ from archiver.maintain.rewrite.encode import (
     merged,
     runs_alike,
 )
-from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.maintain.rewrite.replace import OldCatalog, Rewrite, num_catalogs, old_catalogs, old_chunks, rewrite
-from archiver.maintain.rewrite.tree import Run, RunLimits, find_run, level_1_lists, read_known, runs_of
-from archiver.maintain.throttle import Pace
+from archiver.maintain.rewrite.tree import CatalogRun, RunLimits, find_run, level_1_lists, read_known, runs_of
+from archiver.maintain.throttle import MaintenancePace
 from blockgz.encryption.keyring import REMEDY
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
@@ -128,7 +128,7 @@ class Compaction:
         return self.conversion is not None and not is_as_asked(index, self.conversion.settings_of(index))
 
     def is_meant(self, group: Sequence[OldChunk]) -> bool:
-        """Return whether a group is stored again: it is due, and the keys of its encrypted chunks are at hand."""
+        """Return whether a group is stored again: it is due, and the keys of its encrypted chunks were given."""
         return self.is_due(group) and all(self.keys.opens(chunk.index) for chunk in group)
 
 
@@ -156,7 +156,7 @@ class PartitionCompaction:
     catalogs: int
     """Catalogs of level 1."""
     encrypted: int
-    """Chunks that would be stored again if their keys were at hand."""
+    """Chunks that would be stored again if their keys were known."""
 
     @property
     def chunks_after(self) -> int:
@@ -225,13 +225,11 @@ class PlannedCompaction(PlannedRewrite[PartitionCompaction]):
 
     @property
     def question(self) -> str | None:
-        """See PlannedCommand."""
         if not self.partitions:
             return None
         return f"Store {self.moved_bytes:,} bytes again ({self.chunks:,} chunks become {self.chunks_after:,})?"
 
     def rows(self) -> list[tuple[Cell, ...]]:
-        """See PlannedCommand."""
         return [
             (
                 *(str(plan.keys.folder), plan.keys.partition, plan.chunks, plan.chunks_after),
@@ -241,7 +239,6 @@ class PlannedCompaction(PlannedRewrite[PartitionCompaction]):
         ]
 
     def as_json(self, *, dry_run: bool) -> dict[str, Any]:
-        """See PlannedCommand."""
         return {
             "dry_run": dry_run,
             "chunks": self.chunks,
@@ -271,7 +268,7 @@ class PlannedCompaction(PlannedRewrite[PartitionCompaction]):
 def plan_partition(
     keys: PartitionKeys, compaction: Compaction, buffer_bytes: int, is_due: IsDue = lambda *_: True
 ) -> Protocol[PartitionCompaction | None]:
-    """Return the plan for one partition as its marker is now; None if it has no chunks or is not due.
+    """Return the plan for one partition under its current marker; None if it has no chunks or is not due.
 
     Raises the errors of reading it, and UsageError if a record format cannot be changed.
     """
@@ -386,14 +383,14 @@ class CompactedContents:
     def check(self, old: Sequence[OldChunk], new: ChangedItem) -> None:
         """Raise ContentsDiffer unless every record is in its place."""
         assert isinstance(new, NewChunk)
-        check_same(old, new, self._data_of, self._compaction.keys.data_of(new, old[0]), self._max_block_bytes)
+        check_contents(old, new, self._data_of, self._compaction.keys.data_of(new, old[0]), self._max_block_bytes)
 
 
 @dataclass(frozen=True)
 class Compactor:
-    """Compacts partitions as planned."""
+    """A tool that compacts partitions as planned."""
 
-    pace: Pace
+    pace: MaintenancePace
     compaction: Compaction
     buffers: BufferFolder
     buffer_bytes: int
@@ -402,24 +399,24 @@ class Compactor:
 
     def compact(self, plan: PartitionCompaction) -> RewriteResult[PartitionCompaction]:
         """Compact a partition as planned, one rewrite for each run."""
-        done, outcome = list[PlannedRun](), Outcome.COMMITTED
+        done, outcome = list[PlannedRun](), RewriteOutcome.COMMITTED
         try:
             for run in plan.runs:
                 ended = self._compact(plan.keys, run)
-                if ended is Outcome.COMMITTED:
+                if ended is RewriteOutcome.COMMITTED:
                     done.append(run)
                 else:
                     outcome = ended
-                if ended not in (Outcome.COMMITTED, Outcome.NOTHING):
+                if ended not in (RewriteOutcome.COMMITTED, RewriteOutcome.NOTHING):
                     break
         except BlockgzError as error:
             return RewriteResult(plan, outcome, error, tuple(done))
         return RewriteResult(plan, outcome, None, tuple(done))
 
-    def _compact(self, keys: PartitionKeys, run: PlannedRun) -> Outcome:
+    def _compact(self, keys: PartitionKeys, run: PlannedRun) -> RewriteOutcome:
         """Rewrite one run, in parts if the buffer has no room for the whole of it."""
 
-        def choose(marker: Marker) -> Protocol[Run | None]:
+        def choose(marker: Marker) -> Protocol[CatalogRun | None]:
             following = yield from following_folder(keys, marker)
             work.turn = following and following[1]
             return (yield from find_run(keys, marker, run.start, run.end))
@@ -434,7 +431,7 @@ class Compactor:
                 outcome = self.pace.driver.run(rewrite(keys, choose, what))
             finally:
                 work.discard()
-            if outcome is not Outcome.COMMITTED:
+            if outcome is not RewriteOutcome.COMMITTED:
                 return outcome
             start = work.left_from
-        return Outcome.COMMITTED
+        return RewriteOutcome.COMMITTED

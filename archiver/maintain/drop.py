@@ -25,7 +25,7 @@ class DroppedFolder(NamedTuple):
 
     folder: TopicFolder
     objects: tuple[ListedObject, ...]
-    """In the order in which they go: markers first, `_topic.json` last."""
+    """The objects in the order of deletion: markers first, `_topic.json` last."""
 
     @property
     def num_partitions(self) -> int:
@@ -48,8 +48,8 @@ class PlannedDrop(PlannedCommand):
     ) -> None:
         """Plan a drop; raises DropRefused if an archiver may still write to the topic.
 
-        That is if it was written to in the last `idle_seconds`, or if the cluster, if one is given, still has it. Also
-        raises NoArchiveThere, NotInArchive, BadName, UsageError for layout seed, and the store's errors.
+        That is if it was written to in the last `idle_seconds`, or if the cluster, if one is given, still has it.
+        Raises NoArchiveThere, NotInArchive, BadName, UsageError for layout seed, and the store's errors.
         """
         self.archive, self.topic, self.typed = archive, check_topic(topic), topic
         self.problems = []
@@ -74,7 +74,7 @@ class PlannedDrop(PlannedCommand):
         if age < idle_seconds:
             raise DropRefused(
                 f"topic {topic!r} was not dropped",
-                why=f"an object of it was written {max(0.0, age):.0f} s ago: an archiver may be at work",
+                why=f"an object of it was written {max(0.0, age):.0f} s ago: an archiver may be running",
                 remedy="exclude the topic from archiver run, or delete it in Kafka, then run this again; see --idle",
             )
         self.is_dropped = False
@@ -83,7 +83,7 @@ class PlannedDrop(PlannedCommand):
         if self._cluster is not None and self.topic in self._cluster.topics():
             raise DropRefused(
                 f"topic {self.topic!r} was not dropped",
-                why="the cluster has it, so that archivers may go on archiving it",
+                why="the cluster has it, so archivers may continue to archive it",
                 remedy="exclude it from archiver run and leave out -b, or delete the topic in Kafka first",
             )
 
@@ -97,31 +97,28 @@ class PlannedDrop(PlannedCommand):
 
     @property
     def written_at(self) -> float | None:
-        """The time of the last write of an object, in seconds since 1970; None if no object is left."""
+        """The time of the newest object, in seconds since 1970; None if no object is left."""
         return max((listed.modified for each in self.folders for listed in each.objects), default=None)
 
     @property
     def question(self) -> str | None:
-        """See PlannedCommand."""
         return f"Delete {self.num_objects:,} objects ({self.num_bytes:,} bytes)?"
 
     def rows(self) -> list[tuple[Cell, ...]]:
-        """See PlannedCommand."""
         return [
             (str(each.folder), each.num_partitions, len(each.objects), bytes_text(each.num_bytes))
             for each in self.folders
         ]
 
     def notes(self) -> list[str]:
-        """See PlannedCommand."""
         if self._cluster is not None:
             return ["the cluster does not list it"]
         return ["no brokers are given, so that nobody checked whether the cluster has it"]
 
     def carry_out(self) -> None:
-        """Delete what was planned; what is left after a failure, the same command deletes later.
+        """Delete what was planned; after a failure, the same command deletes the rest.
 
-        Raises DropRefused if the topic is no longer what was planned.
+        Raises DropRefused if the topic was written to since the plan.
         """
         self._check_cluster()  # the user may have thought about the question for a long time
         store = self._store
@@ -142,11 +139,9 @@ class PlannedDrop(PlannedCommand):
         self.is_dropped = True
 
     def summary(self) -> str | None:
-        """See PlannedCommand."""
         return f"dropped {self.topic}" if self.is_dropped else None
 
     def as_json(self, *, dry_run: bool) -> dict[str, Any]:  # noqa: ARG002
-        """See PlannedCommand."""
         return {
             "topic": self.topic,
             "objects": self.num_objects,

@@ -35,11 +35,11 @@ from archiver.maintain.rewrite.chunks import (
     data_in,
     opened_blocks,
 )
-from archiver.maintain.rewrite.compare import check_without
+from archiver.maintain.rewrite.compare import check_contents
 from archiver.maintain.rewrite.encode import without
-from archiver.maintain.rewrite.intent import Outcome, fold_tail
+from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail
 from archiver.maintain.rewrite.replace import Rewrite, chunks_of, parts_of, rewrite
-from archiver.maintain.rewrite.tree import References, Run, RunLimits, first_run, level_1_lists
+from archiver.maintain.rewrite.tree import CatalogRun, References, RunLimits, first_run, level_1_lists
 from blockgz.atomic_file import replace_file, write_private
 from blockgz.encryption.keyring import Keyring
 from blockgz.errors import NotInArchive, UsageError
@@ -126,16 +126,16 @@ class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
     archive: str
     archive_id: str
     at: Timestamp
-    """When it was written, by the clock of the archive's store, in ms."""
+    """The time of the report, by the clock of the archive's store, in ms."""
     dry_run: bool
     partitions: tuple[ErasedPartition, ...]
-    """All that were searched, also where nothing was found: what was replaced or pruned before may hold records."""
+    """All partitions that were searched, even those without such a record: replaced or pruned objects may hold some."""
     not_searched: tuple[NotSearched, ...] = ()
     signed: bool = False
-    """Whether a signature was written beside it, which must be there whenever it is read."""
+    """True if a signature was written to the file next to it, which must exist whenever the report is read."""
 
 
-class Wanted(Interface):
+class RecordChoice(Interface):
     """The choice of the records to erase."""
 
     def in_chunk(self, entry: ChunkEntry) -> bool:
@@ -150,7 +150,7 @@ class Wanted(Interface):
 
 @dataclass(frozen=True)
 class Matching:
-    """Records of which all conditions hold."""
+    """Records that match all conditions."""
 
     filter: RecordFilter
 
@@ -188,10 +188,10 @@ class AtOffsets:
 
 
 def places_of(store: ToolStore, text: str, *, by_offset: bool = False) -> list[PartitionKeys]:
-    """The partitions that `orders`, `orders:1,3-5` or `orders~2:0` means, in every incarnation unless one is named.
+    """Return the partitions of `orders`, `orders:1,3-5` or `orders~2:0`, in every incarnation unless one is named.
 
-    `by_offset`: offsets are those of one incarnation, so that one has to be named where there are several. Raises
-    UsageError or NotInArchive.
+    With `by_offset`, one has to be named if there are several: each has offsets of its own. Raises UsageError or
+    NotInArchive.
     """
     layout = layout_of(store)
     if layout == "seed":
@@ -244,7 +244,7 @@ def _numbers(place: str, text: str) -> set[int]:
 
 
 def parse_offsets(texts: Sequence[str]) -> OffsetRanges:
-    """The offsets of `17`, `17..30` or several of these with commas between; the end of a range is not in it.
+    """Return the offsets of `17`, `17..30` or several of these separated by commas; a range excludes its end.
 
     Raises ValueError.
     """
@@ -255,7 +255,7 @@ def parse_offsets(texts: Sequence[str]) -> OffsetRanges:
         if not all(
             each.isascii() and each.isdigit() and len(each) < 20 and int(each) <= LARGEST_OFFSET for each in numbers
         ):
-            raise ValueError(f"{part[:60]!r} is no offset and no range of offsets: write 17 or 17..30")
+            raise ValueError(f"{part[:60]!r} is not an offset or a range of offsets: write 17 or 17..30")
         start, stop = int(first), int(end) if dots else int(first) + 1
         if start >= stop:
             raise ValueError(f"{part[:60]!r} is empty: the end of a range is not in it")
@@ -264,12 +264,12 @@ def parse_offsets(texts: Sequence[str]) -> OffsetRanges:
 
 
 def find_records(
-    store: ToolStore, chain: Chain, wanted: Wanted, max_block_bytes: int, keyring: Keyring | None = None
+    store: ToolStore, chain: Chain, wanted: RecordChoice, max_block_bytes: int, keyring: Keyring | None = None
 ) -> ErasedPartition:
-    """Return every such record that a chain holds; a block is in memory at a time, and the indexes of a few chunks.
+    """Return every record of a chain that is to be erased; one block and the indexes of a few chunks are in memory.
 
-    Raises ObjectMissing or a FormatError where an index or a block is not what it must be, KeyMissing for an encrypted
-    block without its key, and a StoreError.
+    Raises ObjectMissing or a FormatError if an index or a block is damaged, KeyMissing for an encrypted block without
+    its key, and a StoreError.
     """
     keys, data_of = chain.keys, data_in(store, chain.keys, keyring)
     digest, found = RecordsDigest(), list[npt.NDArray[np.int64]]()
@@ -311,7 +311,7 @@ def read_chunks(store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEn
 
 
 class ErasedContents:
-    """What one rewrite puts in the place of chunks; its files are in the buffer until `discard`."""
+    """The new contents of one rewrite; its files are in the buffer until `discard`."""
 
     def __init__(
         self,
@@ -330,23 +330,23 @@ class ErasedContents:
         self._max_block_bytes = max_block_bytes
         self._files = ChunkFiles(buffers, buffer_bytes)
         self.discard = self._files.discard
-        self._run: Run | None = None
+        self._run: CatalogRun | None = None
         self._left: list[range] = []
-        """The offsets of chunks that stay as they are for want of room in the buffer."""
+        """Offsets of chunks that stay as they are because the buffer has no room."""
 
     @property
     def done(self) -> OffsetRanges:
-        """The offsets at which no such record is left once this rewrite is committed; none where there was no run."""
+        """The offsets without such a record once this rewrite is committed; none if there was no run."""
         run = [range(self._run.start, self._run.end)] if self._run else []
         return OffsetRanges(run) - OffsetRanges(self._left)
 
-    def choose(self, marker: Marker) -> Protocol[Run | None]:
-        """What is to be rewritten."""
+    def choose(self, marker: Marker) -> Protocol[CatalogRun | None]:
+        """Return the catalogs to rewrite."""
         self._run = yield from choose_run(self._keys, marker, self._drop)
         return self._run
 
     def contents(self, old: Sequence[OldChunk]) -> Iterator[Item]:
-        """The chunks without the records; those that the buffer has no room for stay as they are until the next run."""
+        """Yield the chunks without the records; those that do not fit into the buffer stay until the next run."""
         for chunk in old:
             entry = chunk.entry
             is_meant = self._drop.meets(entry.start_offset, entry.next_offset)
@@ -362,11 +362,10 @@ class ErasedContents:
         return chunk if is_same else new
 
     def check(self, old: Sequence[OldChunk], new: ChangedItem) -> None:
-        """Raises ContentsDiffer unless the records to erase are missing, and nothing else."""
-        (before,) = old
+        """Raise ContentsDiffer unless exactly the records to erase are missing."""
         assert not isinstance(new, OldChunk)
-        data = self._rewrite_keys.data_of(new, before) if isinstance(new, NewChunk) else None
-        check_without(before, new, self._drop, self._data_of, data, self._max_block_bytes)
+        data = self._rewrite_keys.data_of(new, old[0])
+        check_contents(old, new, self._data_of, data, self._max_block_bytes, self._drop)
 
 
 def erase_in(
@@ -380,11 +379,11 @@ def erase_in(
     max_block_bytes: int,
     rewrite_keys: RewriteKeys = NO_KEYS,
 ) -> None:
-    """Erase the records at these offsets of a partition's folder, however the chain changes meanwhile.
+    """Erase the records at these offsets of a partition's folder, even if the chain changes at the same time.
 
-    A writer that is at work is fenced where records stand in the tail, and claims the partition again. Raises
-    RewriteOvertaken or RewriteRefused where not all could be erased, KeyMissing for an encrypted chunk without its key,
-    ContentsDiffer, a FormatError or a StoreError. What was erased until then stays erased.
+    If such records are in the tail, a running writer is fenced, and claims the partition again. Raises RewriteOvertaken
+    or RewriteRefused if not all could be erased, KeyMissing for an encrypted chunk without its key, ContentsDiffer, a
+    FormatError or a StoreError. What was erased before the error stays erased.
     """
     driver.run(fold_tail(keys, offsets, str(uuid.uuid4())))
     pending, attempts = offsets, 0
@@ -394,33 +393,33 @@ def erase_in(
             outcome = driver.run(rewrite(keys, work.choose, Rewrite("erase", work.contents, work.check)))
         finally:
             work.discard()
-        if outcome is Outcome.OVERTAKEN and (attempts := attempts + 1) < ATTEMPTS:
+        if outcome is RewriteOutcome.OVERTAKEN and (attempts := attempts + 1) < ATTEMPTS:
             continue
-        if outcome not in (Outcome.COMMITTED, Outcome.NOTHING):
+        if outcome not in (RewriteOutcome.COMMITTED, RewriteOutcome.NOTHING):
             raise _refused(keys, outcome)
         if not len(work.done):
-            return  # no catalog has such an offset any more: pruned, or erased by another
+            return  # no catalog has such an offset any longer: pruned, or erased by another
         pending -= work.done
 
 
-def choose_run(keys: PartitionKeys, marker: Marker, offsets: OffsetRanges) -> Protocol[Run | None]:
-    """The first catalogs of level 1, neighbours in one list, that span such an offset; None where none does."""
+def choose_run(keys: PartitionKeys, marker: Marker, offsets: OffsetRanges) -> Protocol[CatalogRun | None]:
+    """Return the first catalogs of level 1, neighbours in one list, that span such an offset, or None."""
     spans = list(offsets)
     for references in (yield from level_1_lists(keys, marker, spans[0].start, spans[-1].stop)):
         chosen = run_of(references, offsets)
         if chosen:
-            return Run(chosen)
+            return CatalogRun(chosen)
     return None
 
 
 def run_of(references: References, offsets: OffsetRanges) -> References:
-    """Neighbours that span such offsets, as many as one rewrite takes; empty where none does."""
+    """Return neighbours that span such offsets, as many as one rewrite takes."""
     return first_run(references, lambda each: offsets.meets(each.start_offset, each.next_offset), RunLimits())
 
 
-def _refused(keys: PartitionKeys, outcome: Outcome) -> RewriteRefused | RewriteOvertaken:
+def _refused(keys: PartitionKeys, outcome: RewriteOutcome) -> RewriteRefused | RewriteOvertaken:
     where = f"{keys.folder}:{keys.partition}"
-    if outcome is Outcome.FULL:
+    if outcome is RewriteOutcome.FULL:
         return RewriteRefused(
             f"not all records of {where} could be erased yet",
             why="its marker lists as many replaced catalogs as it may",
@@ -428,7 +427,7 @@ def _refused(keys: PartitionKeys, outcome: Outcome) -> RewriteRefused | RewriteO
         )
     return RewriteOvertaken(
         f"not all records of {where} could be erased yet",
-        why="another maintainer is at work on the partition, or was stopped less than an hour ago",
+        why="another maintainer is running on the partition, or was stopped less than an hour ago",
         remedy="run the same erase again when that one has ended, or an hour later",
     )
 
@@ -453,7 +452,7 @@ class ReportFile(NamedTuple):
             )
 
     def write(self, value: object) -> None:
-        """Write the value as JSON, and its signature beside it; raises UsageError if that is not possible."""
+        """Write the value as JSON, and its signature; raises UsageError if that is not possible."""
         if self.path is None:
             return
         body = msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
@@ -492,7 +491,7 @@ class PlannedErase(PlannedCommand):
         store: ToolStore,
         archive: str,
         partitions: Sequence[PartitionKeys],
-        wanted: Wanted,
+        wanted: RecordChoice,
         file: ReportFile,
         buffer_root: Path,
         *,
@@ -523,14 +522,12 @@ class PlannedErase(PlannedCommand):
 
     @property
     def question(self) -> str | None:
-        """See PlannedCommand."""
         if not self.errors:
             return None
         records = sum(each.records for each in self.found)
         return f"Erase {records:,} records of {len(self.errors):,} partitions for good?"
 
     def rows(self) -> list[tuple[Cell, ...]]:
-        """See PlannedCommand."""
         return [
             (
                 *(each.topic, each.partition, each.records, each.chunks, bytes_text(each.bytes)),
@@ -541,7 +538,6 @@ class PlannedErase(PlannedCommand):
         ]
 
     def carry_out(self) -> None:
-        """See PlannedCommand."""
         driver = Driver(self._store, UnreadLog(), bounded_backoff(self._store.url), lambda: True)
         with closing(BufferFolder(self._buffer_root)) as buffers:
             self.write_report()
@@ -563,7 +559,6 @@ class PlannedErase(PlannedCommand):
                 self.write_report()
 
     def summary(self) -> str | None:
-        """See PlannedCommand."""
         erased = sum(each.records for each in self.found if str(each) not in self.errors)
         lines = [f"erased {erased:,} record{'' if erased == 1 else 's'}"] if any(e.records for e in self.found) else []
         lines.append(
@@ -571,7 +566,7 @@ class PlannedErase(PlannedCommand):
             + (
                 f"archiver erase --status {self._file.path} tells when nothing holds such records"
                 if self._file.path
-                else "archiver gc --dry-run lists what is left"
+                else "archiver gc --dry-run lists the rest"
             )
         )
         return "\n".join(lines)
@@ -589,11 +584,10 @@ class PlannedErase(PlannedCommand):
         )
 
     def write_report(self, *, dry_run: bool = False) -> None:
-        """Write the report to its file, if that is wanted."""
+        """Write the report to its file, if one is wanted."""
         self._file.write(self.report(dry_run=dry_run))
 
     def as_json(self, *, dry_run: bool) -> dict[str, Any]:
-        """See PlannedCommand."""
         value: dict[str, Any] = msgspec.to_builtins(self.report(dry_run=dry_run))
         return value
 

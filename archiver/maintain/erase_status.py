@@ -1,4 +1,4 @@
-"""Tell whether an erase is complete: whether anything in the archive still holds what its report names."""
+"""Show whether an erase is complete: whether anything in the archive still holds what its report names."""
 
 import hashlib
 from collections import defaultdict
@@ -19,7 +19,7 @@ from archiver.maintain.erase import (
     find_records,
     read_chunks,
 )
-from archiver.maintain.garbage import Chain, Found
+from archiver.maintain.garbage import Chain, ListedPart
 from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Cell, Problem
 from archiver.maintain.rewrite.chunks import OffsetRanges
@@ -35,7 +35,7 @@ from index_format.keys import ObjectKind, PartitionKeys, parse_key
 
 
 class EraseStatus:
-    """How far an erase is: what its report names, and what of it is still in the archive."""
+    """The progress of an erase: what its report names, and what of it is still in the archive."""
 
     columns = ("topic", "partition", "records", "not erased", "retired catalogs", "objects left", "state")
     droppable = ("retired catalogs",)
@@ -123,7 +123,7 @@ class EraseStatus:
     def summary(self) -> list[str]:
         """Return what the user can do next, or that nothing is left to do."""
         if self.is_complete:
-            return [f"complete at {timestamp_text(self._at)}: nothing in the archive holds the records any more"]
+            return [f"complete at {timestamp_text(self._at)}: nothing in the archive holds the records any longer"]
         lines = []
         if any(len(remains.not_erased) for _, remains in self.seen):
             lines.append("some records are not erased: run the same archiver erase again, with another --report")
@@ -133,7 +133,7 @@ class EraseStatus:
 
 
 def read_report(path: Path) -> tuple[bytes, EraseReport]:
-    """Return what a file holds, and the report that it is; raises UsageError."""
+    """Return the content of a file, and its report; raises UsageError."""
     try:
         body = path.read_bytes()
         report = msgspec.json.decode(body, type=EraseReport)
@@ -148,28 +148,28 @@ def read_report(path: Path) -> tuple[bytes, EraseReport]:
 
 @dataclass(frozen=True)
 class Remains:
-    """What still stands between an erase and its completion in one partition."""
+    """The parts of one partition that keep an erase from being complete."""
 
     not_erased: OffsetRanges
-    """Offsets whose records are still archived, as far as the keys at hand tell."""
+    """Offsets whose records are still archived, as far as the given keys show."""
     retired: int
-    """Replaced catalogs that readers with an older marker may still follow."""
+    """Replaced catalogs that readers with an older marker may still use."""
     is_rewriting: bool
     unreached: tuple[str, ...]
-    """Keys of objects and uploads below the chain's end that the marker does not lead to."""
+    """Keys of objects and uploads below the chain's end that the marker does not reference."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing in the archive holds the records any more."""
+        """True if nothing in the archive holds the records any longer."""
         return not (len(self.not_erased) or self.retired or self.is_rewriting or self.unreached)
 
 
 def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Leftover]) -> Remains:
     """Return what of an erase is still in the archive: its records in the chain, or objects that may hold them.
 
-    The marker is read, then the partition is listed, then the marker is read again and followed: what was retired
-    before the listing, or is listed and not led to, may hold them. `uploads` are what `store.leftovers` gave before.
-    Raises NotInArchive, a FormatError or a StoreError.
+    Reads the marker, lists the partition, then reads the marker again and follows it: what was retired before the
+    listing, or is listed and not referenced, may hold them. `uploads` come from an earlier `store.leftovers`. Raises
+    NotInArchive, a FormatError or a StoreError.
     """
     keys = erased.keys
     stored = store.get(keys.marker)
@@ -179,7 +179,9 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
         of_partition = (each.key for each in uploads if each.key.startswith(keys.home))
         return Remains(OffsetRanges(), retired=0, is_rewriting=False, unreached=tuple(of_partition))
     before = markers.decode_marker(stored.body, keys.marker)
-    listed = [Found(name, each) for each in store.list(keys.home) if (name := parse_key(LAYOUT, each.key)) is not None]
+    listed = [
+        ListedPart(name, each) for each in store.list(keys.home) if (name := parse_key(LAYOUT, each.key)) is not None
+    ]
     chain = read_chain(store, keys)
     if chain is None:
         raise _no_marker(keys)
@@ -193,7 +195,7 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
 
 
 def _is_dropped(store: ToolStore, keys: PartitionKeys) -> bool:
-    """Whether nothing of the partition is stored, and the inventory does not name it any more."""
+    """Return whether nothing of the partition is stored, and the inventory no longer names it."""
     if next(store.list(keys.home), None) is not None:
         return False
     return keys.partition not in claimed_partitions(store, LAYOUT).get(keys.folder, ())
@@ -208,9 +210,9 @@ def _no_marker(keys: PartitionKeys) -> NotInArchive:
 
 
 def _not_erased(store: ToolStore, chain: Chain, offsets: OffsetRanges) -> OffsetRanges:
-    """Those of the offsets that still have a record; without the keys of an encrypted chunk, those not known as erased.
+    """Return the offsets that still have a record; without the keys of an encrypted chunk, those not listed as erased.
 
-    Indexes that were rebuilt from erased data know of no erased ranges: then the blocks themselves are looked at.
+    Indexes that were rebuilt from erased data list no erased ranges: then the blocks are read.
     """
     gone = [range(gap.start, gap.end) for gap in chain.gaps if gap.reason == ERASED]
     gone.append(range(chain.marker.pruned_before))
@@ -226,8 +228,8 @@ def _not_erased(store: ToolStore, chain: Chain, offsets: OffsetRanges) -> Offset
         return left
 
 
-def _unreached(store: ToolStore, chain: Chain, listed: Sequence[Found]) -> list[str]:
-    """What the chain does not lead to, of all that may hold records below its end."""
+def _unreached(store: ToolStore, chain: Chain, listed: Sequence[ListedPart]) -> list[str]:
+    """Return what the chain does not reference, of everything that may hold records below its end."""
     by_number: dict[int, list[str]] = defaultdict(list)
     for found in listed:
         if found.name.kind is ObjectKind.DATA:

@@ -1,44 +1,44 @@
 """Decide what garbage collection may delete: pure rules over marker chains and a listing.
 
-docs/garbage.md says why nothing is deleted that is or may still be committed, whoever works beside the collector. What
-the code below rests on:
+docs/garbage.md explains why nothing is deleted that is or may still be committed, no matter who works at the same time.
+The rules rest on these facts:
 
-- A chunk starts at the `chain_end` of the marker that its writer holds, and `chain_end` never falls. So an object below
-  the `chain_end` of any version of the marker belongs to a committed chunk or never will. `next_offset` is no bound:
+- A chunk starts at the `chain_end` of its writer's marker, and `chain_end` never falls. So an object below the
+  `chain_end` of any version of the marker belongs to a committed chunk, or never will. `next_offset` is not a bound:
   progress without records behind a gap raises it alone.
-- What a chain holds, every later chain holds: entries only fold into catalogs, and catalogs into catalogs. So an old
-  version of the marker gives a smaller bound and misses nothing below it.
-- No live writer uses a name below that bound again: it asks for plain names at its own `chain_end`, and a conflict name
-  is random. A Spark task that read an old marker may, but its batch is never committed: the driver refuses chunks cut
-  for another `chain_end`.
-- Objects are listed before markers are read: in layout `seed` the incarnations of a topic share their names, so all of
-  their chains count, and the lowest bound. An object's writer settled its incarnation before it stored anything; one
-  without a marker yet keeps all.
-- A catalog in progress starts at the oldest entry that is still unfolded one level down, which rises too. Only one that
-  ends there or below is deleted.
-- An orphan that reaches into a gap may be the only object that holds the records there. It is spared, and `archiver
-  repair salvage` brings it back. What salvage stores lies inside a gap until it is committed, so that it stays too.
-- Leftovers (temporary files, uploads, probe objects) have no position, so their age decides: deleting one of a living
+- A later chain holds everything that an earlier one holds: entries only fold into catalogs, and catalogs into catalogs.
+  So an old version of the marker gives a lower bound, and misses nothing below it.
+- No live writer uses a name below that bound again: it uses plain names at its own `chain_end`, and random names after
+  a conflict. A Spark task that read an old marker may, but the driver refuses chunks cut for another `chain_end`.
+- Objects are listed before markers are read. In layout `seed` the incarnations of a topic share their names, so all of
+  their chains count, and the lowest bound. A writer knows its incarnation before it stores anything; an incarnation
+  without a marker keeps all objects.
+- A catalog in progress starts at the oldest entry that is not folded yet one level down, which rises too. Only a
+  catalog that ends there or below is deleted.
+- An orphan that overlaps a gap may be the only object with the records there. It is kept, and `archiver repair salvage`
+  recovers it. What salvage stores is inside a gap until it is committed, so it stays too.
+- Leftovers (temporary files, uploads, probe objects) have no position, so their age decides: deleting one of a live
   writer costs it a repeated request, never a record.
 
-What lies before a chain's start stays: it is the chain before, whose marker was lost. Layout `seed` may lie over an
-archive of kafka-connect-s3, whose chunks are named like ours: there only chunks go whose first record the chain holds.
+Objects before a chain's start stay: they belong to the chain before, whose marker was lost. Layout `seed` may share its
+folder with an archive of kafka-connect-s3, which names chunks like ours: there only chunks go whose first record the
+chain holds.
 
-Of a partition that is rewritten (marker version 2), docs/lifecycle.md says what readers are promised:
+For a partition that is rewritten (marker version 2), docs/lifecycle.md says what readers are promised:
 
-- Objects are listed before the marker is read, and all is spared that the marker leads to, or the references that it
-  lists as retired. These are dropped a grace after a collector first saw them: the commit itself does not say when it
+- Objects are listed before the marker is read, and everything is kept that the marker references, or its retired
+  references. These are removed a grace period after a collector first saw them: the commit does not record when it
   happened, since a swap may arrive late. A retired catalog shares chunks and catalogs with others, so nothing is
-  deleted because it lists them, only because nothing leads to them.
-- What a rewrite stores has its token in the name. No token is drawn twice, and who lost the intent never commits. So
-  what nothing leads to goes, unless its token is that of the intent in force.
-- A writer's chunk is dead below the chain's end, as under version 1. One that was begun under version 1 may start where
-  the last gap does, if that one is `empty`.
-- A writer's catalog starts where the catalogs of its level or of higher ones end, which never falls.
-- Records that a gap lists as lost may be in an orphan. It is spared as long as the gap lies behind all catalogs, where
-  it can be filled, and for a grace after it was recorded; for ever where it does not say when that was.
+  deleted because it lists them, only because nothing references them.
+- Objects of a rewrite have its token in the name. No token is used twice, and a rewrite without its intent never
+  commits. So an unreferenced object goes, unless its token is that of the intent in force.
+- A writer's chunk is dead below the chain's end, as under version 1. One from version 1 may start at the start of the
+  last gap, if that gap is `empty`.
+- A writer's catalog starts at the end of the catalogs of its level or of higher ones, which never falls.
+- Records that a gap lists as lost may be in an orphan. It is kept as long as the gap is behind all catalogs, where it
+  can be filled, and for a grace period after the gap was recorded; always if the gap has no time.
 
-Each of these is final: what one marker calls dead, no later one leads to. So a plan may be carried out late.
+These decisions are final: no later marker references what one marker calls dead. So a plan may be carried out late.
 """
 
 from collections import defaultdict
@@ -71,10 +71,10 @@ from index_format.marker import ChunkEntry, Maintenance, Marker, Span
 
 SHORTEST_GRACE_SECONDS = 3600.0
 DELETION_ORDER = (ObjectKind.CATALOG, ObjectKind.INDEX, ObjectKind.ANCESTOR_INDEX, ObjectKind.DATA)
-"""An index goes before its data, so that no index names what is not there."""
+"""The order of deletion: an index before its data, so that no index names missing data."""
 
 
-class Found(NamedTuple):
+class ListedPart(NamedTuple):
     """An object of a partition in a listing."""
 
     name: ObjectKey
@@ -83,29 +83,29 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """Everything that one version of a marker leads to, for garbage collection what it retired included."""
+    """Everything that one version of a marker references; for garbage collection, including what it retired."""
 
     keys: PartitionKeys
     marker: Marker
     entries: Sequence[ChunkEntry]
     catalogs: frozenset[str]
-    """The keys of all catalogs, whatever their level."""
+    """The keys of all catalogs, of every level."""
     gaps: Sequence[Gap]
-    """Those in the catalogs included."""
+    """The gaps of the marker and of the catalogs."""
 
     @property
     def end(self) -> int | None:
-        """Where the next chunk starts; None before the first."""
+        """The start of the next chunk; None before the first."""
         return self.marker.chain_end
 
     @property
     def has_own_names(self) -> bool:
-        """Whether nothing but this chain's chunks has such names."""
+        """True if only this chain's chunks have such names."""
         return self.keys.layout != "seed"
 
     @cached_property
     def by_number(self) -> Mapping[int, Sequence[ChunkEntry]]:
-        """Entries by the number that the names of their objects have; several where chunks were rewritten."""
+        """Entries by the number in the names of their objects; several if chunks were rewritten."""
         found: dict[int, list[ChunkEntry]] = defaultdict(list)
         for entry in dict.fromkeys(self.entries):
             found[entry.start_offset if self.has_own_names else entry.first_offset].append(entry)
@@ -119,22 +119,22 @@ class Chain:
         return self.keys.chunks + entry.name
 
     def unfolded_from(self, level: int) -> int | None:
-        """Where the next catalog of that level starts, or a later one; None while there is no chunk."""
+        """Return the start of the next catalog of that level, or of a later one; None while there is no chunk."""
         below: list[Sequence[Span]] = [*reversed(self.marker.catalogs[: level - 1]), self.marker.tail]
         return next((spans[0].start_offset for spans in below if spans), self.end)
 
     def holds(self, offset: int) -> bool:
-        """Whether the offset lies inside the chain and in no gap: its record, if there is one, is archived."""
+        """Return whether the offset is inside the chain and in no gap: its record, if there is one, is archived."""
         start, end = self.marker.start_offset, self.end
         if start is None or end is None or not start <= offset < end:
             return False
         return not any(offset in gap for gap in self.gaps)
 
 
-def entries_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Iterator[tuple[Chain, ChunkEntry]]:
-    """Committed chunks beside which other data lies under their number: their index has to be read to tell which.
+def entries_in_doubt(chains: Sequence[Chain], objects: Iterable[ListedPart]) -> Iterator[tuple[Chain, ChunkEntry]]:
+    """Yield committed chunks with other data under the same number: only their index shows which data is theirs.
 
-    `chains`: those that share the names; one but in layout `seed`.
+    `chains` share the names; it is one, except in layout `seed`.
     """
     stems: dict[int, set[str]] = defaultdict(set)
     for found in objects:
@@ -145,8 +145,8 @@ def entries_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Itera
             yield from ((chain, entry) for chain in chains for entry in chain.by_number.get(number, ()))
 
 
-def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Iterator[Found]:
-    """Catalogs that nothing references and that are not in progress: they have to be read to tell where they end."""
+def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[ListedPart]) -> Iterator[ListedPart]:
+    """Yield catalogs that are not referenced and not in progress: they have to be read to know where they end."""
     for found in objects:
         chain = _chain_of(chains, found)
         if chain is not None and found.name.kind is ObjectKind.CATALOG and found.name.key not in chain.catalogs:
@@ -157,18 +157,18 @@ def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Iter
 
 def find_dead(
     chains: Sequence[Chain],
-    objects: Collection[Found],
+    objects: Collection[ListedPart],
     data_stems: Mapping[str, str],
     catalog_ends: Mapping[str, int],
     *,
     now: float,
     grace: float,
-) -> list[Found]:
-    """What is not committed and never will be, in the order in which it must be deleted; `spared` says what stays.
+) -> list[ListedPart]:
+    """Return what is not committed and never will be, in the order of deletion; `find_spared` returns what stays of it.
 
-    `data_stems`: index key -> stem of the data that it names, for `entries_in_doubt`; one that is missing keeps all
-    data at its number. `catalog_ends`: key -> next_offset, for `catalogs_in_doubt`; one that is missing is kept. `now`
-    and the objects' times in seconds of the store's clock, `grace` in seconds.
+    `data_stems` maps index keys to the stem of their data, for `entries_in_doubt`; without an entry, all data at its
+    number is kept. `catalog_ends` maps keys to next_offset, for `catalogs_in_doubt`; without an entry, the catalog is
+    kept. `now` and the objects' times are in seconds of the store's clock, `grace` in seconds.
     """
     old = [found for found in objects if now - found.listed.modified >= grace]
     dead = [
@@ -183,21 +183,23 @@ def find_dead(
     return in_order(dead)
 
 
-def in_order(dead: Iterable[Found]) -> list[Found]:
-    """In the order in which they must be deleted."""
+def in_order(dead: Iterable[ListedPart]) -> list[ListedPart]:
+    """Return the objects in the order of deletion."""
     return sorted(dead, key=lambda found: (DELETION_ORDER.index(found.name.kind), found.name.key))
 
 
-def may_meet_a_gap(chains: Sequence[Chain], found: Found) -> bool:
-    """Whether a gap ends above the object's number: it has to be read to tell which offsets it holds."""
+def may_meet_a_gap(chains: Sequence[Chain], found: ListedPart) -> bool:
+    """Return whether a gap ends above the object's number: then it has to be read to know its offsets."""
     is_catalog = found.name.kind is ObjectKind.CATALOG
     return not is_catalog and any(gap.end > found.name.number for chain in chains for gap in chain.gaps)
 
 
-def spared(chains: Sequence[Chain], dead: Iterable[Found], held: Mapping[str, Sequence[range]]) -> list[Found]:
-    """The dead objects that stay, because they may hold records which a gap lists as lost.
+def find_spared(
+    chains: Sequence[Chain], dead: Iterable[ListedPart], held: Mapping[str, Sequence[range]]
+) -> list[ListedPart]:
+    """Return the dead objects that stay, because they may hold records which a gap lists as lost.
 
-    `held`: key -> offsets between which the object holds records, for `may_meet_a_gap`; one that is missing stays.
+    `held` maps keys to the ranges of an object's records, for `may_meet_a_gap`; without an entry, the object stays.
     """
     return [
         found
@@ -208,11 +210,11 @@ def spared(chains: Sequence[Chain], dead: Iterable[Found], held: Mapping[str, Se
 
 
 def gaps_met(gaps: Iterable[Gap], held: Sequence[range]) -> list[Gap]:
-    """The gaps in which some of those offsets lie."""
+    """Return the gaps that overlap these ranges."""
     return [gap for gap in gaps if any(max(gap.start, each.start) < min(gap.end, each.stop) for each in held)]
 
 
-def _is_dead_chunk(chains: Sequence[Chain], found: Found, data_stems: Mapping[str, str]) -> bool:
+def _is_dead_chunk(chains: Sequence[Chain], found: ListedPart, data_stems: Mapping[str, str]) -> bool:
     number = found.name.number
     if not chains or any(chain.end is None or number >= chain.end for chain in chains):
         return False
@@ -226,7 +228,7 @@ def _is_dead_chunk(chains: Sequence[Chain], found: Found, data_stems: Mapping[st
     return all(data_stems.get(index, found.name.stem) != found.name.stem for index in committed)
 
 
-def _is_dead_catalog(chains: Sequence[Chain], found: Found, catalog_ends: Mapping[str, int]) -> bool:
+def _is_dead_catalog(chains: Sequence[Chain], found: ListedPart, catalog_ends: Mapping[str, int]) -> bool:
     chain = _chain_of(chains, found)
     if chain is None or found.name.key in chain.catalogs or found.name.key not in catalog_ends:
         return False
@@ -234,27 +236,27 @@ def _is_dead_catalog(chains: Sequence[Chain], found: Found, catalog_ends: Mappin
     return bound is not None and catalog_ends[found.name.key] <= bound
 
 
-def _chain_of(chains: Sequence[Chain], found: Found) -> Chain | None:
+def _chain_of(chains: Sequence[Chain], found: ListedPart) -> Chain | None:
     return next((chain for chain in chains if chain.keys.folder == found.name.folder), None)
 
 
 def keep_books(keys: PartitionKeys, grace: float) -> Protocol[None]:
-    """Bring what the marker says of retired references and of an intent up to date; `grace` in seconds."""
+    """Update the retired references and the intent in a marker; `grace` in seconds."""
     while True:
         held = yield from read_marker(keys.marker)
         if held is None or not held.marker.maintenance:
             return
         now: int = yield Now()
-        body = booked(held.marker.maintenance, now=now, grace_ms=round(grace * 1000))
+        body = update_books(held.marker.maintenance, now=now, grace_ms=round(grace * 1000))
         if body == held.marker.maintenance:
             return
         yield from try_swap(keys.marker, replace(held.marker, maintenance=body), held.etag)
 
 
-def booked(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
-    """References that were just retired get the time; those whose grace is over go, and so does an abandoned intent.
+def update_books(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
+    """Return the maintainers' part with times for new retired references, without old ones and an abandoned intent.
 
-    What is further in the future than a grace, a clock wrote that was wrong.
+    A time that is further in the future than a grace period was written by a wrong clock, and is replaced.
     """
     stamped = [
         each if each.at is not None and each.at <= now + grace_ms else replace(each, at=now) for each in body.retired
@@ -265,15 +267,15 @@ def booked(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
 
 
 def find_dead_maintained(
-    chain: Chain, objects: Collection[Found], data_stems: Mapping[str, str], *, now: float, grace: float
-) -> list[Found]:
-    """As `garbage.find_dead` for a partition of version 2, whose `chain` holds what its marker retired, too."""
+    chain: Chain, objects: Collection[ListedPart], data_stems: Mapping[str, str], *, now: float, grace: float
+) -> list[ListedPart]:
+    """Return the dead objects of a partition of version 2; its `chain` includes what its marker retired."""
     old = [found for found in objects if now - found.listed.modified >= grace]
     return in_order(found for found in old if not is_reached(chain, found, data_stems) and _is_final(chain, found))
 
 
-def is_reached(chain: Chain, found: Found, data_stems: Mapping[str, str]) -> bool:
-    """Whether the marker leads to the object, or references that it retired."""
+def is_reached(chain: Chain, found: ListedPart, data_stems: Mapping[str, str]) -> bool:
+    """Return whether the marker, or references that it retired, lead to the object."""
     if found.name.kind is ObjectKind.CATALOG:
         return found.name.key in chain.catalogs
     if found.name.kind is ObjectKind.INDEX:
@@ -282,8 +284,8 @@ def is_reached(chain: Chain, found: Found, data_stems: Mapping[str, str]) -> boo
     return any(data_stems.get(index, found.name.stem) == found.name.stem for index in indexes)
 
 
-def _is_final(chain: Chain, found: Found) -> bool:
-    """Whether no later marker leads to an object that this one does not lead to."""
+def _is_final(chain: Chain, found: ListedPart) -> bool:
+    """Return whether no later marker leads to an object that this one does not lead to."""
     marker, name = chain.marker, found.name
     if name.token is not None:
         rewriting = marker.maintenance.rewriting if marker.maintenance else None
@@ -296,15 +298,15 @@ def _is_final(chain: Chain, found: Found) -> bool:
 
 
 def next_start(marker: Marker) -> int | None:
-    """The lowest offset at which the next chunk may start."""
+    """Return the lowest offset at which the next chunk may start."""
     last = marker.gaps[-1] if marker.gaps else None
     if last is not None and last.reason == EMPTY and last.end == marker.chain_end:
         return last.start
     return marker.chain_end
 
 
-def guarded_gaps(chain: Chain, *, now: float, grace: float) -> list[Gap]:
-    """The gaps whose lost records may be in objects that nothing leads to; see above."""
+def find_guarded_gaps(chain: Chain, *, now: float, grace: float) -> list[Gap]:
+    """Return the gaps whose lost records may be in unreferenced objects; see above."""
     cover = chain.marker.cover(1) or 0
     return [
         gap
@@ -325,30 +327,30 @@ class DatedObject(NamedTuple):
 
     folder: TopicFolder
     at: int
-    """The time that names it, in ms."""
+    """The time in its name, in ms."""
     listed: ListedObject
 
 
 Oldest = Mapping[TopicFolder, int]
-"""By topic, the time of the oldest record that can be read, in ms, where a prune has made that later than it was."""
+"""The time of the oldest readable record in ms, by topic, if a prune has removed older ones."""
 
 
 def group_table(layout: str, listed: ListedObject) -> DatedObject | None:
-    """The table of consumer groups that an object of a listing is; None for all others."""
+    """Return the table of consumer groups that an object of a listing is, or None."""
     parsed = parse_groups_key(layout, listed.key)
     return None if parsed is None else DatedObject(*parsed, listed)
 
 
 def dated_config(layout: str, listed: ListedObject) -> DatedObject | None:
-    """The version of a configuration that an object of a listing is; None for all others."""
+    """Return the version of a configuration that an object of a listing is, or None."""
     parsed = parse_configs_key(layout, listed.key)
     return None if parsed is None else DatedObject(*parsed, listed)
 
 
 def oldest_record(markers: Iterable[Marker]) -> int | None:
-    """The time of the oldest record in the partitions of these markers, in ms; None where none was pruned.
+    """Return the time of the oldest record in the partitions of these markers, in ms; None if none was pruned.
 
-    None, too, where a record has no timestamp. What a marker retired can be read until its grace is over.
+    None, too, if a record has no timestamp. Retired references can be read until their grace is over.
     """
     oldest, is_pruned = list[int](), False
     for marker in markers:
@@ -361,10 +363,10 @@ def oldest_record(markers: Iterable[Marker]) -> int | None:
 
 
 def find_superfluous(tables: Iterable[DatedObject], oldest: Oldest, *, now: float, grace: float) -> list[DatedObject]:
-    """The tables that may go, in order; `now` in seconds of the store's clock, `grace` in seconds.
+    """Return the tables that may go, in order; `now` in seconds of the store's clock, `grace` in seconds.
 
-    Of each topic there stay all of the last day, the newest of each hour up to a month, and of each day before that.
-    The newest of all always stays, and what is younger than the grace. What is below the oldest record goes as well.
+    Of each topic, all tables of the last day stay, the newest of each hour up to a month, and of each day before that.
+    The newest of all stays, and what is younger than the grace. Tables older than the oldest record go.
     """
     found: list[DatedObject] = []
     for folder, of_folder in _by_folder(tables):
@@ -373,10 +375,10 @@ def find_superfluous(tables: Iterable[DatedObject], oldest: Oldest, *, now: floa
     return found
 
 
-def spared_for_groups(
+def without_needed_tables(
     store: Store, layout: str, tables: Iterable[DatedObject], going: Sequence[DatedObject]
 ) -> list[DatedObject]:
-    """Return those of `going` but for the newest table with groups of each topic, which its newest table of all names.
+    """Return `going` without the newest table with groups of each topic, if its newest table of all refers to it.
 
     Nothing goes of a topic whose newest table cannot be read. Raises the errors of the store.
     """
@@ -398,7 +400,7 @@ def spared_for_groups(
 
 
 def find_pruned(configs: Iterable[DatedObject], oldest: Oldest, *, now: float, grace: float) -> list[DatedObject]:
-    """The versions of configurations that were replaced before the oldest record, in order, and the grace is over."""
+    """Return the versions of configurations that were replaced before the oldest record, and whose grace is over."""
     return [
         each
         for folder, of_folder in _by_folder(configs)
@@ -421,13 +423,13 @@ def _thinned(tables: Sequence[DatedObject], now_ms: int) -> list[DatedObject]:
 
 
 def _below(objects: Sequence[DatedObject], oldest_ms: int | None) -> list[DatedObject]:
-    """Those that say nothing of that time or later: another one was newer by then."""
+    """Return the objects that a newer one replaced before that time."""
     before = [each for each in objects if oldest_ms is not None and each.at <= oldest_ms]
     return before[:-1]
 
 
 def _bucket(at: int, now_ms: int) -> tuple[int, int]:
-    """Of the tables in one, the newest stays."""
+    """Return the bucket of a table; the newest table of each bucket stays."""
     age = now_ms - at
     width = 1 if age < DAY_MS else HOUR_MS if age < MONTH_MS else DAY_MS
     return width, at // width

@@ -19,28 +19,28 @@ from archiver.maintain.garbage import (
     SHORTEST_GRACE_SECONDS,
     Chain,
     DatedObject,
-    Found,
-    booked,
+    ListedPart,
     catalogs_in_doubt,
     dated_config,
     entries_in_doubt,
     find_dead,
     find_dead_maintained,
+    find_guarded_gaps,
     find_pruned,
+    find_spared,
     find_superfluous,
     group_table,
-    guarded_gaps,
     keep_books,
     may_meet_a_gap,
     oldest_record,
-    spared,
-    spared_for_groups,
+    update_books,
+    without_needed_tables,
 )
-from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem
-from blockgz.errors import NotInArchive, UsageError
+from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem, check_names
+from blockgz.errors import UsageError
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
-from blockgz.topic_patterns import TopicSelection, nothing_matches
+from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text
 from index_format import marker as markers
 from index_format import objects
@@ -73,10 +73,10 @@ from index_format.rebuild import blocks_of, scan_frames
 READ_BYTES = 4 * 1024 * 1024
 
 
-def held_offsets(
-    store: ToolStore, keys: PartitionKeys, asked: Iterable[Found], listed: Iterable[Found]
+def read_offsets(
+    store: ToolStore, keys: PartitionKeys, asked: Iterable[ListedPart], listed: Iterable[ListedPart]
 ) -> dict[str, list[range]]:
-    """Key -> offsets between which each object holds records; those that nothing can be said of are left out.
+    """Return by key the ranges of offsets of each object's records; without those that cannot be read.
 
     `listed` is everything there is of the partition, for the indexes.
     """
@@ -101,7 +101,7 @@ def held_offsets(
 
 
 def read_index(store: ToolStore, key: str) -> ChunkIndex | None:
-    """The index under a key; None where it is gone or damaged."""
+    """Return the index with a key; None if it is missing or damaged."""
     stored = store.get(key)
     try:
         return objects.decode(stored.body, ChunkIndex, key) if stored is not None else None
@@ -110,13 +110,13 @@ def read_index(store: ToolStore, key: str) -> ChunkIndex | None:
 
 
 def offsets_of(index: ChunkIndex) -> list[range]:
-    """Between which offsets a chunk holds records: those of its blocks, without the gaps inside it."""
+    """Return the ranges of a chunk's records: those of its blocks, without the gaps inside it."""
     blocks = [range(block.first_record_offset, block.last_record_offset + 1) for block in index.blocks]
     return [piece for block in blocks for piece in _without(block, index.gaps)]
 
 
 def scan(store: ToolStore, key: ObjectKey, size: int, max_block_bytes: int) -> Iterator[Scanned]:
-    """The members or frames of a data object of `size` bytes."""
+    """Yield the members or frames of a data object of `size` bytes."""
     if key.key.endswith(".zst"):
         yield from scan_frames(store.get_range(key.key, 0, size), max_block_bytes)
         return
@@ -127,12 +127,12 @@ def scan(store: ToolStore, key: ObjectKey, size: int, max_block_bytes: int) -> I
 
 
 def pieces(store: ToolStore, key: str, size: int) -> Iterator[bytes]:
-    """An object of `size` bytes, a few MiB at a time."""
+    """Yield an object of `size` bytes, a few MiB at a time."""
     for start in range(0, size, READ_BYTES):
         yield store.get_range(key, start, min(size, start + READ_BYTES))
 
 
-def _scanned_offsets(store: ToolStore, found: Found) -> list[range] | None:
+def _scanned_offsets(store: ToolStore, found: ListedPart) -> list[range] | None:
     key = found.name
     if key.key.endswith(ENCRYPTED_SUFFIX):
         return None
@@ -160,12 +160,12 @@ def _without(span: range, gaps: Sequence[Gap]) -> Iterator[range]:
 
 
 class FloorObject(NamedTuple):
-    """The object that says that nothing is archived below an offset of a partition."""
+    """The object that records that nothing is archived below an offset of a partition."""
 
     keys: PartitionKeys
     pruned_before: int
     listed: ListedObject | None = None
-    """None where it is not stored yet."""
+    """None if it is not stored yet."""
 
     @property
     def key(self) -> str:
@@ -173,10 +173,10 @@ class FloorObject(NamedTuple):
 
 
 class Garbage(NamedTuple):
-    """What there is to do for one partition; see SweepPlan."""
+    """The objects of one partition to delete, keep or store; see PlannedSweep."""
 
-    dead: Sequence[Found]
-    spared: Sequence[Found] = ()
+    dead: Sequence[ListedPart]
+    spared: Sequence[ListedPart] = ()
     floors: Sequence[FloorObject] = ()
     old_floors: Sequence[FloorObject] = ()
 
@@ -191,10 +191,10 @@ class PlannedSweep(PlannedCommand):
     droppable = ("size",)
 
     store: ToolStore
-    garbage: tuple[Found, ...]
+    garbage: tuple[ListedPart, ...]
     leftovers: tuple[Leftover, ...]
     problems: list[Problem]
-    spared: tuple[Found, ...] = ()
+    spared: tuple[ListedPart, ...] = ()
     """Objects that no marker leads to, and that may hold records which a gap lists as lost."""
     tables: tuple[DatedObject, ...] = ()
     """Tables of consumer groups that are thinned out, or older than the oldest record."""
@@ -226,11 +226,9 @@ class PlannedSweep(PlannedCommand):
 
     @property
     def question(self) -> str | None:
-        """See PlannedCommand."""
         return f"Delete {self.count:,} objects ({self.bytes:,} bytes)?" if self.count else None
 
     def rows(self) -> list[tuple[Cell, ...]]:
-        """See PlannedCommand."""
         pieces: list[tuple[tuple[Cell, ...], int]] = []
         for found in self.garbage:
             name = found.name
@@ -249,7 +247,6 @@ class PlannedSweep(PlannedCommand):
         return [(*kind, len(of_kind), bytes_text(sum(of_kind))) for kind, of_kind in sizes.items()]
 
     def notes(self) -> list[str]:
-        """See PlannedCommand."""
         if not self.spared:
             return []
         partitions = sorted({f"{found.name.folder}:{found.name.partition}" for found in self.spared})
@@ -259,7 +256,7 @@ class PlannedSweep(PlannedCommand):
         ]
 
     def carry_out(self) -> None:
-        """Delete what was planned, however old the plan is."""
+        """Delete what was planned, no matter how old the plan is."""
         store, num_attempted = self.store, 0
         problems = _store_floors(store, self.floors)
         without_floor = {floor.keys.home for floor in self.floors if floor.key in {each.where for each in problems}}
@@ -285,7 +282,6 @@ class PlannedSweep(PlannedCommand):
         self.problems += problems
 
     def summary(self) -> str | None:
-        """See PlannedCommand."""
         return None if self.deleted is None else f"deleted {self.deleted:,} of {self.count:,}"
 
     def as_json(self, *, dry_run: bool) -> dict[str, Any]:
@@ -317,13 +313,12 @@ class PlannedSweep(PlannedCommand):
 def plan_sweep(
     store: ToolStore, patterns: Sequence[str], grace: float, *, keeps_books: bool = True, wait: Wait | None = None
 ) -> PlannedSweep:
-    """Plan to delete everything that `garbage` lets go, of all topics or of the patterns'; `grace` in seconds.
+    """Plan to delete everything that `garbage` releases, of all topics or of the patterns'; `grace` in seconds.
 
-    The markers of partitions that are rewritten are brought up to date (see `keep_books`); unless `keeps_books`, the
-    plan is made as if they had been. Raises UsageError for too short a grace.
-
-    Raises NoArchiveThere, NotInArchive for a name that is not in the archive, and what keeps the listing from being
-    read. Trouble with one partition is a problem of the plan, and nothing of that partition is deleted.
+    The markers of partitions that are rewritten are updated (see `keep_books`); unless `keeps_books`, the plan is made
+    as if they had been. An error of one partition is a problem of the plan, and nothing of that partition is deleted.
+    Raises UsageError for too short a grace, NoArchiveThere, NotInArchive for a name that is not in the archive, and the
+    errors of a listing.
     """
     if grace < SHORTEST_GRACE_SECONDS:
         raise UsageError(
@@ -352,7 +347,10 @@ def plan_sweep(
                 leftovers.append(leftover)
     except BlockgzError as error:
         problems.append(Problem("leftovers", error))
-    _check_names(selection, topics, store)
+    if selection is not None:
+        topics = {topic.partition("~")[0] for topic in topics}
+        topics |= {name for name in selection.names - topics if _is_declared(store, layout, name)}
+        check_names(selection, topics, store.url)
     superfluous = find_superfluous(beside.tables, collector.oldest, now=now, grace=grace)
     return PlannedSweep(
         store,
@@ -360,7 +358,7 @@ def plan_sweep(
         leftovers=tuple(leftovers),
         problems=problems,
         spared=tuple(found for each in garbage for found in each.spared),
-        tables=tuple(spared_for_groups(store, layout, beside.tables, superfluous)),
+        tables=tuple(without_needed_tables(store, layout, beside.tables, superfluous)),
         configs=tuple(find_pruned(beside.configs, collector.oldest, now=now, grace=grace)),
         floors=tuple(floor for each in garbage for floor in each.floors),
         old_floors=tuple(floor for each in garbage for floor in each.old_floors),
@@ -368,7 +366,7 @@ def plan_sweep(
 
 
 def _store_floors(store: ToolStore, floors: Sequence[FloorObject]) -> list[Problem]:
-    """The floors that could not be stored."""
+    """Store floors, and return those that could not be stored."""
     problems = []
     for floor in floors:
         body = objects.encode(Floor(pruned_before=floor.pruned_before))
@@ -391,16 +389,16 @@ def _problems(keys: Iterable[str], outcomes: Iterable[BlockgzError | None]) -> l
 
 
 def _chunk_of(name: ObjectKey) -> tuple[str, int, int]:
-    """Data is spared where an index of the same number could not be deleted."""
+    """Return a key of the object's chunk: its data stays if its index could not be deleted."""
     return (str(name.folder), name.partition, -1 if name.kind is ObjectKind.CATALOG else name.number)
 
 
 PartitionName = tuple[str, int]
-"""Topic or incarnation, and partition."""
+"""The topic or incarnation, and the partition."""
 
 
 class Beside(NamedTuple):
-    """What a listing meets beside chunks and catalogs."""
+    """The objects of a listing that are not chunks or catalogs."""
 
     tables: list[DatedObject]
     configs: list[DatedObject]
@@ -409,14 +407,14 @@ class Beside(NamedTuple):
 
 def _partitions(
     store: ToolStore, layout: str, selection: TopicSelection | None, beside: Beside
-) -> Iterator[tuple[PartitionName, list[TopicFolder], list[Found]]]:
-    """The objects of each partition, listed, and the folders whose chains share their names; these are to be read then.
+) -> Iterator[tuple[PartitionName, list[TopicFolder], list[ListedPart]]]:
+    """Yield the objects of each partition, and the folders whose chains share their names.
 
-    Adds to `beside` what it meets.
+    The markers of these folders are to be read after that. Adds other objects to `beside`.
     """
     if layout == "seed":
         # Any folder of dates may hold chunks of any partition.
-        shared: dict[PartitionName, list[Found]] = {}
+        shared: dict[PartitionName, list[ListedPart]] = {}
         for found in _objects(store, layout, "", selection, beside):
             shared.setdefault((found.name.folder.topic, found.name.partition), []).append(found)
         for name, objects_of in shared.items():
@@ -436,7 +434,7 @@ def _partitions(
 
 
 def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
-    """What the keys of the selected topics start with, their incarnations' included."""
+    """Return the prefixes of the keys of the selected topics and their incarnations."""
     if selection is None or not selection.is_of_names:
         return ["topic="]
     return [f"topic={name}{end}" for name in sorted(selection.names) for end in "/~"]
@@ -444,13 +442,13 @@ def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
 
 def _objects(
     store: ToolStore, layout: str, prefix: str, selection: TopicSelection | None, beside: Beside
-) -> Iterator[Found]:
+) -> Iterator[ListedPart]:
     for listed in store.list(prefix):
         topic = topic_of(listed.key)
         if topic is None or (selection is not None and not selection([topic])):
             continue
         if (name := parse_key(layout, listed.key)) is not None:
-            yield Found(name, listed)
+            yield ListedPart(name, listed)
         elif (table := group_table(layout, listed)) is not None:
             beside.tables.append(table)
         elif (config := dated_config(layout, listed)) is not None:
@@ -460,8 +458,12 @@ def _objects(
             beside.floors.append(FloorObject(LAYOUTS[layout](folder, partition), pruned_before, listed))
 
 
+def _is_declared(store: ToolStore, layout: str, topic: str) -> bool:
+    return store.head(topic_home(layout, TopicFolder(topic)) + TOPIC_OBJECT) is not None
+
+
 def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder]:
-    """All incarnations of a topic; asked for one by one, because a listing may lag."""
+    """Return all incarnations of a topic, with one request for each, because a listing may lag."""
     folders = [TopicFolder(topic)]
     while store.head(topic_home(layout, folders[-1]) + TOPIC_OBJECT) is not None:
         folders.append(folders[-1]._replace(incarnation=folders[-1].incarnation + 1))
@@ -469,7 +471,7 @@ def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder
 
 
 class _Collector:
-    """Finds the garbage of partitions whose objects were listed."""
+    """A search for the garbage of partitions whose objects were listed."""
 
     def __init__(
         self, store: ToolStore, layout: str, *, now: float, grace: float, keeps_books: bool, wait: Wait | None
@@ -481,11 +483,11 @@ class _Collector:
         self._keeps_books = keeps_books
         self._wait = wait or bounded_backoff(store.url)
         self._markers: dict[TopicFolder, list[Marker | None]] = defaultdict(list)
-        """Of the partitions looked at; None for one whose marker is missing or cannot be followed."""
+        """Markers of the partitions seen so far; None for a marker that is missing or cannot be followed."""
 
     @property
     def oldest(self) -> dict[TopicFolder, int]:
-        """See `old_tables.Oldest`; of topics of which all partitions are known."""
+        """The times of the oldest records, if all partitions of a topic are known; see `Oldest`."""
         known = {
             folder: oldest_record(each for each in markers if each is not None)
             for folder, markers in self._markers.items()
@@ -494,11 +496,11 @@ class _Collector:
         return {folder: oldest for folder, oldest in known.items() if oldest is not None}
 
     def garbage_of(
-        self, folders: Sequence[TopicFolder], partition: int, found: list[Found], floors: Sequence[FloorObject]
+        self, folders: Sequence[TopicFolder], partition: int, found: list[ListedPart], floors: Sequence[FloorObject]
     ) -> Garbage:
-        """What there is to do for a partition: its marker is read now, after the listing.
+        """Return the garbage of a partition, after reading its marker, which has to follow the listing.
 
-        Raises MalformedObject where the marker is missing, and what keeps the chain from being followed.
+        Raises MalformedObject if the marker is missing, and errors of following the chain.
         """
         read = [self._noted(LAYOUTS[self._layout](folder, partition)) for folder in folders]
         chains = [chain for chain in read if chain is not None]
@@ -520,10 +522,10 @@ class _Collector:
         return chain
 
     def _chain(self, keys: PartitionKeys) -> Chain | None:
-        """The chain and what its marker retired, once that is up to date, whether or not it can be followed."""
+        """Return the chain, and what its marker retired, after updating the marker, even if the chain is broken."""
         marker = read_current(self._store, keys)
-        if marker is not None and (booked := self._booked(marker)) != marker:
-            marker = booked
+        if marker is not None and (updated := self._with_books(marker)) != marker:
+            marker = updated
             if self._keeps_books:
                 driver = Driver(self._store, UnreadLog(), self._wait, lambda: True, clock=self._store.clock)
                 driver.run(keep_books(keys, self._grace))
@@ -533,16 +535,16 @@ class _Collector:
         retired = marker.maintenance.retired if marker.maintenance else ()
         return follow(self._store, keys, marker, [reference for each in retired for reference in each.references])
 
-    def _booked(self, marker: Marker) -> Marker:
+    def _with_books(self, marker: Marker) -> Marker:
         if not marker.maintenance:
             return marker
         now, grace_ms = round(self._store.clock() * 1000), round(self._grace * 1000)
-        return replace(marker, maintenance=booked(marker.maintenance, now=now, grace_ms=grace_ms))
+        return replace(marker, maintenance=update_books(marker.maintenance, now=now, grace_ms=grace_ms))
 
-    def _of_maintained(self, chain: Chain, found: list[Found], floors: Sequence[FloorObject]) -> Garbage:
+    def _of_maintained(self, chain: Chain, found: list[ListedPart], floors: Sequence[FloorObject]) -> Garbage:
         stems = _data_stems(self._store, [chain], found)
         dead = find_dead_maintained(chain, found, stems, now=self._now, grace=self._grace)
-        guarded = dataclasses.replace(chain, gaps=guarded_gaps(chain, now=self._now, grace=self._grace))
+        guarded = dataclasses.replace(chain, gaps=find_guarded_gaps(chain, now=self._now, grace=self._grace))
         going, kept = _without_spared(self._store, [guarded], dead, found)
         floor, mine = chain.marker.pruned_before, [each for each in floors if each.keys.home == chain.keys.home]
         lower = [each for each in mine if each.pruned_before < floor]
@@ -557,7 +559,7 @@ def read_chain(store: ToolStore, keys: PartitionKeys) -> Chain | None:
 
 
 def read_current(store: ToolStore, keys: PartitionKeys) -> Marker | None:
-    """A partition's marker as it is now; None where there is none. Raises a FormatError where it is not that."""
+    """Return a partition's current marker, if there is one; raises a FormatError if it is damaged."""
     stored = store.get(keys.marker)
     if stored is None:
         return None
@@ -570,7 +572,7 @@ def read_current(store: ToolStore, keys: PartitionKeys) -> Marker | None:
 
 
 def follow(store: ToolStore, keys: PartitionKeys, marker: Marker, retired: Sequence[CatalogReference] = ()) -> Chain:
-    """The chain of a marker, and of references that it retired; raises a FormatError where it cannot be trusted."""
+    """Return the chain of a marker, and of references that it retired; raises a FormatError if it cannot be trusted."""
     roots: dict[int, list[CatalogReference]] = defaultdict(list)
     for reference in retired:
         roots[catalog_level(reference.name)].append(reference)
@@ -591,7 +593,7 @@ def follow(store: ToolStore, keys: PartitionKeys, marker: Marker, retired: Seque
             raise MalformedObject(
                 f"catalog {keys.home}{reference.name} is missing",
                 why="without it, the chain cannot be followed",
-                remedy=f"archiver repair marker {keys.folder}:{keys.partition} tells what to do",
+                remedy=f"archiver repair marker {keys.folder}:{keys.partition} shows what to do",
             )
         return markers.decode_catalog(found.body, reference, level)
 
@@ -612,9 +614,9 @@ def follow(store: ToolStore, keys: PartitionKeys, marker: Marker, retired: Seque
 
 
 def _garbage_of(
-    store: ToolStore, chains: Sequence[Chain], found: list[Found], *, now: float, grace: float
-) -> tuple[list[Found], list[Found]]:
-    """What is to be deleted, and what of the rest only a gap keeps."""
+    store: ToolStore, chains: Sequence[Chain], found: list[ListedPart], *, now: float, grace: float
+) -> tuple[list[ListedPart], list[ListedPart]]:
+    """Return what is to be deleted, and what is kept because of a gap."""
     stems = _data_stems(store, chains, found)
     ends = {each.name.key: end for each in catalogs_in_doubt(chains, found) if (end := _catalog_end(store, each.name))}
     dead = find_dead(chains, found, stems, ends, now=now, grace=grace)
@@ -622,23 +624,23 @@ def _garbage_of(
 
 
 def _without_spared(
-    store: ToolStore, chains: Sequence[Chain], dead: list[Found], found: list[Found]
-) -> tuple[list[Found], list[Found]]:
+    store: ToolStore, chains: Sequence[Chain], dead: list[ListedPart], found: list[ListedPart]
+) -> tuple[list[ListedPart], list[ListedPart]]:
     in_doubt = [each for each in dead if may_meet_a_gap(chains, each)]
-    kept = spared(chains, dead, held_offsets(store, chains[0].keys, in_doubt, found) if in_doubt else {})
+    kept = find_spared(chains, dead, read_offsets(store, chains[0].keys, in_doubt, found) if in_doubt else {})
     keys = {each.name.key for each in kept}
     return [each for each in dead if each.name.key not in keys], kept
 
 
-def _data_stems(store: ToolStore, chains: Sequence[Chain], found: list[Found]) -> dict[str, str]:
-    """Index key -> stem of the data that it names, where several lie under one number."""
+def _data_stems(store: ToolStore, chains: Sequence[Chain], found: list[ListedPart]) -> dict[str, str]:
+    """Return the stems of the data of indexes by their keys, if several data objects have one number."""
     in_doubt = entries_in_doubt(chains, found)
     stems = {chain.index_key(entry): _data_stem(store, chain, entry) for chain, entry in in_doubt}
     return {index: stem for index, stem in stems.items() if stem is not None}
 
 
 def _data_stem(store: ToolStore, chain: Chain, entry: ChunkEntry) -> str | None:
-    """What the committed index names, without its suffix; None where the index is damaged or gone."""
+    """Return the data's name in a committed index, without its suffix; None if the index is damaged or missing."""
     suffix = INDEX_SUFFIX if chain.has_own_names else SEED_INDEX_SUFFIX
     try:
         name = chain.keys.check_name(entry.name, entry.start_offset, suffix)
@@ -654,7 +656,7 @@ def _data_stem(store: ToolStore, chain: Chain, entry: ChunkEntry) -> str | None:
 
 
 def _catalog_end(store: ToolStore, name: ObjectKey) -> int | None:
-    """Where the last entry of a catalog ends; None for one that is damaged or gone."""
+    """Return the end of the last entry of a catalog; None if it is damaged or missing."""
     stored = store.get(name.key)
     if stored is None:
         return None
@@ -667,7 +669,7 @@ def _catalog_end(store: ToolStore, name: ObjectKey) -> int | None:
 
 
 def _is_ours(layout: str, leftover: Leftover, selection: TopicSelection | None) -> bool:
-    """Whether the archiver made it, and the topics that are meant."""
+    """Return whether an archiver left it, and it belongs to a selected topic."""
     if leftover.kind == "unfinished upload":
         name = parse_key(layout, leftover.key)
         ours = PROBE_FOLDER.match(leftover.key) or (name is not None and name.kind is ObjectKind.DATA)
@@ -677,19 +679,3 @@ def _is_ours(layout: str, leftover: Leftover, selection: TopicSelection | None) 
         return True
     topic = topic_of(leftover.key)
     return topic is not None and bool(selection([topic]))
-
-
-def _check_names(selection: TopicSelection | None, found: set[str], store: ToolStore) -> None:
-    if selection is None:
-        return
-    topics = {name.partition("~")[0] for name in found}
-    for name in sorted(selection.names - topics):
-        layout = layout_of(store)
-        if store.head(topic_home(layout, TopicFolder(name)) + TOPIC_OBJECT) is None:
-            raise NotInArchive(
-                f"topic {name!r} is not in the archive",
-                why=f"{store.url} has no {TOPIC_OBJECT} of it",
-                remedy="check the name and -a; replayer ls shows what is archived",
-            )
-    if selection.patterns and not selection(topics | selection.names):
-        raise nothing_matches(selection.patterns, sorted(topics))

@@ -1,13 +1,14 @@
-"""Commands that change an archive: planned for some or all of its partitions, shown, and then carried out."""
+"""Commands that change an archive: they plan, show the plan, and carry it out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
 from archiver.commit.archive import claimed_partitions, layout_of
-from archiver.maintain.rewrite.intent import Outcome, not_done
+from archiver.maintain.rewrite.intent import RewriteOutcome, not_done
 from blockgz.errors import NotInArchive, UsageError, listed
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection, nothing_matches
@@ -70,7 +71,7 @@ class PlannedCommand(ABC):
         """Return the table of the plan."""
 
     def notes(self) -> list[str]:
-        """Return what a user should know beside the table."""
+        """Return what a user should know in addition to the table."""
         return []
 
     untouched = 0
@@ -109,7 +110,7 @@ class RewriteResult(Generic[K]):
     """How the rewrite of one partition ended."""
 
     plan: K
-    outcome: Outcome
+    outcome: RewriteOutcome
     error: BlockgzError | None = None
     done: tuple[Any, ...] = ()
     """The parts of the plan that were committed, if there are several."""
@@ -117,18 +118,18 @@ class RewriteResult(Generic[K]):
     @property
     def is_whole(self) -> bool:
         """True if all that was planned is committed."""
-        return self.error is None and self.outcome is Outcome.COMMITTED
+        return self.error is None and self.outcome is RewriteOutcome.COMMITTED
 
 
 class PlannedRewrite(PlannedCommand, Generic[K]):
     """A command that rewrites partitions of an archive, one after another."""
 
     participle: str
-    """What becomes of a partition, such as `pruned`."""
+    """The past participle for a partition, such as `pruned`."""
     whole = ""
-    """What did not become of a partition, if a rewrite that failed may have done some of it."""
+    """The participle for a partition that may have been rewritten in part."""
     after = ""
-    """What the summary says beside the number of partitions."""
+    """The end of the summary, after the number of partitions."""
 
     def __init__(
         self,
@@ -148,7 +149,6 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
         self.ended = dict[str, RewriteResult[K]]()
 
     def carry_out(self) -> None:
-        """See PlannedCommand."""
         for ended in self._rewrite(self.partitions):
             name = name_of(ended.plan.keys)
             self.ended[name] = ended
@@ -162,14 +162,13 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
         return name in self.ended and self.ended[name].is_whole
 
     def summary(self) -> str | None:
-        """See PlannedCommand."""
         if not self.partitions:
             return None
         whole = sum(each.is_whole for each in self.ended.values())
         return f"{self.participle} {whole:,} of {len(self.partitions):,} partitions{self.after if whole else ''}"
 
 
-def one_by_one(rewrite: Callable[[K], Outcome]) -> Callable[[Sequence[K]], Iterator[RewriteResult[K]]]:
+def one_by_one(rewrite: Callable[[K], RewriteOutcome]) -> Callable[[Sequence[K]], Iterator[RewriteResult[K]]]:
     """Return a function that rewrites one partition after another; a failure does not stop the others."""
 
     def rewrite_all(plans: Sequence[K]) -> Iterator[RewriteResult[K]]:
@@ -177,7 +176,7 @@ def one_by_one(rewrite: Callable[[K], Outcome]) -> Callable[[Sequence[K]], Itera
             try:
                 yield RewriteResult(plan, rewrite(plan))
             except BlockgzError as error:
-                yield RewriteResult(plan, Outcome.NOTHING, error)
+                yield RewriteResult(plan, RewriteOutcome.NOTHING, error)
 
     return rewrite_all
 
@@ -198,25 +197,27 @@ def plan_each(
 
 
 def archived_partitions(store: ToolStore, selection: TopicSelection | None) -> list[PartitionKeys]:
-    """The selected topics' partitions, or all, in order, former incarnations included.
+    """Return the selected topics' partitions, or all, in order, former incarnations included.
 
-    Those that have a folder, and those that the inventory names. Raises NoArchiveThere, NotInArchive for a topic that
-    is named in full and missing, and the store's errors.
+    They have a folder, or the inventory names them. Raises NoArchiveThere, NotInArchive for a topic that is named in
+    full and missing, and the store's errors.
     """
     layout = layout_of(store)
     claimed = claimed_partitions(store, layout)
-    found = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
-    folders = sorted({*found, *claimed})
+    listed_folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
+    folders = sorted({*listed_folders, *claimed})
     if selection is not None:
         topics = {folder.topic for folder in folders}
         check_names(selection, topics, store.url)
         selected = set(selection(topics))
         folders = [folder for folder in folders if folder.topic in selected]
-    return [keys for folder in folders for keys in partitions_of(store, layout, folder, claimed.get(folder, ()))]
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="list") as pool:
+        found = pool.map(lambda folder: partitions_of(store, layout, folder, claimed.get(folder, ())), folders)
+        return [keys for of_folder in found for keys in of_folder]
 
 
 def partitions_of(store: ToolStore, layout: str, folder: TopicFolder, claimed: Sequence[int]) -> list[PartitionKeys]:
-    """The partitions in a topic's folder, and those that were claimed there, in order."""
+    """Return the partitions in a topic's folder, and those that were claimed there, in order."""
     stored = {keys.partition for keys in partition_folders(layout, folder, store.folders(topic_home(layout, folder)))}
     return [LAYOUTS[layout](folder, number) for number in sorted({*stored, *claimed})]
 
@@ -224,22 +225,22 @@ def partitions_of(store: ToolStore, layout: str, folder: TopicFolder, claimed: S
 def rewritable_partitions(
     store: ToolStore, selection: TopicSelection | None, what: str, other: str
 ) -> list[PartitionKeys]:
-    """The same of an archive that can be rewritten; raises UsageError for one in layout seed.
+    """Return the partitions of an archive that can be rewritten; raises UsageError for one in layout seed.
 
-    `what` is to be done with it, such as `pruned`, and `other` is what can be done about it there.
+    `what` is to be done with them, such as `pruned`, and `other` is what can be done in layout seed.
     """
     partitions = archived_partitions(store, selection)
     if any(keys.layout == "seed" for keys in partitions):
         raise UsageError(
             f"the archive at {store.url} cannot be {what}",
-            why="it is in layout seed, which tools of its own read beside ours",
+            why="it is in layout seed, which other tools read as well",
             remedy=f"archive into layout topic, or {other}",
         )
     return partitions
 
 
 def check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
-    """Raises NotInArchive where a topic is named in full that is not among those, or patterns mean none of them."""
+    """Raise NotInArchive if a topic named in full is not among the topics, or no topic matches the patterns."""
     missing = sorted(selection.names - topics)
     if missing:
         raise NotInArchive(

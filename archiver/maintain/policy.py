@@ -19,8 +19,8 @@ from archiver.maintain.planned import name_of
 from archiver.maintain.prune import Keep, PartitionPruning
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.rewrite.intent import Outcome, not_done
-from archiver.maintain.throttle import Pace, Throttle, ThrottledDriver, ThrottledRanges
+from archiver.maintain.rewrite.intent import RewriteOutcome, not_done
+from archiver.maintain.throttle import MaintenancePace, Throttle, ThrottledDriver, ThrottledRanges
 from archiver.monitor.snapshot import MaintenanceKind, MaintenanceSnapshot
 from blockgz.config.model import RunConfig, parse_age, parse_bytes
 from blockgz.errors import ShuttingDown
@@ -34,25 +34,25 @@ from index_format.marker import MAX_RETIRED, CatalogReference, Marker
 RETIRED_A_DOUBLING = 8
 RUNS_A_ROUND = 4
 REWRITE_SECONDS = 600
-"""One rewrite copies no more than the rate allows in this time, unless a single chunk has more."""
+"""Seconds of copying in one rewrite at the configured rate, unless a single chunk needs more."""
 
 
 @dataclass(frozen=True)
 class MaintenancePolicy:
-    """Which topics are pruned and compacted, and how."""
+    """The topics that are pruned and compacted, and the rules for it."""
 
     keep_seconds: TopicRules[float | None]
     keep_bytes: TopicRules[int | None]
     has_retention: bool
     compacted: TopicSelection | None
-    """None: no topic is."""
+    """None: no topic is compacted."""
     compaction: Compaction
     compact_chunks: int
-    """A partition with fewer small chunks in its catalogs is not compacted."""
+    """Small chunks in the catalogs of a partition before it is compacted."""
 
     @classmethod
     def of(cls, config: RunConfig) -> "MaintenancePolicy":
-        """As the configuration has it."""
+        """Return the policy of a configuration."""
         return cls(
             TopicRules(config.archive_retention, parse_age),
             TopicRules(config.archive_retention_bytes, parse_bytes),
@@ -65,9 +65,9 @@ class MaintenancePolicy:
         )
 
     def keeps(self, topic: str, clock: Callable[[], float]) -> list[Keep]:
-        """What of each partition stays; more than one where what is beyond any of them goes.
+        """Return what of each partition stays; several rules if anything beyond any of them goes.
 
-        `clock`: the store's, in seconds: one of this machine that is wrong would prune what is new.
+        `clock` is the store's, in seconds: a wrong clock of this machine would prune new records.
         """
         seconds, size = self.keep_seconds(topic), self.keep_bytes(topic)
         by_age = [] if seconds is None else [Keep(since_ms=round((clock() - seconds) * 1000))]
@@ -78,33 +78,33 @@ class MaintenancePolicy:
 
 
 def worth(retired: int) -> int:
-    """How many times more a rewrite has to do where the marker lists so many retired ones, of 64 that it can list.
+    """Return how many times more a rewrite has to do if the marker lists this many retired ones, of 64 at most.
 
-    They leave the marker only a grace after `archiver gc` saw them: without this, hourly rewrites would fill it.
+    They leave the marker only a grace period after `archiver gc` saw them: without this, hourly rewrites would fill it.
     """
     return int(2 ** (retired // RETIRED_A_DOUBLING))
 
 
 def is_prune_due(plan: PartitionPruning) -> bool:
-    """Whether a prune takes enough: any at first, a larger share of the partition as retired rewrites pile up."""
+    """Return whether a prune frees enough: anything at first, a larger share as retired rewrites pile up."""
     return plan.num_bytes * MAX_RETIRED >= plan.left_bytes * (worth(len(plan.marker.retired)) - 1)
 
 
 def num_small(references: Iterable[CatalogReference], small_bytes: int) -> int:
-    """Chunks in catalogs of level 1 whose chunks are smaller than `small_bytes` on average."""
+    """Return the number of chunks in catalogs whose chunks are smaller than `small_bytes` on average."""
     return sum(each.num_chunks for each in references if each.bytes < small_bytes * each.num_chunks)
 
 
 def is_compaction_due(small: int, left: int, least: int, retired: int) -> bool:
-    """Whether there are enough small chunks: `least` more than the last compaction had to leave.
+    """Return whether there are enough small chunks: `least` more than the last compaction had to leave.
 
-    More than that are needed as retired rewrites pile up.
+    More are needed as retired rewrites pile up.
     """
     return small - left >= least * worth(retired)
 
 
 def runs_of_a_round(planned: int, retired: int) -> int:
-    """How many of the planned rewrites of a partition are carried out in one round.
+    """Return how many of the planned rewrites of a partition are carried out in one round.
 
     Compaction leaves half of a marker's list to prunes, and its time to other partitions.
     """
@@ -112,32 +112,32 @@ def runs_of_a_round(planned: int, retired: int) -> int:
 
 
 def rewrite_bytes(buffer_bytes: int, bytes_per_second: int) -> int:
-    """How much one rewrite copies: its claim on the partition, and the archiver's disk, are held no longer."""
+    """Return the bytes that one rewrite copies: it claims the partition and the archiver's disk no longer."""
     return min(buffer_bytes, bytes_per_second * REWRITE_SECONDS)
 
 
 END_SECONDS = 1.0
-"""So long `close` waits for the step under way: what is stored after it is garbage."""
+"""Seconds that `close` waits for the current step: what is stored after it is garbage."""
 
 
 @dataclass(frozen=True)
 class MaintenanceContext:
-    """What a maintainer works with."""
+    """The settings and tools of a maintainer."""
 
     store: ToolStore
     policy: MaintenancePolicy
     partitions: Callable[[], Collection[PartitionKeys]]
-    """Those that this process archives now."""
+    """Return the partitions that this process archives now."""
     new_buffers: Callable[[], BufferFolder]
     ending: threading.Event
-    """Set once the process is to end."""
+    """Set when the process is to end."""
     interval_seconds: float
     bytes_per_second: int
     buffer_bytes: int
 
 
 class Maintainer:
-    """Prunes and compacts, one partition after another, round by round. Failures are left to the next round."""
+    """A thread that prunes and compacts one partition after another, in rounds; the next round retries failures."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class Maintainer:
         self._phase = random.random()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
         self._left: dict[str, int] = {}
-        """By partition, the small chunks that its last compaction had to leave."""
+        """Small chunks that the last compaction of a partition had to leave, by partition."""
         self._tried_at: dict[tuple[str, MaintenanceKind], float] = {}
         self._troubles: dict[tuple[str, MaintenanceKind], BlockgzError] = {}
-        """By partition, what failed last and did not succeed since."""
+        """The last failure of a partition without a success since, by partition."""
         self._whole_at = dict.fromkeys(MaintenanceKind, clock())
         self._failures = dict.fromkeys(MaintenanceKind, 0)
         self._pruned_chunks = 0
@@ -169,12 +169,12 @@ class Maintainer:
         self._thread.start()
 
     def close(self) -> None:
-        """Maintain no more. A step under way is waited for only briefly."""
+        """Stop; waits only briefly for the current step."""
         self._context.ending.set()
         self._thread.join(END_SECONDS)
 
     def snapshot(self) -> MaintenanceSnapshot:
-        """What there is to tell. Safe to call from any thread."""
+        """Return the state for metrics; safe to call from any thread."""
         policy, now = self._context.policy, self._clock()
         ages = {kind: now - at for kind, at in self._whole_at.items()}
         return MaintenanceSnapshot(
@@ -198,7 +198,7 @@ class Maintainer:
                 self._buffers.close()
 
     def maintain(self) -> None:
-        """One round over the partitions of this process, each kind for itself."""
+        """Do one round over the partitions of this process, for each kind of maintenance."""
         works = {MaintenanceKind.RETENTION: self._prune, MaintenanceKind.COMPACTION: self._compact}
         with suppress(ShuttingDown):
             for kind, work in works.items():
@@ -206,10 +206,10 @@ class Maintainer:
                     self._whole_at[kind] = self._clock()
 
     def _round(self, kind: MaintenanceKind, work: Callable[[PartitionKeys], None]) -> bool:
-        """Whether nothing failed, now or before in partitions that are left out now.
+        """Return whether nothing failed, in this round or before in partitions that it leaves out.
 
-        What the store itself refuses now is not tried on one partition after another. A round begins nothing once an
-        interval is over. It begins with those that the last one left out.
+        It begins with the partitions that the last round left out, ends after an interval, and does not try other
+        partitions after an error of the store itself.
         """
         tried, until = self._tried_at, self._clock() + self._context.interval_seconds
         partitions = sorted(
@@ -234,7 +234,7 @@ class Maintainer:
         return is_whole and all(of is not kind for _, of in self._troubles)
 
     def _note(self, keys: PartitionKeys, kind: MaintenanceKind, error: BlockgzError) -> None:
-        """Count a failure; log one that this partition did not have the last time."""
+        """Count a failure, and log it if this partition did not have it the last time."""
         self._failures[kind] += 1
         known = self._troubles.get((name_of(keys), kind))
         self._troubles[name_of(keys), kind] = error
@@ -294,10 +294,10 @@ class Maintainer:
             self._left[plan.keys.home] = max(0, small - (plan.chunks - plan.chunks_after))
 
     def _carried_out(self, plan: PartitionCompaction, room_bytes: int) -> bool:
-        """Whether all was compacted; raises what failed."""
+        """Return whether everything was compacted; raises the failure."""
         if self._buffers is None:
             self._buffers = self._context.new_buffers()
-        pace = Pace(ThrottledRanges(self._context.store, self._throttle), self._driver)
+        pace = MaintenancePace(ThrottledRanges(self._context.store, self._throttle), self._driver)
         ended = Compactor(pace, self._context.policy.compaction, self._buffers, room_bytes).compact(plan)
         done = ended.done
         self._merged_chunks += sum(run.chunks - run.chunks_after for run in done)
@@ -316,7 +316,7 @@ class Maintainer:
 
 
 def _failure(work: Callable[[], None]) -> BlockgzError | None:
-    """What failed; whatever it is, archiving goes on. Raises ShuttingDown."""
+    """Do the work and return its error, of any kind: archiving continues. Raises ShuttingDown."""
     try:
         work()
     except ShuttingDown:
@@ -328,8 +328,8 @@ def _failure(work: Callable[[], None]) -> BlockgzError | None:
     return None
 
 
-def _is_committed(keys: PartitionKeys, what: str, outcome: Outcome) -> bool:
-    """False where another maintainer is at work, or was quicker; raises RewriteRefused where the marker is full."""
-    if outcome is Outcome.FULL:
+def _is_committed(keys: PartitionKeys, what: str, outcome: RewriteOutcome) -> bool:
+    """Return False if another maintainer runs, or was faster; raises RewriteRefused if the marker is full."""
+    if outcome is RewriteOutcome.FULL:
         raise not_done(name_of(keys), what, outcome)
-    return outcome is Outcome.COMMITTED
+    return outcome is RewriteOutcome.COMMITTED

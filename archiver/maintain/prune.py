@@ -1,4 +1,4 @@
-"""Prune an archive: the floor rises to the end of a catalog of level 1, and what lies below goes."""
+"""Prune an archive: the floor rises to the end of a catalog of level 1, and everything below goes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.maintain.planned import FREED, Cell, PlannedRewrite, one_by_one, rewritable_partitions
-from archiver.maintain.rewrite.commit import Change, commit
-from archiver.maintain.rewrite.intent import LEASE_MS, Outcome, begin, given_up_on_failure
+from archiver.maintain.rewrite.commit import TreeChange, commit
+from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome, begin, given_up_on_failure
 from archiver.maintain.rewrite.tree import level_1_lists, read_known
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
@@ -19,7 +19,7 @@ from index_format.marker import CatalogReference, Marker, Span
 
 @dataclass(frozen=True)
 class Keep:
-    """What of a partition stays: records from `since_ms` on, or the newest `newest_bytes` of data."""
+    """The records of a partition that stay: from `since_ms` on, or the newest `newest_bytes` of data."""
 
     since_ms: int | None = None
     newest_bytes: int | None = None
@@ -77,7 +77,7 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
         Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and the errors of a listing.
         """
 
-        def prune_one(plan: PartitionPruning) -> Outcome:
+        def prune_one(plan: PartitionPruning) -> RewriteOutcome:
             return driver.run(prune(plan.keys, plan.pruned_before))
 
         partitions = rewritable_partitions(store, selection, "pruned", "let a rule of the store delete what is old")
@@ -93,11 +93,9 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
 
     @property
     def question(self) -> str | None:
-        """See PlannedCommand."""
         return f"Prune {self.num_chunks:,} chunks ({self.num_bytes:,} bytes)?" if self.partitions else None
 
     def rows(self) -> list[tuple[Cell, ...]]:
-        """See PlannedCommand."""
         return [
             (
                 *(str(plan.keys.folder), plan.keys.partition, plan.num_records, plan.num_chunks),
@@ -107,7 +105,6 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
         ]
 
     def as_json(self, *, dry_run: bool) -> dict[str, Any]:
-        """See PlannedCommand."""
         partitions = [
             {
                 "topic": str(plan.keys.folder),
@@ -133,12 +130,11 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
         }
 
     def num_tried(self, *, dry_run: bool) -> int | None:
-        """See PlannedCommand."""
         return None if dry_run else self._num_tried
 
 
 def plan_partition(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPruning | None]:
-    """Return what goes of one partition as its marker is now; None if all of it stays.
+    """Return what goes of one partition under its current marker; None if all of it stays.
 
     Raises the errors of reading it.
     """
@@ -155,7 +151,7 @@ def plan_partition(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPruning
 def _older_stays(keys: PartitionKeys, marker: Marker, since_ms: int) -> Protocol[bool]:
     """Return whether a folder that the partition continues holds a record that is to stay.
 
-    The floor of a folder hides all that lies below it, in older folders as well; late records and clocks that are ahead
+    The floor of a folder hides everything below it, in older folders as well; late records and clocks that are ahead
     may be in any of them.
     """
     while marker.continues:
@@ -174,7 +170,7 @@ def has_no_age(reference: Span) -> bool:
 
 
 def prunable(references: Sequence[CatalogReference], num_bytes: int, keep: Keep) -> list[CatalogReference]:
-    """Return those of a partition's catalogs of level 1, from the oldest on, that go; `num_bytes` is all of its data.
+    """Return the catalogs of level 1, from the oldest on, that go of a partition with `num_bytes` of data.
 
     A catalog goes, as a whole, if all records up to its end are older than `since_ms`, or if at least `newest_bytes`
     are left without it. A catalog of which no record has a timestamp stays, and what is not in a catalog.
@@ -191,7 +187,7 @@ def prunable(references: Sequence[CatalogReference], num_bytes: int, keep: Keep)
     return going
 
 
-def prune(keys: PartitionKeys, pruned_before: int, *, lease_ms: int = LEASE_MS) -> Protocol[Outcome]:
+def prune(keys: PartitionKeys, pruned_before: int, *, lease_ms: int = LEASE_MS) -> Protocol[RewriteOutcome]:
     """Raise a partition's floor to the end of a catalog of level 1; NOTHING if none ends there.
 
     Raises RewriteRefused, and the errors of reading catalogs.
@@ -206,10 +202,10 @@ def prune(keys: PartitionKeys, pruned_before: int, *, lease_ms: int = LEASE_MS) 
         return Below(start, pruned_before) if pruned_before in ends else None
 
     begun = yield from begin(keys, "prune", choose, lease_ms=lease_ms)
-    if isinstance(begun, Outcome):
+    if isinstance(begun, RewriteOutcome):
         return begun
     attempt, _ = begun
-    return (yield from given_up_on_failure(attempt, commit(attempt, Change((), is_prune=True))))
+    return (yield from given_up_on_failure(attempt, commit(attempt, TreeChange((), is_prune=True))))
 
 
 class Below(NamedTuple):

@@ -20,9 +20,9 @@ from archiver.maintain.planned import (
     rewritable_partitions,
 )
 from archiver.maintain.rewrite.chunks import ChangedItem, OffsetRanges, OldChunk, RewrappedChunk
-from archiver.maintain.rewrite.intent import Outcome, fold_tail
+from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail
 from archiver.maintain.rewrite.replace import Rewrite, chunks_of, old_catalogs, rewrite
-from archiver.maintain.rewrite.tree import Run, RunLimits, find_run, level_1_lists, read_known, runs_of
+from archiver.maintain.rewrite.tree import CatalogRun, RunLimits, find_run, level_1_lists, read_known, runs_of
 from blockgz.encryption.keyring import Keyring
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
@@ -46,7 +46,7 @@ class PartitionRewrapping:
     """Chunks whose key is wrapped with another master key than the newest."""
     ids: Set[str]
     """Ids of these other master keys."""
-    runs: tuple[Run, ...]
+    runs: tuple[CatalogRun, ...]
     """Catalogs that hold such chunks."""
     tail: OffsetRanges
     """Offsets of such chunks in the tail."""
@@ -72,7 +72,7 @@ class PlannedRewrapping(PlannedRewrite[PartitionRewrapping]):
             plan = driver.run(plan_partition(keys, keyring))
             return plan if plan.ids else None
 
-        def rewrap_one(plan: PartitionRewrapping) -> Outcome:
+        def rewrap_one(plan: PartitionRewrapping) -> RewriteOutcome:
             return rewrap(plan, keyring, driver)
 
         partitions = rewritable_partitions(
@@ -88,23 +88,19 @@ class PlannedRewrapping(PlannedRewrite[PartitionRewrapping]):
 
     @property
     def question(self) -> str | None:
-        """See PlannedCommand."""
         return f"Wrap the keys of {self.old:,} chunks with the key {self._newest_id}?" if self.partitions else None
 
     def summary(self) -> str | None:
-        """See PlannedCommand."""
         summary = super().summary()
         return summary and f"{summary}; keep the old keys until archiver gc has deleted the old indexes"
 
     def rows(self) -> list[tuple[Cell, ...]]:
-        """See PlannedCommand."""
         return [
             (str(plan.keys.folder), plan.keys.partition, plan.encrypted, plan.old, ", ".join(sorted(plan.ids)))
             for plan in self.partitions
         ]
 
     def as_json(self, *, dry_run: bool) -> dict[str, Any]:
-        """See PlannedCommand."""
         partitions = [
             {
                 "topic": str(plan.keys.folder),
@@ -125,12 +121,11 @@ class PlannedRewrapping(PlannedRewrite[PartitionRewrapping]):
         }
 
     def num_tried(self, *, dry_run: bool) -> int | None:  # noqa: ARG002
-        """See PlannedCommand."""
         return self._num_tried
 
 
 def plan_partition(keys: PartitionKeys, keyring: Keyring) -> Protocol[PartitionRewrapping]:
-    """Return what is wrapped again in one partition; raises KeyMissing if that needs a key which was not given."""
+    """Return what is rewrapped in one partition; raises KeyMissing if a key for that was not given."""
     encrypted, ids = 0, list[str]()
 
     def is_old(wrapped: WrappedKey) -> bool:
@@ -138,7 +133,7 @@ def plan_partition(keys: PartitionKeys, keyring: Keyring) -> Protocol[PartitionR
             return False
         if not keyring.has(wrapped):
             raise KeyMissing(
-                f"the keys of {name_of(keys)} cannot be wrapped again",
+                f"the keys of {name_of(keys)} cannot be rewrapped",
                 why=f"some are wrapped with the key {wrapped.id}, which was not given",
                 remedy="add the key to --keys, before the newest",
             )
@@ -155,24 +150,24 @@ def plan_partition(keys: PartitionKeys, keyring: Keyring) -> Protocol[PartitionR
     marker = (yield from read_known(keys)).marker
     if marker.next_offset is None:
         return PartitionRewrapping(keys, 0, 0, set(), (), OffsetRanges(), has_old_tail_key=False)
-    runs = list[Run]()
+    runs = list[CatalogRun]()
     for references in (yield from level_1_lists(keys, marker, 0, marker.next_offset)):
         meant = set[CatalogReference]()
         for each in (yield from old_catalogs(keys, references)):
             chunks = yield from chunks_of(keys, each.catalog.entries)
             meant |= {each.reference} if old_of(chunks) else set()
-        runs += map(Run, runs_of(references, meant.__contains__, RunLimits(RUN_CHUNKS)))
+        runs += map(CatalogRun, runs_of(references, meant.__contains__, RunLimits(RUN_CHUNKS)))
     tail = old_of((yield from chunks_of(keys, marker.tail)))
     spans = OffsetRanges(range(each.entry.start_offset, each.entry.next_offset) for each in tail)
     tail_ids = {marker.tail_key.id} if marker.tail_key and is_old(marker.tail_key) else set[str]()
     return PartitionRewrapping(keys, encrypted, len(ids), tail_ids.union(ids), tuple(runs), spans, bool(tail_ids))
 
 
-def rewrap(plan: PartitionRewrapping, keyring: Keyring, driver: Driver) -> Outcome:
+def rewrap(plan: PartitionRewrapping, keyring: Keyring, driver: Driver) -> RewriteOutcome:
     """Wrap the keys of a partition again, one rewrite for each run of catalogs.
 
-    If the newest chunks are among them, or the key of `tail_hash`, the partition is claimed: a writer at work claims
-    it again.
+    If the newest chunks are among them, or the key of `tail_hash`, the partition is claimed: a running
+    writer claims it again.
     """
     keys, runs = plan.keys, plan.runs
     if len(plan.tail):
@@ -183,9 +178,9 @@ def rewrap(plan: PartitionRewrapping, keyring: Keyring, driver: Driver) -> Outco
     what = Rewrite("rewrap", partial(rewrapped_contents, keyring), partial(check_rewrapped, keyring))
     for run in runs:
         outcome = driver.run(rewrite(keys, partial(find_run, keys, start=run.start, end=run.end), what))
-        if outcome is not Outcome.COMMITTED:
+        if outcome is not RewriteOutcome.COMMITTED:
             return outcome
-    return Outcome.COMMITTED
+    return RewriteOutcome.COMMITTED
 
 
 def rewrapped_contents(keyring: Keyring, old: Sequence[OldChunk]) -> Iterator[OldChunk]:

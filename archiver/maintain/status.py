@@ -1,4 +1,4 @@
-"""How far an archive is: told by its markers alone, and set against the cluster where one is given."""
+"""Read the progress of an archive from its markers, and compare it with the cluster if one is given."""
 
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -9,19 +9,14 @@ from msgspec.structs import replace
 from archiver.commit.archive import archive_info, claimed_partitions, layout_of
 from archiver.ingest.kafka_cluster import LogView
 from archiver.ingest.kafka_source import Partition
-from archiver.maintain.planned import check_names
+from archiver.maintain.planned import archived_partitions
 from blockgz.store.writer import StoredObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import marker as markers
 from index_format.errors import BlockgzError
-from index_format.keys import (
-    ARCHIVE_OBJECT,
+from index_format.keys import partition_folders, topic_home, (
     PartitionKeys,
     TopicFolder,
-    archive_key,
-    partition_folders,
-    topic_folders,
-    topic_home,
 )
 
 REQUESTS_AT_ONCE = 16
@@ -29,7 +24,7 @@ MISSING = "it was archived once, but all of it is gone"
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition of the archive. Offsets are null until the first commit, nearly all where the marker is damaged."""
+    """The status of a partition; offsets are null until the first commit, most fields if the marker is damaged."""
 
     topic: str
     incarnation: int
@@ -42,26 +37,26 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0
     chunks: int = 0
     bytes: int = 0
-    """Of the chunks' data, as stored."""
+    """Bytes of the chunks' data, as stored."""
     gaps: int = 0
-    """Those that the marker lists; of more than 256 older ones fold into catalogs."""
+    """Gaps in the marker; if there are more than 256, older ones are in catalogs."""
     pruned_before: int = 0
-    """Below it nothing is archived any more."""
+    """The floor: nothing is archived below it."""
     rewriting: str | None = None
-    """The kind of the rewrite under way: prune, merge, convert or erase."""
+    """The kind of the rewrite in progress: prune, merge, convert or erase."""
     retired: int = 0
     """Rewrites whose replaced objects are kept for readers until their grace is over."""
     retired_chunks: int = 0
-    """Of what these replaced, at most; what stayed in place counts too."""
+    """Chunks of the catalogs that these replaced, including chunks that stayed."""
     retired_bytes: int = 0
-    """The same, of these chunks' data as stored."""
+    """Bytes of these chunks' data, as stored."""
     newest_ms: int | None = None
     """The highest timestamp in the newest chunk."""
     successor: str | None = None
-    """The incarnation that came after: nothing more is archived here."""
+    """The next incarnation: nothing more is archived here."""
     high_watermark: int | None = None
     lag: int | None = None
-    """Offsets from next_offset to the high watermark; null where no cluster told it."""
+    """Offsets from next_offset to the high watermark; null if no cluster is known."""
     unstable: int | None = None
     """Offsets from the last stable one to the high watermark: open transactions hold them back."""
     error: str | None = None
@@ -72,7 +67,7 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_current(self) -> bool:
-        """Whether the partition is still archived, as far as its marker tells."""
+        """True if the partition is still archived, as far as its marker shows."""
         return self.successor is None and self.error is None
 
 
@@ -87,49 +82,35 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveStatus:
-    """The selected topics' partitions, or all; a damaged marker is an error of its partition.
+    """Return the status of the selected topics' partitions, or all; a damaged marker is an error of its partition.
 
     Raises NoArchiveThere, NotInArchive for a topic that is named in full and missing, and the store's errors.
     """
     layout = layout_of(store)
     info = archive_info(store, layout)
-    claimed = claimed_partitions(store, layout)
-    folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
-    if selection is not None:
-        topics = {folder.topic for folder in (*folders, *claimed)}
-        check_names(selection, topics, store.url)
-        selected = set(selection(topics))
-        folders = [folder for folder in folders if folder.topic in selected]
-        claimed = {folder: numbers for folder, numbers in claimed.items() if folder.topic in selected}
+    keys = archived_partitions(store, selection)
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="status") as pool:
-
-        def partitions_of(folder: TopicFolder) -> list[PartitionKeys]:
-            return partition_folders(layout, folder, store.folders(topic_home(layout, folder)))
-
-        keys = [each for found in pool.map(partitions_of, folders) for each in found]
         stored = pool.map(lambda each: store.get(each.marker), keys)
-        partitions = [partition_status(each, found) for each, found in zip(keys, stored, strict=True)]
-    held = {(each.folder, each.partition) for each in keys}
-    partitions += [
-        PartitionStatus(topic=folder.topic, incarnation=folder.incarnation, partition=number, error=MISSING)
-        for folder, numbers in claimed.items()
-        for number in numbers
-        if (folder, number) not in held
-    ]
+        partitions = [partition_status(store, each, found) for each, found in zip(keys, stored, strict=True)]
     return ArchiveStatus(
         archive=store.url,
         archive_id=info.archive_id,
         cluster_id=info.cluster_id,
         layout=layout,
-        partitions=tuple(sorted(partitions, key=lambda each: (each.folder, each.partition))),
+        partitions=tuple(partitions),
     )
 
 
-def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> PartitionStatus:
+def partition_status(store: ToolStore, keys: PartitionKeys, stored: StoredObject | None) -> PartitionStatus:
+    """Return what the stored marker of a partition shows."""
     topic, incarnation = keys.folder
     status = PartitionStatus(topic=topic, incarnation=incarnation, partition=keys.partition)
     if stored is None:
-        return replace(status, error="there is no marker")
+        layout, folder, number = keys.layout, keys.folder, keys.partition
+        stored_here = partition_folders(layout, folder, store.folders(topic_home(layout, folder)))
+        is_claimed = number in claimed_partitions(store, layout).get(folder, ())
+        is_gone = is_claimed and number not in {each.partition for each in stored_here}
+        return replace(status, error=MISSING if is_gone else "there is no marker")
     try:
         marker = markers.decode_marker(stored.body, keys.marker)
     except BlockgzError as error:
@@ -159,9 +140,9 @@ def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> Partit
 def with_lag(
     status: ArchiveStatus, ask: Callable[[Collection[Partition]], Mapping[Partition, LogView]]
 ) -> ArchiveStatus:
-    """The same with the high watermarks of the partitions that are still archived.
+    """Return the status with the high watermarks of the partitions that are still archived.
 
-    `ask` tells where logs end, up to the last stable offset.
+    `ask` returns the ends of logs, up to the last stable offset.
     """
     current = [(each.topic, each.partition) for each in status.partitions if each.is_current]
     ends = ask(current)

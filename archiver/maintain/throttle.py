@@ -1,4 +1,4 @@
-"""Bounds on what maintenance does: bytes a second, and no step after the process is to end."""
+"""Limits of maintenance: bytes a second, and no step after the process is to end."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from blockgz.store.writer import Store, ToolStore
 
 
 class Throttle:
-    """Bytes a second, for one thread."""
+    """A limit of bytes a second, for one thread."""
 
     def __init__(
         self, bytes_per_second: int, ending: threading.Event, clock: Callable[[], float] = time.monotonic
@@ -27,7 +27,7 @@ class Throttle:
         """Bytes so far."""
 
     def take(self, num_bytes: int) -> None:
-        """Wait until what was taken before is paid for, then take so many bytes; raises ShuttingDown at the end."""
+        """Wait until the bytes taken before are paid for, then take these; raises ShuttingDown at the end."""
         now = self._clock()
         start = max(now, self._free_at)
         self._ending.wait(start - now)
@@ -36,28 +36,27 @@ class Throttle:
         self.taken += num_bytes
 
     def check(self) -> None:
-        """Raises ShuttingDown once the process is to end."""
+        """Raise ShuttingDown when the process is to end."""
         if self._ending.is_set():
-            raise ShuttingDown("the maintenance was left where it stood", why="the archiver ends")
+            raise ShuttingDown("maintenance was interrupted", why="the archiver ends")
 
 
 class ThrottledRanges:
-    """Reads parts of objects at the throttle's pace."""
+    """A store whose parts of objects are read at the throttle's pace."""
 
     def __init__(self, store: RangeStore, throttle: Throttle) -> None:
         self._store = store
         self._throttle = throttle
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """See ToolStore."""
         self._throttle.take(end - start)
         return self._store.get_range(key, start, end)
 
 
 class ThrottledDriver(Driver):
-    """Stores at the throttle's pace. At the end it raises ShuttingDown at the next long step.
+    """A driver that stores at the throttle's pace; at the end it raises ShuttingDown at the next long step.
 
-    A single Get or CompareAndSwap is still carried out then: with these a rewrite clears its intent.
+    A single Get or CompareAndSwap is still carried out then: with these a rewrite removes its intent.
     """
 
     def __init__(self, store: Store, wait: Wait, throttle: Throttle, clock: Callable[[], float]) -> None:
@@ -73,15 +72,15 @@ class ThrottledDriver(Driver):
         return super()._carry_out(operation)
 
 
-class Pace(NamedTuple):
-    """How a command reads the data of chunks and stores new ones."""
+class MaintenancePace(NamedTuple):
+    """The pace at which a command reads the data of chunks and stores new ones."""
 
     ranges: RangeStore
     driver: Driver
 
     @classmethod
-    def of(cls, store: ToolStore, bytes_per_second: int | None) -> "Pace":
-        """As fast as the store allows where no rate is given. Raises UsageError for a rate of nothing."""
+    def of(cls, store: ToolStore, bytes_per_second: int | None) -> "MaintenancePace":
+        """Return the pace of a rate; without one, as fast as the store allows. Raises UsageError for a rate of 0."""
         if bytes_per_second == 0:
             raise UsageError("--rate 0 moves nothing", remedy="give bytes a second, such as 20MiB, or no rate")
         wait = bounded_backoff(store.url)

@@ -1,4 +1,4 @@
-"""Options that say where an archive is and how an old one is to be read: those of both programs."""
+"""Options of both programs for the place of an archive, and for the format of an old one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from index_format.old_objects import OLD_FORMATS, OldFormat
 
 
 def archive_option(*, required: bool = True) -> Option:
-    """Adds -a/--archive; passes `archive: str`."""
+    """Return -a/--archive, which passes `archive: str`."""
     return Option(
         "-a",
         "--archive",
@@ -61,10 +61,10 @@ def _settings(**given: Any) -> S3Settings:
 
 
 s3_options = OptionSet("s3", _settings, *_CONNECTION)
-"""Adds what reading needs of S3's settings; passes `s3: S3Settings`."""
+"""Add the settings of S3 for reading; pass `s3: S3Settings`."""
 
 writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_OBJECTS)
-"""Adds all of S3's settings; passes `s3: S3Settings`."""
+"""Add all settings of S3; pass `s3: S3Settings`."""
 
 
 def _checked_keys(keys: str) -> str:
@@ -128,5 +128,5 @@ old_format_option = OptionSet(
 
 
 def store_options(s3: OptionSet = s3_options, *, required: bool = True) -> Callable[[F], F]:
-    """Adds --archive and options of S3; passes `archive: str` and `s3: S3Settings`."""
+    """Add --archive and options of S3; pass `archive: str` and `s3: S3Settings`."""
     return lambda function: with_options(function, [archive_option(required=required), s3])

@@ -29,13 +29,14 @@ class _Topic(click.types.StringParamType):
 
 
 TOPIC = _Topic()
-"""A text that is completed to a topic."""
+"""A text that shells complete to a topic."""
 
 
 def topic_names(context: click.Context) -> list[str]:
-    """Topics that the command could mean, as far as they are told within the deadline; raises nothing.
+    """Return the topics that the command could mean, as far as they are known within the deadline; raises nothing.
 
-    Commands that read from a cluster ask its brokers too. TOPIC of an import is in a SOURCE that takes long to list.
+    Asks the brokers too, for commands that read from a cluster. TOPIC of an import is in a SOURCE that takes long to
+    list.
     """
     given = context.params
     sources: list[Callable[[], Iterable[str]]] = []
@@ -47,10 +48,10 @@ def topic_names(context: click.Context) -> list[str]:
         with suppress(Exception):
             kafka |= kafka_properties(given.get("kafka") or ())
         sources.append(lambda: _of_brokers(kafka | {"bootstrap.servers": given["bootstrap_servers"]}))
-    return sorted(_told(sources))
+    return sorted(_answers(sources))
 
 
-def _told(sources: list[Callable[[], Iterable[str]]]) -> set[str]:
+def _answers(sources: list[Callable[[], Iterable[str]]]) -> set[str]:
     answers: queue.SimpleQueue[Iterable[str]] = queue.SimpleQueue()
 
     def ask(source: Callable[[], Iterable[str]]) -> None:
@@ -87,17 +88,17 @@ def _of_brokers(kafka: dict[str, str]) -> list[str]:
 
 
 NEVER_FROM_ENVIRONMENT = {"yes", "into_source", "switch_over"}
-"""Options by which a person agrees to one command: a variable would agree to all that follow."""
+"""Options that agree to one command: a variable would agree to all commands after it."""
 WITHOUT_CONFIG = {"demo"}
-"""What is shown must do the same on every machine, and never touches a cluster that only a file names."""
+"""Commands that do the same on every machine, and never use a cluster that only a file names."""
 
 _DEBUG = "debug"
 debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
-"""Whether failures show their traceback: set by `--debug`."""
+"""True if failures show their traceback: set by `--debug`."""
 
 
 class ProgramCommand(HelpPage):
-    """A command that names everything that is missing at once."""
+    """A command whose error names everything that is missing at once."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -129,10 +130,10 @@ def _missing(context: click.Context, params: list[click.Parameter]) -> UsageErro
 
 
 def completed(command: click.Command) -> click.Command:
-    """The command, and those inside a group, with what every command has: an environment variable for each option but
-    of consent, `-C`, `-v` and `--debug`.
+    """Return the command with the options of every command: variables of the environment, `-C`, `-v` and `--debug`.
 
-    The variable is BLOCKGZ_ and the long name in capitals, where the option names none. May be done again.
+    The same for the commands inside a group. Options of consent have no variable; the others have BLOCKGZ_ and the long
+    name in capitals, unless they name another. May be called again.
     """
     if isinstance(command, click.Group):
         if type(command) is click.Group:
@@ -173,7 +174,7 @@ def _debug_option() -> click.Option:
 
 
 def _verbose_option(command: click.Command) -> click.Option:
-    """Not eager: the file is known by then."""
+    """Return `-v`, which is not eager, because the file has to be known."""
     is_free = all("-v" not in param.opts for param in command.params)
 
     def tell(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -1,7 +1,7 @@
-"""The configuration file of both programs: where it is, and what it gives to a command's options as defaults.
+"""The configuration file of both programs: where it is, and the defaults that it gives to a command's options.
 
-The file is the archiver's. What other commands share with `archiver run` they take from it: the archive, the settings
-of S3 and those of Kafka. Its other keys are checked for their names only.
+The file is the archiver's. Other commands take from it what they share with `archiver run`: the archive, the settings
+of S3 and of Kafka. Only the names of its other keys are checked.
 """
 
 import os
@@ -28,12 +28,12 @@ SHARED = {
     "keyring": "encrypt",
     **{each.name: each.name for each in fields(S3Settings)},
 }
-"""Parameters of commands, and the field that gives their default; what else is set of Kafka, `kafka_options` merges."""
+"""The field that gives the default of a command's parameter; `kafka_options` merges other settings of Kafka."""
 _LOADED = "blockgz.program.config_file"
 
 
 class UsedConfig(NamedTuple):
-    """The file that a command uses, and what it says."""
+    """The file that a command uses, and its settings."""
 
     path: Path | None
     settings: "Settings"
@@ -41,14 +41,14 @@ class UsedConfig(NamedTuple):
 
     @property
     def place(self) -> str:
-        """How a remedy calls the file."""
+        """The name of the file in a remedy."""
         return str(self.path) if self.path else "a configuration file (-C)"
 
 
 def config_path(given: str | None, environ: Mapping[str, str]) -> Path | None:
-    """The file that -C or BLOCKGZ_CONFIG names, else `$XDG_CONFIG_HOME/blockgz/config.yaml` if it is there.
+    """Return the file of -C or BLOCKGZ_CONFIG, or `$XDG_CONFIG_HOME/blockgz/config.yaml` if it exists.
 
-    XDG_CONFIG_HOME is ~/.config where it is not set.
+    XDG_CONFIG_HOME is ~/.config if it is not set.
     """
     if given:
         return Path(given)
@@ -62,13 +62,13 @@ def config_path(given: str | None, environ: Mapping[str, str]) -> Path | None:
 
 
 def used_config() -> UsedConfig:
-    """What the command that runs has loaded."""
+    """Return the file that the current command has loaded."""
     used: UsedConfig = click.get_current_context().meta.get(_LOADED, UsedConfig(None, {}, ()))
     return used
 
 
 def config_option() -> click.Option:
-    """Adds -C: the file's values become defaults of the command's options, and `used_config()` knows the file."""
+    """Return -C, which makes the file's values defaults of the command's options; see `used_config`."""
     return click.Option(
         ["-C", f"--{CONFIG}"],
         metavar="FILE",
@@ -88,7 +88,7 @@ def _load(context: click.Context, _: click.Parameter, given: str | None) -> None
 
 
 def use_config(context: click.Context, path: Path) -> None:
-    """Makes the file's values the defaults of the context's command. Raises UsageError for a file that is wrong."""
+    """Make the file's values the defaults of the context's command; raises UsageError for a wrong file."""
     from blockgz.config.files import read_config_file  # noqa: PLC0415 - it loads pydantic and a YAML parser
     from blockgz.config.resolution import check_kafka, text_of  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ def use_config(context: click.Context, path: Path) -> None:
 
 
 def kafka_defaults() -> dict[str, str]:
-    """What the file says of Kafka, by librdkafka's names; references to secrets stay as they are written."""
+    """Return the file's settings of Kafka, by librdkafka's names; references to secrets are not resolved."""
     settings = used_config().settings
     if not settings:
         return {}

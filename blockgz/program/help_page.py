@@ -1,4 +1,4 @@
-"""Help pages: examples first, then options in groups, most used first, then exit codes; nothing is cut."""
+"""Help pages: examples, options in groups with the most used first, exit codes; nothing is cut."""
 
 import click
 
@@ -48,12 +48,12 @@ GROUPS = {
     ),
     "Program": ("config", "verbose", "debug", "version", "help"),
 }
-"""Groups of options in the order of the page, by the options' parameters; what is in none is a command's own."""
+"""The groups of options in the order of the page, by parameter; an option without a group is the command's own."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
 class HelpPage(click.Command):
-    """A command whose help page is made so."""
+    """A command with such a help page."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         examples, _, rest = (self.epilog or "").partition("\n\n")
@@ -68,7 +68,7 @@ class HelpPage(click.Command):
 
 
 class HelpPageOfGroup(HelpPage, click.Group):
-    """The same of a group: commands first, each with the whole first sentence of its help."""
+    """A group with such a help page: commands first, each with the whole first sentence of its help."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)

@@ -20,10 +20,10 @@ PROPERTIES_VARIABLE = "BLOCKGZ_KAFKA_PROPERTIES"
 
 
 def kafka_options(bootstrap_help: str = "The Kafka cluster.", *, required: bool = False) -> OptionSet:
-    """Adds -b/--bootstrap-server -X; passes librdkafka's properties as `kafka: dict[str, str]`.
+    """Return -b/--bootstrap-server and -X, which pass librdkafka's properties as `kafka: dict[str, str]`.
 
-    Where a property is given twice, -b comes before -X, and this before the configuration file. Values are as the user
-    wrote them: references to secrets are looked up where a client is made.
+    If a property is given twice, -b comes before -X, and this before the configuration file. References to secrets are
+    resolved when a client is made.
     """
     bootstrap = Option(
         *("-b", "--bootstrap-server"), cls=_Brokers, required=required, metavar="HOST:PORT", help=bootstrap_help
@@ -32,7 +32,7 @@ def kafka_options(bootstrap_help: str = "The Kafka cluster.", *, required: bool 
 
 
 class _Brokers(click.Option):
-    """Brokers that -X names count as given, before those of the configuration file."""
+    """The option of brokers: those of -X count as given, before those of the configuration file."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         value, source = super().consume_value(ctx, opts)
@@ -54,7 +54,7 @@ def _properties(bootstrap_server: str | None, properties: tuple[str, ...]) -> di
 
 
 def properties_option(parameter: str) -> Option:
-    """Adds -X; passes `parameter: tuple[str, ...]`, as written. `-X list` prints all properties and exits."""
+    """Return -X, which passes `parameter: tuple[str, ...]`, as written; `-X list` prints all properties and exits."""
     return Option(
         "-X",
         parameter,
@@ -74,7 +74,7 @@ class _PropertyType(click.types.StringParamType):
 
 
 def split_properties(variable: str, text: str) -> list[str]:
-    """Pairs with white space between them, quoted as in a shell where a value holds some. Raises UsageError."""
+    """Return pairs that white space separates, quoted as in a shell if a value has spaces; raises UsageError."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -84,7 +84,7 @@ def split_properties(variable: str, text: str) -> list[str]:
 
 
 def kafka_properties(pairs: Iterable[str]) -> dict[str, str]:
-    """Settings from `name=value` pairs; raises UsageError."""
+    """Return settings from `name=value` pairs; raises UsageError."""
     properties = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -109,9 +109,9 @@ def _taken(context: click.Context, parameter: click.Parameter, pairs: tuple[str,
 
 
 def property_table() -> str:
-    """Name, client (producer or consumer), range, default and description of every setting, in librdkafka's words.
+    """Return name, client, range, default and description of every setting, in librdkafka's words.
 
-    The library prints to a C stream only, so that a file takes it. Raises UsageError where this build cannot.
+    The library prints only to a C stream, so it prints to a file. Raises UsageError if this build cannot.
     """
     client = import_module("confluent_kafka.cimpl")  # here, so that commands which ask no cluster do not load it
     library, process = ctypes.CDLL(client.__file__), ctypes.CDLL(None)

@@ -40,23 +40,20 @@ EXIT_CODES = {
 }
 
 
-class Place(NamedTuple):
-    """Where a command is defined."""
+class CommandPlace(NamedTuple):
+    """The place of a command's definition."""
 
     where: str
-    """As `package.module:name`."""
+    """The definition, as `package.module:name`."""
     summary: str
     """The first sentence of its help: the group's help page shows it without importing the command."""
 
 
 class Program(HelpPageOfGroup):
-    """A group whose commands are imported when they are used, and fail in one way.
+    """A group whose commands are imported when they are used; a failure is three lines on stderr and an exit code."""
 
-    A failure is three lines on stderr and an exit code, with a traceback only on demand.
-    """
-
-    def __init__(self, *args: Any, places: Mapping[str, Place], **kwargs: Any) -> None:
-        """`places` gives for each command where it is defined."""
+    def __init__(self, *args: Any, places: Mapping[str, CommandPlace], **kwargs: Any) -> None:
+        """`places` is the place of each command's definition."""
         super().__init__(*args, **kwargs)
         self.places = places
 
@@ -74,7 +71,7 @@ class Program(HelpPageOfGroup):
             formatter.write_dl([(name, place.summary) for name, place in self.places.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands by their places, so that none is imported, and options."""
+        """Complete commands, without importing any, and options."""
         commands = [(name, place.summary) for name, place in self.places.items() if name.startswith(incomplete)]
         return [CompletionItem(name, help=text) for name, text in commands] + click.Command.shell_complete(
             self, ctx, incomplete
@@ -83,7 +80,7 @@ class Program(HelpPageOfGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Names the commands that look alike where there is none of that name; click knows imported ones only."""
+        """Suggest similar commands if there is none of that name; click knows only imported ones."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -93,7 +90,7 @@ class Program(HelpPageOfGroup):
             raise click.UsageError(f"No such command {args[0]!r}. Did you mean {names}?", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; a reader of stdout that went away (`| head`) is no failure."""
+        """Run the command; a reader of stdout that ended (`| head`) is not a failure."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -107,14 +104,14 @@ class Program(HelpPageOfGroup):
             raise BlockgzError(
                 "the output cannot be written",
                 why=error.strerror or str(error),
-                remedy="free space where it goes, and run it again",
+                remedy="free space on its disk, and run it again",
             ) from error
         return result
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
-        """Runs the program and exits with the documented code; the only place where errors are printed."""
+        """Run the program and exit with the documented code; only here errors are printed."""
         if not extra.pop("standalone_mode", True):
             return super().main(args, prog_name, standalone_mode=False, **extra)
         debug.set(False)
@@ -128,7 +125,7 @@ class Program(HelpPageOfGroup):
         sys.exit(TERMINATED if signals and code == INTERRUPTED else code)
 
     def _import_command(self, args: Sequence[str]) -> None:
-        """Import the command's module before signals are handled: until then nothing is open, and they just end it."""
+        """Import the command's module before signals are handled: until then nothing is open."""
         named = next((each for each in args if each in self.places), None)
         if named is not None:
             with suppress(Exception):  # it fails again when the command is looked up, and is reported there
@@ -157,7 +154,7 @@ class Program(HelpPageOfGroup):
 
 
 def ended_code(code: int, signals: Collection[int], *, is_done: bool) -> int:
-    """The exit code of work that these signals asked to end, and that ends with `code` without them."""
+    """Return the exit code of work that these signals ended, and that ends with `code` without them."""
     if signal.SIGINT in signals:
         return INTERRUPTED
     return TERMINATED if signal.SIGTERM in signals and not is_done else code
@@ -165,7 +162,7 @@ def ended_code(code: int, signals: Collection[int], *, is_done: bool) -> int:
 
 @contextmanager
 def noting_what_is_left(note: Callable[[], str]) -> Iterator[None]:
-    """Prints the note on stderr where a signal ends the block."""
+    """Print the note on stderr if a signal ends the block."""
     try:
         yield
     except BaseException as error:
@@ -175,12 +172,12 @@ def noting_what_is_left(note: Callable[[], str]) -> Iterator[None]:
 
 
 def _forget_stdout() -> None:
-    """What is left in its buffer would fail once more as the process ends."""
+    """Send stdout to /dev/null: the rest of its buffer would fail once more when the process ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_failure(error: Exception) -> int:
-    """Prints what happened, why, and what to do on stderr; gives the exit code."""
+    """Print what happened, why, and what to do on stderr; return the exit code."""
     if isinstance(error, BlockgzError):
         _print(error_lines(error))
         return exit_code(error)
@@ -191,7 +188,7 @@ def print_failure(error: Exception) -> int:
 
 
 def print_problems(problems: Iterable[tuple[str, BlockgzError]]) -> None:
-    """Prints errors on stderr, each with where it was met, unless it says that itself."""
+    """Print errors on stderr, each with its place, unless its text has the place."""
     for where, error in problems:
         first, *others = error_lines(error)
         place = "" if where in error.what.split() else f" {where}:"
@@ -199,19 +196,19 @@ def print_problems(problems: Iterable[tuple[str, BlockgzError]]) -> None:
 
 
 def code_of_problems(problems: Sequence[BlockgzError], *, tried: int | None = None) -> int:
-    """The exit code of a command that met those: that of the first where as many were tried, and all failed."""
+    """Return the exit code of a command with these errors: the first error's if all of `tried` parts failed."""
     if not problems:
         return 0
     return exit_code(problems[0]) if len(problems) == tried else PARTLY_FAILED
 
 
 def announce_retry(error: BlockgzError) -> None:
-    """Prints on stderr that a store does not answer and is asked again."""
+    """Print on stderr that a store does not answer and the request is retried."""
     click.echo(f"{error.what} ({error.why}); retrying", err=True)
 
 
 def error_lines(error: BlockgzError) -> list[str]:
-    """What happened, why, and what to do, each on a line of its own."""
+    """Return what happened, why, and what to do, each as a line."""
     return _lines(error.what, error.why, error.remedy)
 
 
@@ -228,16 +225,16 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def confirm(question: str, *, undone: str, is_agreed: bool, typed: str | None = None) -> None:
-    """Asks unless `is_agreed`; at a no, says what is `undone` and ends with INTERRUPTED.
+    """Ask unless `is_agreed`; after a no, print `undone` and end with INTERRUPTED.
 
-    With `typed`, that word is the only yes. Raises UsageError where nobody can answer.
+    With `typed`, only that word means yes. Raises UsageError if nobody can answer.
     """
     if is_agreed:
         return
     if not sys.stdin.isatty():
         raise UsageError(
             undone,
-            why="there is no terminal to ask on, and --yes is not set",
+            why="it needs a terminal to ask on, or --yes",
             remedy="add --yes, or --dry-run to see only the plan",
         )
     if typed is None:
@@ -250,13 +247,13 @@ def confirm(question: str, *, undone: str, is_agreed: bool, typed: str | None = 
 
 
 def closing(*examples: str) -> str:
-    """The end of a help page: examples and exit codes."""
+    """Return the end of a help page: examples and exit codes."""
     codes = [f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items()]
     return "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples), "", "\b", "Exit codes:", *codes])
 
 
 def kernels() -> dict[str, Kernel]:
-    """The C extensions, by what they do."""
+    """Return the C extensions by what they do."""
     # Asked of the one for Kafka only here: it loads Kafka's client.
     from blockgz.kafka.fetching import KERNEL as KAFKA  # noqa: PLC0415
     from index_format.kernel_choice import KERNEL as RECORDS  # noqa: PLC0415
@@ -265,14 +262,14 @@ def kernels() -> dict[str, Kernel]:
 
 
 def kernel_words(found: dict[str, Kernel]) -> str:
-    """Which of them are in use, and why the others are not."""
+    """Return the extensions that are used, and why the others are not."""
     return ", ".join(
         f"{name} in use" if each else f"{name} not in use ({each.why_not})" for name, each in found.items()
     )
 
 
 def version_option(program: str) -> Callable[[Any], Any]:
-    """Adds `--version`: of the program, and whether the C extensions are in use."""
+    """Return `--version`: the program's version, and whether the C extensions are used."""
 
     def show(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value and not context.resilient_parsing:

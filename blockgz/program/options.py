@@ -21,18 +21,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
 
-class Part(ABC):
+class OptionPart(ABC):
     """An option, an argument, or a set of them; as a decorator of a command it passes its value as `name`."""
 
     name: str
 
     @abstractmethod
     def add(self, function: Any) -> Any:
-        """The function with the options, as click hands them over."""
+        """Return the function with the options, as click passes them."""
 
     @abstractmethod
     def value(self, given: dict[str, Any]) -> Any:
-        """Takes what click handed over out of `given`, and makes the value of it."""
+        """Take what click passed out of `given`, and return the value."""
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
@@ -43,11 +43,8 @@ class Part(ABC):
         return cast(F, self.add(with_value))
 
 
-class Option(Part):
-    """One option, as `click.option` takes it, its default shown.
-
-    `parse` makes the value of what click hands over, unless that is None.
-    """
+class Option(OptionPart):
+    """One option, as `click.option` takes it, with its default shown; `parse` converts a value."""
 
     _declare: Callable[..., Decorator] = staticmethod(click.option)
     _class: type[click.Parameter] = click.Option
@@ -75,7 +72,7 @@ class Argument(Option):
 
 
 class TimeOption(click.Option):
-    """An option that takes a time: `completed` gives its command --timezone as well."""
+    """An option that takes a time; its command gets --timezone as well."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -115,10 +112,10 @@ zone_option = click.option(
 )
 
 
-class OptionSet(Part):
-    """Options that make one value: `make` takes the value of each part by its name."""
+class OptionSet(OptionPart):
+    """Options that make one value: `make` gets the value of each part by its name."""
 
-    def __init__(self, name: str, make: Callable[..., Any], *parts: Part) -> None:
+    def __init__(self, name: str, make: Callable[..., Any], *parts: OptionPart) -> None:
         self.name = name
         self._make, self._parts = make, parts
 
@@ -130,7 +127,7 @@ class OptionSet(Part):
 
 
 def with_options(function: F, options: Sequence[Decorator]) -> F:
-    """The function with all of these decorators, the first one outermost."""
+    """Return the function with all of these decorators, the first one outermost."""
     decorated: Any = function
     for option in reversed(options):
         decorated = option(decorated)
@@ -138,12 +135,12 @@ def with_options(function: F, options: Sequence[Decorator]) -> F:
 
 
 def choice_option(*names: str, choices: Sequence[str], **attributes: Any) -> Option:
-    """An option that takes one of `choices`, the first by default."""
+    """Return an option that takes one of `choices`, the first by default."""
     return Option(*names, type=click.Choice(choices), default=choices[0], **attributes)
 
 
 class Parsed(click.ParamType[Any]):
-    """What a function makes of the text; its ValueError is a usage error."""
+    """A type whose values a function parses; its ValueError is a usage error."""
 
     def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
         self.name = name
@@ -157,9 +154,9 @@ class Parsed(click.ParamType[Any]):
 
 
 SIZE = Parsed("size", parse_size)
-"""`128MiB` as bytes."""
+"""A size such as `128MiB`, as bytes."""
 DURATION = Parsed("duration", parse_duration)
-"""`5m` as seconds."""
+"""A duration such as `5m`, as seconds."""
 
 
 dry_run_option = Option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
@@ -170,7 +167,7 @@ yes_option = Option("--yes", is_flag=True, help="Do not ask.")
 
 
 def plan_options(function: F) -> F:
-    """Adds both, and `as_json: bool`."""
+    """Add --dry-run, --yes, and `as_json: bool`."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
     return with_options(function, [dry_run_option, yes_option, as_json])
 
@@ -211,12 +208,12 @@ grep_option = Option("--grep", metavar="REGEX", help="Only records whose value m
 
 
 _PACKAGES = {"pyspark", "py4j", "pandas", "fastavro", "google"}
-"""What the extra brings."""
+"""The packages of the extra."""
 
 
 @contextmanager
 def spark_needed(command: str) -> Iterator[None]:
-    """Around imports of what needs the extra: raises UsageError, which says what to install, where it is not there."""
+    """Raise UsageError about the missing extra, with its installation, if an import in the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:

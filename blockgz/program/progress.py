@@ -1,4 +1,4 @@
-"""Progress of work on records: a bar on a terminal, lines elsewhere, in JSON beside `--json`."""
+"""Progress of work on records: a bar on a terminal, lines elsewhere, and JSON with `--json`."""
 
 import sys
 import time
@@ -27,11 +27,11 @@ from blockgz.program.terminal import unescaped
 
 STATUS_SECONDS = 2.0
 PLAIN_SECONDS = 10.0
-"""Between two lines where there is no terminal; they come while nothing moves, too."""
+"""Seconds between two lines without a terminal, even if nothing changes."""
 
 
 class _Rates(ProgressColumn):
-    """Records and bytes a second since the beginning."""
+    """A column with records and bytes a second since the beginning."""
 
     def render(self, task: Task) -> Text:
         seconds = task.elapsed or 0.0
@@ -45,8 +45,8 @@ class _Rates(ProgressColumn):
 class _Bar:
     """A bar on a terminal.
 
-    Called with the records and bytes that were done, less where they have to be done again; `state` says in a word or
-    two what is being done now.
+    Call it with the records and bytes that were done; they are negative if some have to be repeated. `state` names the
+    current work in a word or two.
     """
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
@@ -58,7 +58,7 @@ class _Bar:
         self._bar.update(self._task, advance=records, bytes=self._bytes)
 
     def expect(self, total: int | None) -> None:
-        """So many records are to be done in all, as is known by now."""
+        """Set the number of records to be done in all."""
         if total is not None:
             self._bar.update(self._task, total=total)
 
@@ -66,20 +66,35 @@ class _Bar:
         self._bar.update(self._task, description=text)
 
 
-class _RecordLines:
-    """Status lines, called as the bar."""
+class _Counts:
+    """Records and bytes so far; called as the bar."""
 
     def __init__(self, what: str, total: int | None, before: int) -> None:
-        self._lines, self._total, self._before = StatusLines(what), total, before
+        self.what, self._total, self._before = what, total, before
         self._records = self._bytes = 0
+        self._began = time.monotonic()
 
     def __call__(self, records: int, num_bytes: int) -> None:
         self._records += records
         self._bytes += num_bytes
-        self._lines.report(self._facts)
 
     def expect(self, total: int | None) -> None:
         self._total = total
+
+    def state(self, text: str) -> None:
+        self.what = text
+
+
+class _RecordLines(_Counts):
+    """Status lines as JSON."""
+
+    def __init__(self, what: str, total: int | None, before: int) -> None:
+        super().__init__(what, total, before)
+        self._lines = StatusLines(what)
+
+    def __call__(self, records: int, num_bytes: int) -> None:
+        super().__call__(records, num_bytes)
+        self._lines.report(self._facts)
 
     def state(self, text: str) -> None:
         self._lines.what = text
@@ -96,33 +111,18 @@ class _RecordLines:
         }
 
 
-class _PlainLines:
-    """Lines for people, called as the bar."""
-
-    def __init__(self, what: str, total: int | None, before: int) -> None:
-        self._what, self._total, self._before = what, total, before
-        self._records = self._bytes = 0
-        self._began = time.monotonic()
-
-    def __call__(self, records: int, num_bytes: int) -> None:
-        self._records += records
-        self._bytes += num_bytes
-
-    def expect(self, total: int | None) -> None:
-        self._total = total
-
-    def state(self, text: str) -> None:
-        self._what = text
+class _PlainLines(_Counts):
+    """Lines for people."""
 
     def print(self) -> None:
-        """Prints how far it is."""
+        """Print the progress."""
         seconds = time.monotonic() - self._began
         rate = self._records / seconds
         total = "" if self._total is None else f" of about {self._before + self._total:,}"
         left = max((self._total or 0) - self._records, 0)
         ahead = f", about {left / rate:,.0f} s left" if rate > 0 and left else ""
         click.echo(
-            f"{self._what}: {self._before + self._records:,}{total} records, {bytes_text(self._bytes)} in "
+            f"{self.what}: {self._before + self._records:,}{total} records, {bytes_text(self._bytes)} in "
             f"{seconds:,.0f} s, {rate:,.0f} records/s{ahead}",
             err=True,
         )
@@ -135,7 +135,7 @@ RecordProgress = _Bar | _RecordLines | _PlainLines
 def record_progress(what: str, total: int | None, *, as_json: bool, before: int = 0) -> Iterator[RecordProgress]:
     """Show the progress of `what` over about `total` records, if that is known, on stderr.
 
-    What was done `before`, by earlier runs of a job, is counted too, but not into rates.
+    Records done `before`, by earlier runs of a job, are counted, but not in rates.
     """
     if as_json:
         yield _RecordLines(what, total, before)
@@ -152,14 +152,14 @@ def record_progress(what: str, total: int | None, *, as_json: bool, before: int 
 
 
 class StatusLines:
-    """Prints `what` is done and how far it is on stderr, as one JSON object a line, every few seconds."""
+    """Lines of JSON on stderr with what is done and its progress, every few seconds."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self._began = self._printed = time.monotonic()
 
     def report(self, facts: Callable[[float], dict[str, Any]], *, at_once: bool = False) -> None:
-        """Prints what `facts` gives for the seconds since the beginning, if a line is due."""
+        """Print the facts for the seconds since the beginning, if a line is due."""
         now = time.monotonic()
         if at_once or now - self._printed >= STATUS_SECONDS:
             self._printed = now

@@ -9,7 +9,8 @@ from typing import Any, Literal, TextIO
 
 import click
 import msgspec
-from rich.filesize import decimal
+
+from blockgz import units
 
 
 def print_table(
@@ -20,10 +21,10 @@ def print_table(
     title: str | None = None,
     file: TextIO | None = None,
 ) -> None:
-    """A table on `file`, stdout if none is given, as wide as the terminal, or 80 characters in a pipe.
+    """Print a table as wide as the terminal, or 80 characters in a pipe, on `file` (default: stdout).
 
-    Where it would be wider, the `droppable` columns go, the first named first, and stderr names them; then texts
-    wrap. Numbers stand to the right, "-" for None, and no line ends in blanks.
+    If it would be wider, the `droppable` columns are left out, the first named first, and stderr names them; then texts
+    wrap. Numbers are on the right, "-" is None, and no line ends in blanks.
     """
     # Here, because what prints records gets by without them.
     from rich.console import Console  # noqa: PLC0415
@@ -51,7 +52,7 @@ def print_table(
 
 
 def _dropped(columns: Mapping[str, Sequence[str]], droppable: Sequence[str], room: int) -> Sequence[str]:
-    """The columns that go, so that the cells of the others fit in the room with two blanks between them."""
+    """Return the columns to leave out, so that the others fit with two blanks between them."""
     widths = {name: max(map(len, cells)) + 2 for name, cells in columns.items()}
     there = [name for name in droppable if name in widths]
     for count in range(len(there)):
@@ -61,7 +62,7 @@ def _dropped(columns: Mapping[str, Sequence[str]], droppable: Sequence[str], roo
 
 
 def print_rows(form: str, document: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints `document` as json, or `rows` as jsonl or csv, in which lists and objects are JSON; nothing as a table."""
+    """Print `document` as json, or `rows` as jsonl or csv, in which lists and objects are JSON; nothing as a table."""
     match form:
         case "json":
             click.echo(msgspec.json.encode(document))
@@ -78,10 +79,9 @@ def _csv_cell(value: Any) -> Any:
     return msgspec.json.encode(value).decode() if isinstance(value, list | tuple | dict) else value
 
 
-bytes_text = decimal
-"""A number of bytes in units of 1000, as text."""
+bytes_text = units.bytes_text
 
 
 def range_text(start: int | None, end: int | None) -> str:
-    """Offsets as a table shows them: `[0..301)`, the end excluded, or "-" for None."""
+    """Return offsets for a table: `[0..301)`, the end excluded, or "-" for None."""
     return "-" if start is None else f"[{start}..{end})"

@@ -1,4 +1,4 @@
-"""What reaches a terminal: record content, names and error texts come from others, and a terminal obeys what it reads.
+"""Escape what a terminal would obey: record content, names and error texts may come from anyone.
 
 Control characters and those that change the direction of text are shown as `\\x1b` and `\\u202e`. A pipe or a file gets
 every byte as it is.
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""All control characters but tab and line feed; direction marks, and Unicode's line ends."""
+"""All control characters except tab and line feed; direction marks, and Unicode's line ends."""
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey, tabs and line feeds apart."""
+    """Return the text without control characters, except tabs and line feeds."""
     return _OBEYED.sub(lambda found: _shown(ord(found[0])), text)
 
 
@@ -59,7 +59,7 @@ class _Escaping(io.BufferedIOBase):
 
 @contextmanager
 def escaped_terminals() -> Iterator[None]:
-    """While this lasts, what is printed on stdout and stderr is escaped where they are terminals."""
+    """Escape what is printed on stdout and stderr inside the block, if they are terminals."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _escaped(sys.stdout), _escaped(sys.stderr)
     try:
@@ -82,13 +82,13 @@ def _layer(stream: TextIO) -> _Escaping | None:
 
 
 def unescaped(stream: TextIO) -> TextIO:
-    """The stream below, for what this program itself makes the terminal do, such as a progress bar."""
+    """Return the stream below, for output that may control the terminal, such as a progress bar."""
     layer = _layer(stream)
     return stream if layer is None else layer.terminal
 
 
 def pass_everything() -> None:
-    """Stdout gets every byte as it is, from now on, on a terminal too."""
+    """Write every byte to stdout unchanged from now on, also on a terminal."""
     layer = _layer(sys.stdout)
     if layer is not None:
         layer.passes_all = True

@@ -2,86 +2,86 @@
 
 import click
 
-from blockgz.program.main import Place, Program, closing, version_option
+from blockgz.program.main import CommandPlace, Program, closing, version_option
 
 COMMANDS = {
-    "get": Place(
+    "get": CommandPlace(
         "replayer.cli.get:command",
         "Fetch single records, each with one range read; several are fetched together.",
     ),
-    "cat": Place(
+    "cat": CommandPlace(
         "replayer.cli.cat:cat",
         "Print records, one partition after another, in offset order.",
     ),
-    "tail": Place(
+    "tail": CommandPlace(
         "replayer.cli.tail:command",
         "Print the newest records of each partition in offset order.",
     ),
-    "grep": Place(
+    "grep": CommandPlace(
         "replayer.cli.cat:grep",
         "Print the records whose value matches REGEX, each preceded by its place.",
     ),
-    "find": Place(
+    "find": CommandPlace(
         "replayer.cli.find:command",
         "Find the offsets for a time, or of records with a key, a header or a pattern.",
     ),
-    "ls": Place(
+    "ls": CommandPlace(
         "replayer.cli.ls:ls",
         "List the topics of the archive and what is archived of each.",
     ),
-    "describe": Place(
+    "describe": CommandPlace(
         "replayer.cli.ls:describe",
         "Show each partition of a topic: offsets, chunks, gaps and owner.",
     ),
-    "coverage": Place(
+    "coverage": CommandPlace(
         "replayer.cli.coverage:command",
         "Show what is archived of each partition over time, and where the gaps are.",
     ),
-    "export": Place(
+    "export": CommandPlace(
         "replayer.cli.export:command",
         "Write records to a Parquet, CSV, JSON lines or Arrow file.",
     ),
-    "topics": Place(
+    "topics": CommandPlace(
         "replayer.cli.topics:command",
         "Compare topics with their archived configuration, or change them to match.",
     ),
-    "replay": Place(
+    "replay": CommandPlace(
         "replayer.cli.replay:command",
         "Write archived records to a topic, unchanged and in order.",
     ),
-    "restore": Place(
+    "restore": CommandPlace(
         "replayer.cli.restore:command",
         "Restore topics to a cluster, all as of one time, and let their consumers continue.",
     ),
-    "jobs": Place(
+    "jobs": CommandPlace(
         "replayer.cli.jobs:command",
         "List the folders of replay jobs, steer one, or remove one.",
     ),
-    "undo": Place(
+    "undo": CommandPlace(
         "replayer.cli.undo:command",
         "Delete the topic that a replay created.",
     ),
-    "drill": Place(
+    "drill": CommandPlace(
         "replayer.cli.drill:command",
         "Try a restore: restore a share of the partitions, prove it, and delete it again.",
     ),
-    "groups": Place(
+    "groups": CommandPlace(
         "replayer.cli.groups:command",
         "Show where consumer groups stood, and let them continue in a copy.",
     ),
-    "verify": Place(
+    "verify": CommandPlace(
         "replayer.cli.verify:command",
         "Prove that an archive is complete and undamaged, or that a topic is a copy of it.",
     ),
-    "verify-report": Place(
+    "verify-report": CommandPlace(
         "replayer.cli.report:verify_report",
         "Check the signature of a report, also of one made by `archiver erase`.",
     ),
-    "serve": Place(
+    "serve": CommandPlace(
         "replayer.cli.serve:command",
         "Show an archive as a web page, with an API under it.",
     ),
-    "spark": Place(
+    "spark": CommandPlace(
         "replayer.cli.spark:command",
         "Load, export, verify and replay archives as Spark jobs, on this machine or a cluster.",
     ),

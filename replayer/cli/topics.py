@@ -10,7 +10,7 @@ from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED, exit_code
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
-from blockgz.program.main import Place, Program, closing, confirm, print_failure
+from blockgz.program.main import CommandPlace, Program, closing, confirm, print_failure
 from blockgz.program.options import Argument, Option, dry_run_option, yes_option
 from blockgz.program.tables import print_table
 from replayer.cli.options.options import archive_options, json_option, open_archive
@@ -19,11 +19,11 @@ from replayer.topics import FoundTopics, TopicComparison, TopicPlan, carry_out, 
 
 DIFFERENT = PARTLY_FAILED
 COMMANDS = {
-    "diff": Place(
+    "diff": CommandPlace(
         "replayer.cli.topics:diff",
         "Compare partitions and configuration of topics with what the archive says of them.",
     ),
-    "apply": Place(
+    "apply": CommandPlace(
         "replayer.cli.topics:apply",
         "Make topics like the archived ones: create them, add partitions, set their configuration.",
     ),

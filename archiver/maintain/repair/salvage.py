@@ -20,8 +20,8 @@ from archiver.commit.commit import FinishedChunk, PartitionIdentity
 from archiver.commit.driver import Driver, UnreadLog, Wait
 from archiver.commit.repairs import insert_chunk
 from archiver.errors import SalvageRefused
-from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
-from archiver.maintain.gc import held_offsets, offsets_of, read_chain
+from archiver.maintain.garbage import Chain, ListedPart, gaps_met, may_meet_a_gap
+from archiver.maintain.gc import offsets_of, read_chain, read_offsets
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
@@ -109,9 +109,9 @@ def plan_salvage(
 def _without_index(place: ListedPartition, chain: Chain, indexes: Iterable[ChunkIndex]) -> Iterator[Problem]:
     keys = place.target.keys
     named = {keys.chunks + index.data.name for index in indexes}
-    found = [Found(*each) for each in place.of_kind(ObjectKind.DATA) if each[0].key not in named]
+    found = [ListedPart(*each) for each in place.of_kind(ObjectKind.DATA) if each[0].key not in named]
     nameless = [each for each in found if may_meet_a_gap([chain], each)]
-    held = held_offsets(place.store, keys, nameless, ())
+    held = read_offsets(place.store, keys, nameless, ())
     for each in nameless:
         if each.name.key not in held or gaps_met(chain.gaps, held[each.name.key]):
             yield Problem(each.name.key, _refused(each.name.key, "it has no index, so its topic id is unknown"))

@@ -1,1 +1,1 @@
-"""Rewriting committed chunks beside a living writer, as generators without I/O: see docs/lifecycle.md."""
+"""Rewrite committed chunks while a writer runs; generators without I/O, see docs/lifecycle.md."""

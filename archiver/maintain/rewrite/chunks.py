@@ -28,10 +28,10 @@ Offsets = npt.NDArray[np.int64]
 
 
 class OffsetRanges:
-    """A set of offsets, its ranges in order and apart from each other."""
+    """A set of offsets, as sorted ranges that do not touch."""
 
     def __init__(self, ranges: Iterable[range | Erased] = ()) -> None:
-        """From ranges in any order, which may overlap or touch."""
+        """The ranges may overlap or touch, in any order."""
         spans = sorted((each.start, each.stop if isinstance(each, range) else each.end) for each in ranges)
         joined: list[list[int]] = []
         for start, end in spans:
@@ -46,7 +46,7 @@ class OffsetRanges:
 
     @classmethod
     def of_offsets(cls, offsets: Offsets) -> "OffsetRanges":
-        """From single offsets in any order."""
+        """Return the set of these offsets, in any order."""
         distinct = np.unique(offsets)
         breaks = np.flatnonzero(np.diff(distinct) != 1)
         ranges = cls()
@@ -58,7 +58,6 @@ class OffsetRanges:
         return map(range, self._starts.tolist(), self._ends.tolist())
 
     def __len__(self) -> int:
-        """How many ranges."""
         return len(self._starts)
 
     def __eq__(self, other: object) -> bool:
@@ -66,9 +65,6 @@ class OffsetRanges:
 
     def __hash__(self) -> int:
         return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return f"OffsetRanges({list(self)})"
 
     def __or__(self, other: "OffsetRanges") -> "OffsetRanges":
         return OffsetRanges([*self, *other])
@@ -93,7 +89,7 @@ class OffsetRanges:
         return int((self._ends - self._starts).sum())
 
     def mask(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """For each offset whether it is in the set."""
+        """Return for each offset whether it is in the set."""
         if not len(self._starts):
             return np.zeros(len(offsets), np.bool_)
         place = np.searchsorted(self._starts, offsets, side="right") - 1
@@ -101,22 +97,25 @@ class OffsetRanges:
         return np.asarray(found, np.bool_)
 
     def meets(self, start: int, end: int) -> bool:
-        """Whether an offset of [start, end) is in the set."""
+        """Return whether an offset of [start, end) is in the set."""
         place = int(np.searchsorted(self._ends, start, side="right"))
         return start < end and place < len(self._starts) and int(self._starts[place]) < end
 
     def erased(self) -> tuple[Erased, ...]:
-        """As an index lists them."""
+        """Return the ranges as an index lists them."""
         return tuple(Erased(each.start, each.stop) for each in self)
 
 
+NO_OFFSETS = OffsetRanges()
+
+
 TEXT = "text"
-"""The record format that holds values alone; offsets are counted in its blocks, and only an index tells timestamps."""
+"""The record format of values alone: only an index has timestamps."""
 
 
 @dataclass(frozen=True)
 class OldChunk:
-    """A committed chunk as it was read: its entry in a catalog, and its index, checked against that."""
+    """A committed chunk: its entry in a catalog, and its index, checked against the entry."""
 
     entry: ChunkEntry
     index: ChunkIndex
@@ -124,36 +123,36 @@ class OldChunk:
 
 @dataclass(frozen=True)
 class RewrappedChunk(OldChunk):
-    """The chunk with an index that tells its key wrapped with another one; its data stays where it is."""
+    """A chunk whose new index has its key wrapped with another master key; its data stays."""
 
 
 @dataclass(frozen=True)
 class NewChunk:
-    """What a rewrite stores in the place of neighbours, not named yet.
+    """A chunk that replaces neighbours and has no name yet.
 
-    It has what a chunk index needs beside names and hashes. All of its blocks lie in `body`, which the caller deletes
+    It has what a chunk index needs except names and hashes. All of its blocks are in `body`, which the caller deletes
     if it is a file.
     """
 
     start_offset: int
-    """Of the first entry that it replaces."""
+    """Start offset of the first entry that it replaces."""
     next_offset: int
-    """Of the last entry that it replaces, which may be more than that one's index has. The new index has it too."""
+    """Next offset of the last entry that it replaces, which may be beyond the next offset in that entry's index."""
     body: Body
     blocks: tuple[BlockEntry, ...]
     topic_id: str | None
     epoch: int
-    """The highest of those replaced."""
+    """The highest epoch of the replaced chunks."""
     record_format: str
     codec: str
     isolation_level: str
     timestamp_type: str
     previous: str | None
-    """As the first of those replaced has it."""
+    """Name of the index before the first of the replaced chunks."""
     gaps: tuple[Gap, ...] = ()
     erased: tuple[Erased, ...] = ()
     encryption: Encryption | UnsetType = UNSET
-    """Of the new blocks; left out where they are plain."""
+    """Encryption of the new blocks, if they are encrypted."""
 
     def __post_init__(self) -> None:
         if not self.blocks:
@@ -178,48 +177,48 @@ class ErasedRun(NamedTuple):
 
 
 ChangedItem = NewChunk | ErasedRun | RewrappedChunk
-"""What is not as it was."""
+"""An item that differs from the chunk that it replaces."""
 Item = OldChunk | NewChunk | ErasedRun
-"""What stands in the place of one or more chunks."""
+"""The replacement of one or more chunks."""
 Replacement = Sequence[Item]
-"""In order, covering exactly what is replaced; an OldChunk is kept as it is."""
+"""Items in the order of offsets that cover exactly what is replaced; an OldChunk stays as it is."""
 
 
 READ_BYTES = 4 * 1024 * 1024
-"""What one range read asks for, unless a single block is larger."""
+"""Bytes of one range read, unless a single block is larger."""
 
 ReadRange = Callable[[int, int], bytes]
-"""Bytes [start, end) of one chunk's data; fewer where it ends before."""
+"""Return bytes [start, end) of one chunk's data; fewer at its end."""
 
 
 class ChunkData(NamedTuple):
-    """How to read the data of one chunk, and what opens its blocks."""
+    """A way to read the data of one chunk, and to decrypt its blocks."""
 
     read: ReadRange
     opened: Opener
 
 
 DataOf = Callable[[ChunkIndex], ChunkData]
-"""The data that an index names."""
+"""Return the data of an index's chunk."""
 
 
 class OpenedBlock(NamedTuple):
-    """A block's member or frame, decrypted where it is stored encrypted, and its entry as `decode_block` takes it."""
+    """A decrypted block (a member or frame), and its entry as `decode_block` takes it."""
 
     entry: BlockEntry
     member: Stored
 
 
 class RangeStore(Protocol):
-    """Reads parts of objects; see ToolStore."""
+    """A store that reads parts of objects; see ToolStore."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes: ...
 
 
 def data_in(store: RangeStore, keys: PartitionKeys, keyring: Keyring | None = None) -> DataOf:
-    """The data of a partition's chunks in the store.
+    """Return a function that opens the data of a partition's chunks.
 
-    Raises MalformedObject for a name that is not derived, KeyMissing for an encrypted chunk without its key.
+    It raises MalformedObject for a name that is not derived, KeyMissing for an encrypted chunk without its key.
     """
 
     def data_of(index: ChunkIndex) -> ChunkData:
@@ -231,7 +230,7 @@ def data_in(store: RangeStore, keys: PartitionKeys, keyring: Keyring | None = No
 
 
 def data_of_body(body: Body, opened: Opener = plain) -> ChunkData:
-    """The data of a chunk that is not stored yet."""
+    """Return the data of a chunk that is not stored yet."""
     if not isinstance(body, FileBody):
         return ChunkData(lambda start, end: body[start:end], opened)
     file = body
@@ -247,9 +246,9 @@ def data_of_body(body: Body, opened: Opener = plain) -> ChunkData:
 def opened_blocks(
     data: ChunkData, blocks: Sequence[BlockEntry], numbers: Sequence[int] | None = None
 ) -> Iterator[OpenedBlock]:
-    """The blocks of a chunk, or those of some numbers, in order; neighbours are read together, a few MiB at a time.
+    """Yield the blocks of a chunk, or those with these numbers, in order.
 
-    Raises CorruptBlock for one that cannot be decrypted.
+    Reads neighbours together, a few MiB at a time. Raises CorruptBlock for a block that cannot be decrypted.
     """
     chosen = range(len(blocks)) if numbers is None else numbers
     entries = [blocks[number] for number in chosen]
@@ -264,7 +263,7 @@ def opened_blocks(
 
 
 def whole_data(data: ChunkData, index: ChunkIndex) -> Iterator[OpenedBlock]:
-    """All blocks of a chunk; raises CorruptBlock behind the last one where the data is not what the index says."""
+    """Yield all blocks of a chunk; raises CorruptBlock after the last one if the data does not match its index."""
     digest = hashlib.sha256()
 
     def read(start: int, end: int) -> bytes:
@@ -282,17 +281,17 @@ def whole_data(data: ChunkData, index: ChunkIndex) -> Iterator[OpenedBlock]:
 
 
 class ChunkFiles:
-    """The local files of one rewrite's new chunks, within a budget."""
+    """The local files for the new chunks of one rewrite, within a budget."""
 
     def __init__(self, buffers: BufferFolder, budget: int) -> None:
-        """`budget` in bytes of old chunks, which the new ones take about."""
+        """`budget`: bytes of old chunks; new ones take about as much."""
         self._buffers = buffers
         self._budget = budget
         self._files: list[BufferFile] = []
         self._used = 0
 
     def new_file(self, num_bytes: int) -> BufferFile | None:
-        """A file for the data in the place of so many bytes; None where there is no room, unless it is the first."""
+        """Return a file for new data of about this size; None if the budget is spent, unless it is the first file."""
         if self._files and self._used + num_bytes > self._budget:
             return None
         self._used += num_bytes
@@ -300,14 +299,14 @@ class ChunkFiles:
         return self._files[-1]
 
     def discard(self) -> None:
-        """Give the space back."""
+        """Delete the files."""
         for file in self._files:
             file.discard()
         self._files, self._used = [], 0
 
 
 class BlockWriter:
-    """Writes the data of one chunk into a local file; the caller owns the file, and discards it."""
+    """A writer of the data of one chunk into a local file, which the caller discards."""
 
     def __init__(self, buffer: BufferFile, seal: ChunkSeal | None = None) -> None:
         """`seal` encrypts the blocks."""
@@ -322,16 +321,16 @@ class BlockWriter:
         return self._seal.encryption if self._seal else msgspec.UNSET
 
     def copy(self, block: OpenedBlock) -> None:
-        """Add a block as it is, but encrypted where the chunk is; raises BufferFull."""
+        """Add a block as it is, or encrypted if the chunk is encrypted; raises BufferFull."""
         entry, member = block
         if self._seal is not None:
             member, entry = self._seal.sealed(len(self.blocks), member, entry)
-        entry = replace(entry, byte_offset=self._buffer.size, key_filter=self._kept(entry.key_filter))
+        entry = replace(entry, byte_offset=self._buffer.size, key_filter=self._limited(entry.key_filter))
         self._buffer.append(member)
         self.blocks.append(entry)
 
     def encode(self, raw: RawBlock, compressor: Compressor, bounds: BlockEntry | None = None) -> None:
-        """Add a block of records; `bounds` has the bounds of its timestamps where its bytes do not tell them."""
+        """Add a block of records; `bounds` has the bounds of its timestamps if its bytes do not show them."""
         member = compressor.compress(raw.raw)
         entry = raw.entry(0, len(member))
         if bounds is not None:
@@ -339,11 +338,11 @@ class BlockWriter:
         self.copy(OpenedBlock(entry, member))
 
     def finish(self) -> FileBody:
-        """The whole file; raises BufferFailed."""
+        """Return the whole file; raises BufferFailed."""
         return self._buffer.finish()
 
-    def _kept(self, key_filter: bytes | msgspec.UnsetType) -> bytes | msgspec.UnsetType:
-        """As in chunks that are archived, the first blocks alone have filters where those would take too much."""
+    def _limited(self, key_filter: bytes | msgspec.UnsetType) -> bytes | msgspec.UnsetType:
+        """Return the filter if the chunk has room for it: as in archived chunks, only its first blocks have filters."""
         if key_filter is msgspec.UNSET or not self._has_filters:
             return msgspec.UNSET
         self._has_filters = self._filter_bytes + len(key_filter) <= MAX_KEY_FILTERS
@@ -356,33 +355,35 @@ class RewriteKeys:
     """The keys of a rewrite; without any, only plain chunks are rewritten."""
 
     keyring: Keyring | None = None
-    """Opens old chunks; its newest key encrypts new ones."""
+    """Keys that decrypt old chunks; the newest of them encrypts new ones."""
     encrypts_all: bool = False
-    """Whether what stands in the place of plain chunks is encrypted, too."""
+    """True if new chunks that replace plain ones are encrypted too."""
 
     @classmethod
     def of(cls, keyring: str | None, encrypt: str | None) -> "RewriteKeys":
-        """Of the settings that say where the keys are; raises UsageError where these cannot be had.
+        """Return the keys of two settings; raises UsageError if they cannot be used.
 
-        Those of `encrypt` are the newer ones, and encrypt all that is stored again.
+        The keys of `encrypt` are the newer ones, and encrypt everything that is stored again.
         """
         return cls(keyring_of(joined_keys(keyring, encrypt)), encrypts_all=encrypt is not None)
 
     def opens(self, index: ChunkIndex) -> bool:
-        """Whether a chunk is plain, or its key is at hand, as far as names tell."""
+        """Return whether a chunk is plain, or its key was given, by the key's id."""
         return not index.encryption or (self.keyring is not None and self.keyring.has(index.encryption.key))
 
     def seal(self, old: OldChunk) -> ChunkSeal | None:
-        """What encrypts the chunk in the place of that one and those behind it; None where it is plain.
+        """Return the seal of a chunk that replaces `old` and chunks behind it; None if it is to be plain.
 
-        Raises KeyMissing, and what a key service raises.
+        Raises KeyMissing, and the errors of a key service.
         """
         if not old.index.encryption and not self.encrypts_all:
             return None
         return self._sealing(old.index).of_chunk(old.entry.start_offset)
 
-    def data_of(self, new: NewChunk, old: OldChunk) -> ChunkData:
-        """The data of a chunk that is not stored yet; `old` is the first that it replaces."""
+    def data_of(self, new: NewChunk | ErasedRun, old: OldChunk) -> ChunkData | None:
+        """Return the data of a chunk that is not stored yet, if it has any; `old` is the first that it replaces."""
+        if isinstance(new, ErasedRun):
+            return None
         if not new.encryption:
             return data_of_body(new.body)
         return data_of_body(new.body, self._sealing(old.index).opener(new.start_offset, new.encryption))

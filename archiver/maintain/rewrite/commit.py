@@ -1,4 +1,4 @@
-"""The commit of a rewrite: one swap that replaces old references, wherever writers have moved these by now."""
+"""Commit a rewrite: one swap that replaces old references, even if writers have moved these to higher catalogs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from archiver.commit.objects import read_marker, try_swap
 from archiver.commit.operations import Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
-from archiver.maintain.rewrite.intent import Attempt, Outcome, maintained, maintenance_of, read_existing
+from archiver.maintain.rewrite.intent import RewriteAttempt, RewriteOutcome, maintained, maintenance_of, read_existing
 from archiver.maintain.rewrite.tree import References, read_catalogs
 from blockgz.errors import ObjectMissing
 from index_format import marker as markers
@@ -17,10 +17,10 @@ from index_format.keys import catalog_name
 from index_format.marker import CatalogReference, Marker, ReferenceCatalog, Retired
 
 
-class Change(NamedTuple):
-    """What stands in the place of a rewrite's run: references to catalogs of level 1 over the same offsets.
+class TreeChange(NamedTuple):
+    """The references to catalogs of level 1 that replace a rewrite's run, over the same offsets.
 
-    Of a prune nothing does: what ends at or below the run's end goes, and that becomes the floor.
+    A prune has none: what ends at or below the run's end goes, and that becomes the floor.
     """
 
     references: References
@@ -28,21 +28,21 @@ class Change(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The catalogs of a marker after a change, and the references that went from it."""
+    """The catalogs of a marker after a change, and the references that were removed from it."""
 
     catalogs: tuple[References, ...]
     gone: References
 
 
 Copies = dict[CatalogReference, CatalogReference]
-"""Catalogs of level 2 and above that were copied with the change in them: good as long as the original stands."""
+"""Copies of catalogs of level 2 and above with the change in them, by original, as long as that is referenced."""
 
 
-def commit(attempt: Attempt, change: Change) -> Protocol[Outcome]:
-    """Commit a rewrite whose objects are stored, however often a writer swaps the marker in between.
+def commit(attempt: RewriteAttempt, change: TreeChange) -> Protocol[RewriteOutcome]:
+    """Commit a rewrite whose objects are stored, no matter how often a writer swaps the marker in between.
 
-    Raises RewriteRefused where its run is not in the tree, though nobody else may take it out, RewriteOvertaken where
-    the folder was closed meanwhile: no chunk may lie on both sides of where the partition continues.
+    Raises RewriteRefused if its run is not in the tree, although nobody else may remove it, and RewriteOvertaken if the
+    folder was closed: no chunk may span the offset where the partition continues in another folder.
     """
     copies: Copies = {}
     while True:
@@ -64,11 +64,11 @@ def commit(attempt: Attempt, change: Change) -> Protocol[Outcome]:
             continue
         found = yield from try_swap(attempt.keys.marker, changed(attempt, held.marker, change, placed), held.etag)
         if attempt.is_committed(found.marker):
-            return Outcome.COMMITTED
+            return RewriteOutcome.COMMITTED
 
 
-def changed(attempt: Attempt, marker: Marker, change: Change, placed: Placed) -> Marker:
-    """The marker as the rewrite leaves it."""
+def changed(attempt: RewriteAttempt, marker: Marker, change: TreeChange, placed: Placed) -> Marker:
+    """Return the marker after the rewrite."""
     before = maintenance_of(marker)
     retired = (*before.retired, Retired(references=placed.gone, token=attempt.token))
     body = replace(before, rewriting=None, retired=retired)
@@ -77,8 +77,8 @@ def changed(attempt: Attempt, marker: Marker, change: Change, placed: Placed) ->
     return maintained(replace(marker, catalogs=placed.catalogs), body)
 
 
-def place(attempt: Attempt, marker: Marker, change: Change, copies: Copies) -> Protocol[Placed]:
-    """Put the change into the tree as it is now; catalogs above it are copied, which are stored under new names."""
+def place(attempt: RewriteAttempt, marker: Marker, change: TreeChange, copies: Copies) -> Protocol[Placed]:
+    """Put the change into the current tree; stores copies of the catalogs above it under new names."""
     placing = _Placing(attempt, change, copies)
     catalogs = []
     for level, references in enumerate(marker.catalogs, 1):
@@ -93,16 +93,16 @@ def place(attempt: Attempt, marker: Marker, change: Change, copies: Copies) -> P
 
 
 class _Placing:
-    """Puts a change into one version of the tree."""
+    """One attempt to put a change into one version of the tree."""
 
-    def __init__(self, attempt: Attempt, change: Change, copies: Copies) -> None:
+    def __init__(self, attempt: RewriteAttempt, change: TreeChange, copies: Copies) -> None:
         self.is_placed = False
         self._attempt = attempt
         self._change = change
         self._copies = copies
 
     def changed(self, references: Sequence[CatalogReference], level: int) -> Protocol[References]:
-        """A list of references of that level with the change in it and in all that is below it."""
+        """Return the references of a list of that level, with the change in it and in everything below it."""
         replaced = [each for each in references if self._is_replaced(each, level)]
         if replaced:
             self._check(replaced)
@@ -151,10 +151,10 @@ class _Placing:
         return self._copies[reference]
 
 
-def _not_there(attempt: Attempt) -> RewriteRefused:
+def _not_there(attempt: RewriteAttempt) -> RewriteRefused:
     intent = attempt.intent
     return RewriteRefused(
         f"{attempt.keys.marker}: no neighbouring catalogs span the offsets [{intent.start}..{intent.end})",
-        why=f"the {intent.kind} under way is about these, and nobody else may change them meanwhile",
+        why=f"the {intent.kind} under way is about these, and nobody else may change them at the same time",
         remedy="check the archive with replayer verify",
     )

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from archiver.errors import ContentsDiffer
 from archiver.maintain.rewrite.chunks import (
+    NO_OFFSETS,
     TEXT,
     ChunkData,
     DataOf,
@@ -23,74 +24,47 @@ from index_format.records import RecordsDigest
 from index_format.seek import block_at_or_after
 
 
-def check_same(old: Sequence[OldChunk], new: NewChunk, data_of: DataOf, data: ChunkData, max_block_bytes: int) -> None:
-    """Raises ContentsDiffer unless a merged or converted chunk holds what its neighbours hold, and nothing else.
-
-    `data` is the new chunk's. Raises a FormatError for a block that is not what its entry says.
-    """
-    _check(old, new, OffsetRanges(), data_of, data, max_block_bytes)
-
-
-def check_without(
-    old: OldChunk,
-    new: NewChunk | ErasedRun,
-    drop: OffsetRanges,
-    data_of: DataOf,
-    data: ChunkData | None,
-    max_block_bytes: int,
-) -> RecordsDigest:
-    """The same for a chunk without some records: those alone are missing, and those alone are listed as erased.
-
-    Gives the digest of the missing records.
-    """
-    return _check([old], new, drop, data_of, data, max_block_bytes)
-
-
-def _check(
+def check_contents(
     old: Sequence[OldChunk],
     new: NewChunk | ErasedRun,
-    drop: OffsetRanges,
     data_of: DataOf,
     data: ChunkData | None,
     max_block_bytes: int,
+    drop: OffsetRanges = NO_OFFSETS,
 ) -> RecordsDigest:
+    """Raise ContentsDiffer unless `new` holds the records of `old`, and only those at the offsets `drop` are missing.
+
+    `data` is the data of `new`; None for an ErasedRun. Return the digest of the missing records. Raises a FormatError
+    for a block that is not what its entry says.
+    """
     if (new.start_offset, new.next_offset) != (old[0].entry.start_offset, old[-1].entry.next_offset):
         raise _differ(old, f"it spans offsets [{new.start_offset}..{new.next_offset})")
-    kept = _Kept(drop)
-    left = kept.of(batch for chunk in old for batch in _old_records(chunk, data_of, max_block_bytes))
+    digest, dropped = RecordsDigest(), list[range]()
+
+    def leave_out(batch: pa.RecordBatch) -> pa.RecordBatch:
+        offsets = batch.column("offset").to_numpy()
+        mask = drop.mask(offsets)
+        if not mask.any():
+            return batch
+        dropped.extend(OffsetRanges.of_offsets(offsets[mask]))
+        digest.update(batch.filter(pa.array(mask)))
+        return batch.filter(pa.array(~mask))
+
+    left = (leave_out(batch) for chunk in old for batch in _old_records(chunk, data_of, max_block_bytes))
     right: Iterator[pa.RecordBatch] = iter(())
     if isinstance(new, NewChunk) and data is not None:
         if not new.encryption and any(chunk.index.encryption for chunk in old):
             raise _differ(old, "its blocks are not encrypted")
         right = _new_records(old, new, data, max_block_bytes)
-    for offset in _first_difference(left, right):
+    offset = _first_difference(left, right)
+    if offset is not None:
         raise _differ(old, f"the record at offset {offset} is another one, or only one of them holds it")
     if isinstance(new, NewChunk):
         if new.gaps != gaps_of(old):
             raise _differ(old, "it lists other gaps")
-        if new.erased != (erased_of(old) | OffsetRanges(kept.dropped)).erased():
+        if new.erased != (erased_of(old) | OffsetRanges(dropped)).erased():
             raise _differ(old, "it lists other offsets as erased")
-    return kept.digest
-
-
-class _Kept:
-    """Leaves records out of a stream, and notes which."""
-
-    def __init__(self, drop: OffsetRanges) -> None:
-        self._drop = drop
-        self.dropped: list[range] = []
-        self.digest = RecordsDigest()
-
-    def of(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            offsets = batch.column("offset").to_numpy()
-            mask = self._drop.mask(offsets)
-            if not mask.any():
-                yield batch
-                continue
-            self.dropped += OffsetRanges.of_offsets(offsets[mask])
-            self.digest.update(batch.filter(pa.array(mask)))
-            yield batch.filter(pa.array(~mask))
+    return digest
 
 
 def _old_records(chunk: OldChunk, data_of: DataOf, max_block_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -101,12 +75,12 @@ def _old_records(chunk: OldChunk, data_of: DataOf, max_block_bytes: int) -> Iter
 def _new_records(
     old: Sequence[OldChunk], new: NewChunk, data: ChunkData, max_block_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """What the new chunk holds, each block compared with what its entry says beside its records."""
+    """Yield the records of the new chunk; compare what the entry of each block says with the block."""
     end = 0
     for stored, (entry, member) in zip(new.blocks, opened_blocks(data, new.blocks), strict=True):
         parts = decode_parts(member, entry, new, max_block_bytes)
         if stored.byte_offset != end:
-            raise _differ(old, f"a block lies at byte {stored.byte_offset}, not at {end}")
+            raise _differ(old, f"a block is at byte {stored.byte_offset}, not at {end}")
         end = stored.byte_end
         if _timestamps(old, new, entry, parts) != (entry.min_timestamp, entry.max_timestamp):
             raise _differ(old, f"the block at offset {entry.first_record_offset} has other timestamps than its entry")
@@ -123,7 +97,7 @@ def _new_records(
 def _timestamps(
     old: Sequence[OldChunk], new: NewChunk, entry: BlockEntry, parts: Sequence[pa.RecordBatch]
 ) -> tuple[int, int]:
-    """The bounds of a block's timestamps; under `text` the old index alone tells them."""
+    """Return the bounds of a block's timestamps; in record format `text` only the old index has them."""
     if new.record_format == TEXT:
         for chunk in old:
             number = block_at_or_after(chunk.index.blocks, entry.first_record_offset)
@@ -133,19 +107,17 @@ def _timestamps(
     return min(int(column.min()) for column in columns), max(int(column.max()) for column in columns)
 
 
-def _first_difference(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    """The offset near which two streams of records differ first, by digests; nothing where they are equal."""
+def _first_difference(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> int | None:
+    """Return the offset near which two streams of records differ first, by digests; None if they are equal."""
     mine, other = _next(left), _next(right)
     while mine is not None and other is not None:
         rows = min(mine.num_rows, other.num_rows)
         if _digests(mine.slice(0, rows)) != _digests(other.slice(0, rows)):
-            yield min(mine.column("offset")[0].as_py(), other.column("offset")[0].as_py())
-            return
+            return min(int(each.column("offset")[0].as_py()) for each in (mine, other))
         mine = mine.slice(rows) if rows < mine.num_rows else _next(left)
         other = other.slice(rows) if rows < other.num_rows else _next(right)
-    for rest in (mine, other):
-        if rest is not None:
-            yield rest.column("offset")[0].as_py()
+    rest = mine if mine is not None else other
+    return None if rest is None else int(rest.column("offset")[0].as_py())
 
 
 def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:

@@ -38,41 +38,40 @@ from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPE_IDS
 
 SAME_PARTITION = ("timestamp_type", "isolation_level", "topic_id", "archive_id")
-"""What an index says of all its records, however they are encoded."""
+"""Fields of an index that have to be equal in chunks that become one, however they are encoded."""
 ALIKE = ("record_format", "codec", *SAME_PARTITION)
-"""The same, and how its blocks are encoded: what chunks have in common whose blocks can be copied into one."""
+"""Fields of an index that have to be equal in chunks whose blocks are copied into one."""
 
 CHEAP_BYTES = 1 << 20
-"""What may be copied every day."""
+"""Bytes that may be copied every day."""
 
 
 class MergeLimits(NamedTuple):
-    """Which chunks are merged, by the bytes of their data as stored."""
+    """The limits of a merge, in bytes of data as stored."""
 
     small_bytes: int
-    """Only chunks of fewer bytes are."""
+    """Only chunks with fewer bytes are merged."""
     chunk_bytes: int
-    """What a merged chunk has at most."""
+    """Bytes of a merged chunk at most."""
     max_chunks: int = 4096
-    """How many become one at most."""
+    """Chunks that become one at most."""
     max_blocks: int = 16_384
-    """What a merged chunk has at most where blocks stay as they are: its index has some 220 bytes for each."""
+    """Blocks of a merged chunk at most, if they are copied: its index has some 220 bytes for each."""
 
 
 def may_be_merged(before: ChunkEntry, after: ChunkEntry, limits: MergeLimits) -> bool:
-    """Whether two chunks, one behind the other, are small enough for it, with no gap between them."""
+    """Return whether two chunks, one after the other, are small enough to merge, with no gap between them."""
     follows = before.next_offset == after.start_offset
     are_small = max(before.bytes, after.bytes) < limits.small_bytes
     return follows and are_small and before.bytes + after.bytes <= limits.chunk_bytes
 
 
 def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits, num_blocks: Sequence[int] = ()) -> list[range]:
-    """The neighbours to merge, by their places in `entries`; two at least in each group, none over a gap.
+    """Return the neighbours to merge, as ranges of places in `entries`; at least two in each, none over a gap.
 
-    `num_blocks` are those of each entry, which count towards the limit, if given.
-
-    A chunk of CHEAP_BYTES or more that has more bytes than the others of its group together is left out. A daily run
-    would else copy all that it merged the days before, for the little that came since.
+    The blocks of each entry, `num_blocks`, count towards the limit, if given. A chunk of CHEAP_BYTES or more that has
+    more bytes than the rest of its group is left out: otherwise a daily run would copy everything that it merged the
+    days before, for the few new chunks.
     """
     groups: list[range] = []
     start, size, blocks = 0, 0, 0
@@ -90,7 +89,7 @@ def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits, num_blocks:
 
 
 def _worth_copying(entries: Sequence[ChunkEntry], group: range) -> list[range]:
-    """What is left of a group without chunks that are large beside all others of their part."""
+    """Return the parts of a group without chunks that are larger than the rest of their part."""
     if len(group) < 2:
         return []
     largest = max(group, key=lambda place: entries[place].bytes)
@@ -102,13 +101,13 @@ def _worth_copying(entries: Sequence[ChunkEntry], group: range) -> list[range]:
 
 
 def runs_alike(chunks: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> list[Sequence[OldChunk]]:
-    """Neighbours cut where the next one cannot be part of the same chunk; see `why_apart`."""
+    """Return neighbours, cut where the next one cannot be part of the same chunk; see `why_apart`."""
     cuts = [place for place, (a, b) in enumerate(pairwise(chunks), 1) if why_apart(a, b, fields)]
     return [chunks[start:end] for start, end in pairwise([0, *cuts, len(chunks)])]
 
 
 def why_apart(before: OldChunk, after: OldChunk, fields: Sequence[str] = ALIKE) -> str | None:
-    """Why two chunks cannot become one; None where they can. `fields` are those of an index that have to be equal."""
+    """Return why two chunks cannot become one, or None; `fields` of their indexes have to be equal."""
     if before.entry.next_offset != after.entry.start_offset:
         return f"offsets {before.entry.next_offset} to {after.entry.start_offset} lie between them"
     if bool(before.index.encryption) != bool(after.index.encryption):
@@ -120,17 +119,18 @@ def why_apart(before: OldChunk, after: OldChunk, fields: Sequence[str] = ALIKE) 
 
 
 def check_neighbours(old: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> None:
-    """Raises ValueError where chunks cannot become one; see `why_apart`."""
+    """Raise ValueError if chunks cannot become one; see `why_apart`."""
     for before, after in pairwise(old):
         if (why := why_apart(before, after, fields)) is not None:
             raise ValueError(f"{before.entry.name} and {after.entry.name} cannot become one chunk: {why}")
 
 
 def merged(old: Sequence[OldChunk], data_of: DataOf, buffer: BufferFile, seal: ChunkSeal | None = None) -> NewChunk:
-    """One chunk of neighbours, its data in `buffer`, encrypted with `seal`; a few MiB are in memory at a time.
+    """Copy the blocks of neighbours into one chunk, encrypted with `seal`; a few MiB are in memory at a time.
 
-    Raises ValueError where they cannot become one, CorruptBlock where data is not what its index says, and BufferFull
-    or a StoreError.
+    Members and frames concatenate; those of encrypted chunks are decrypted and encrypted again, since the chunk that a
+    block belongs to is authenticated with it. Raises ValueError if they cannot become one, CorruptBlock if data does
+    not match its index, and BufferFull or a StoreError.
     """
     check_neighbours(old)
     writer = BlockWriter(buffer, seal)
@@ -148,7 +148,7 @@ def new_chunk(
     record_format: str | None = None,
     codec: str | None = None,
 ) -> NewChunk:
-    """What a writer wrote in the place of neighbours, as a chunk that says all that theirs said but for what is given.
+    """Return what a writer wrote as the chunk that replaces neighbours; some properties may be given.
 
     Raises BufferFailed.
     """
@@ -172,9 +172,9 @@ def new_chunk(
 
 
 def gaps_of(old: Sequence[OldChunk]) -> tuple[Gap, ...]:
-    """The gaps right before neighbours, and inside them.
+    """Return the gaps before neighbours, and inside them.
 
-    A gap that the index of a later one lists below its own start was filled since by the one before it.
+    A gap that a later index lists below its own start was filled by the chunk before it in the meantime.
     """
     gaps = list(old[0].index.gaps)
     for chunk in old[1:]:
@@ -183,7 +183,7 @@ def gaps_of(old: Sequence[OldChunk]) -> tuple[Gap, ...]:
 
 
 def erased_of(old: Sequence[OldChunk]) -> OffsetRanges:
-    """What was erased inside them before."""
+    """Return the offsets that were erased inside neighbours before."""
     return OffsetRanges(erased for chunk in old for erased in erased_in(chunk.index))
 
 
@@ -193,7 +193,7 @@ def erased_in(index: ChunkIndex) -> tuple[Erased, ...]:
 
 @dataclass(frozen=True)
 class ConvertSettings:
-    """How the new chunk is encoded."""
+    """The encoding of a new chunk."""
 
     record_format: str
     compression_library: str
@@ -201,7 +201,7 @@ class ConvertSettings:
     compression_level: int
     block_bytes: int
     key_filter_bits: int | None = None
-    """Bits for each key; None gives the new blocks filters only if the old ones have some, and then like theirs."""
+    """Bits for each key; None gives new blocks filters like those of the old ones, if these have any."""
 
     @property
     def codec(self) -> str:
@@ -220,13 +220,11 @@ def converted(
     max_block_bytes: int,
     seal: ChunkSeal | None = None,
 ) -> NewChunk:
-    """One chunk of the records of neighbours, its data in `buffer`, encrypted with `seal`.
+    """Encode the records of neighbours into one chunk, encrypted with `seal`; one old and one new block are in memory.
 
-    An old and a new block are in memory at a time.
-
-    Chunks of record format `text` keep their blocks, since only their index tells timestamps. Raises ValueError where
-    they cannot become one chunk, UsageError where the record format cannot be changed, a FormatError where a block is
-    damaged, and BufferFull or a StoreError.
+    Chunks of record format `text` keep their blocks, since only their index has timestamps. Raises ValueError if they
+    cannot become one chunk, UsageError if the record format cannot be changed, a FormatError if a block is damaged, and
+    BufferFull or a StoreError.
     """
     check_neighbours(old, SAME_PARTITION)
     for chunk in old:
@@ -241,7 +239,7 @@ def converted(
 
 
 def check_convertible(index: ChunkIndex, settings: ConvertSettings) -> None:
-    """Raises UsageError where the records would lose something."""
+    """Raise UsageError if the records would lose something."""
     before, after = index.record_format, settings.record_format
     if before != after and TEXT in (before, after):
         raise UsageError(
@@ -252,9 +250,9 @@ def check_convertible(index: ChunkIndex, settings: ConvertSettings) -> None:
 
 
 def is_as_asked(index: ChunkIndex, settings: ConvertSettings) -> bool:
-    """Whether a chunk is encoded so already, as far as its index tells: the level shows nowhere.
+    """Return whether a chunk has this encoding already, as far as its index shows: it does not show the level.
 
-    Its blocks may be smaller than asked for, but not twice as many as are needed.
+    Its blocks may be smaller than `block_bytes`, but not twice as many as are needed.
     """
     if (index.record_format, index.codec) != (settings.record_format, settings.codec):
         return False
@@ -288,7 +286,7 @@ def _encode_again(
 def _compress_again(
     index: ChunkIndex, compressor: Compressor, data_of: DataOf, writer: BlockWriter, max_block_bytes: int
 ) -> None:
-    """Block by block, without decoding."""
+    """Compress the blocks of a chunk again, without decoding them."""
     for entry, member in whole_data(data_of(index), index):
         first, last = entry.first_record_offset, entry.last_record_offset
         summary = BlockSummary(entry.num_records, first, last, entry.min_timestamp, entry.max_timestamp)
@@ -307,12 +305,10 @@ def without(
     max_block_bytes: int,
     seal: ChunkSeal | None = None,
 ) -> NewChunk | ErasedRun:
-    """The chunk without the records at those offsets, its data in `buffer`, encrypted with `seal`.
+    """Write a chunk without the records at these offsets, encrypted with `seal`; one block is in memory at a time.
 
-    One block is in memory at a time.
-
-    Blocks without such a record are copied as they are. Offsets at which there is no record do not become erased ones.
-    Raises a FormatError where a block is damaged, and BufferFull or a StoreError.
+    Blocks without such a record are copied. Offsets without a record are not listed as erased. Raises a FormatError if
+    a block is damaged, and BufferFull or a StoreError.
     """
     index = old.index
     writer = BlockWriter(buffer, seal)
@@ -333,7 +329,7 @@ def _without_block(
     compressor: Compressor,
     max_block_bytes: int,
 ) -> OffsetRanges:
-    """Writes what stays of a block; gives the offsets of the records that do not."""
+    """Write the rest of a block, and return the offsets of the records that were left out."""
     entry = block.entry
     if not drop.meets(entry.first_record_offset, entry.last_record_offset + 1):
         writer.copy(block)
@@ -351,7 +347,7 @@ def _without_block(
 def _encode(
     batch: pa.RecordBatch, whole: BlockEntry, index: ChunkIndex, writer: BlockWriter, compressor: Compressor
 ) -> None:
-    """What is left of a block, as one of its own; under `text`, one for each run without a hole."""
+    """Encode the rest of a block as one block; in record format `text`, as one for each run without a hole."""
     builder = BlockBuilder(
         record_format(index.record_format),
         TIMESTAMP_TYPE_IDS[index.timestamp_type],

@@ -1,4 +1,4 @@
-"""The intent of a rewrite: taken by a swap of the marker, and seen in force before anything is stored."""
+"""Take the intent of a rewrite by a swap of the marker, before anything is stored."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -20,34 +20,34 @@ from index_format.keys import PartitionKeys, Rewritten
 from index_format.marker import MAX_RETIRED, Maintenance, Marker, Rewriting
 
 LEASE_MS = 3_600_000
-"""For so long nobody replaces an intent that was just renewed."""
+"""Milliseconds in which nobody replaces an intent, after it was renewed."""
 RENEWALS = 4
-"""A living maintainer renews its intent so often in the time of a lease."""
+"""Renewals of an intent in the time of a lease."""
 
 
-class Outcome(StrEnum):
-    """How a rewrite ended."""
+class RewriteOutcome(StrEnum):
+    """The end of a rewrite."""
 
     COMMITTED = "committed"
     OVERTAKEN = "overtaken"
-    """Another maintainer took over; what this one stored is garbage."""
+    """Another maintainer took over; the objects that this one stored are garbage."""
     BUSY = "busy"
-    """Another maintainer is at work."""
+    """Another maintainer is running."""
     FULL = "full"
-    """The marker has as many retired references as it may: garbage collection comes first."""
+    """The marker has as many retired references as it may: garbage collection has to run first."""
     NOTHING = "nothing"
-    """There is nothing to rewrite, or not any longer."""
+    """There is nothing to rewrite, or no longer."""
 
 
-def not_done(where: str, what: str, outcome: Outcome) -> RewriteRefused:
-    """Why a rewrite did not come true, as an error; `what` was to be done with the partition, such as `pruned`."""
+def not_done(where: str, what: str, outcome: RewriteOutcome) -> RewriteRefused:
+    """Return the error about a partition that was not `what`, such as `pruned`."""
     why, remedy = {
-        Outcome.BUSY: (
-            "another maintainer is at work on it, or was stopped less than an hour ago",
+        RewriteOutcome.BUSY: (
+            "another maintainer is running on it, or was stopped less than an hour ago",
             "run the command again when that is done, or an hour later",
         ),
-        Outcome.OVERTAKEN: ("another maintainer took over", "run the command again"),
-        Outcome.FULL: (
+        RewriteOutcome.OVERTAKEN: ("another maintainer took over", "run the command again"),
+        RewriteOutcome.FULL: (
             "its marker lists as many retired references as it may",
             "run archiver gc now, and again once its grace period is over",
         ),
@@ -56,7 +56,7 @@ def not_done(where: str, what: str, outcome: Outcome) -> RewriteRefused:
 
 
 class Chosen(Interface):
-    """Offsets [start, end) that are to be rewritten."""
+    """Offsets [start, end) to rewrite."""
 
     @property
     def start(self) -> int: ...
@@ -66,18 +66,18 @@ class Chosen(Interface):
 
 C = TypeVar("C", bound=Chosen)
 Choose = Callable[[Marker], Protocol[C | None]]
-"""What there is to rewrite under a marker, or None; may read catalogs."""
+"""Return the offsets to rewrite under a marker, or None; may read catalogs."""
 
 
-class Attempt:
-    """One rewrite under way: its token, and the names that it gives."""
+class RewriteAttempt:
+    """A rewrite in progress: its token, and the names of its objects."""
 
     def __init__(self, keys: PartitionKeys, intent: Rewriting, lease_ms: int, successor: str | None = None) -> None:
-        """`successor`: the folder in which the partition goes on, as the marker said when the rewrite began."""
+        """`successor`: the folder in which the partition continues, from the marker when the rewrite began."""
         self.keys = keys
         self.successor = successor
         self.intent = intent
-        """As it was last renewed."""
+        """The intent as it was last renewed."""
         self._lease_ms = lease_ms
         self._numbers = count()
 
@@ -86,44 +86,44 @@ class Attempt:
         return self.intent.token
 
     def mark(self) -> Rewritten:
-        """What a new name has behind its position; no two are alike."""
+        """Return what follows the position in a new name; no two are equal."""
         return Rewritten(self.token, next(self._numbers))
 
     def is_in_force(self, marker: Marker) -> bool:
-        """Whether the marker names this rewrite as the one under way."""
+        """Return whether the marker has the intent of this rewrite."""
         rewriting = maintenance_of(marker).rewriting
         return rewriting is not None and rewriting.token == self.token
 
     def is_committed(self, marker: Marker) -> bool:
-        """Whether the marker names what this rewrite retired; garbage collection drops that after a grace."""
+        """Return whether the marker lists what this rewrite retired; garbage collection removes that later."""
         return any(retired.token == self.token for retired in maintenance_of(marker).retired)
 
-    def outcome(self, marker: Marker) -> Outcome:
-        """What became of a rewrite that the marker does not name as under way."""
-        return Outcome.COMMITTED if self.is_committed(marker) else Outcome.OVERTAKEN
+    def outcome(self, marker: Marker) -> RewriteOutcome:
+        """Return how a rewrite ended whose intent the marker does not have."""
+        return RewriteOutcome.COMMITTED if self.is_committed(marker) else RewriteOutcome.OVERTAKEN
 
     def keep(self) -> Protocol[None]:
-        """Renew the intent when it is time for that; raises RewriteOvertaken where it is no longer in force."""
+        """Renew the intent if that is due; raises RewriteOvertaken if it is no longer in force."""
         now: int = yield Now()
         if now < self.intent.since + self._lease_ms // RENEWALS:
             return
         while True:
-            held = yield from self.held()
+            held = yield from self.read_own()
             self.intent = replace(self.intent, since=now)
             body = replace(maintenance_of(held.marker), rewriting=self.intent)
             found = yield from try_swap(self.keys.marker, maintained(held.marker, body), held.etag)
             if maintenance_of(found.marker).rewriting == self.intent:
                 return
 
-    def held(self) -> Protocol[Held]:
-        """The marker as it is now; raises RewriteOvertaken where the intent is no longer in force."""
+    def read_own(self) -> Protocol[Held]:
+        """Return the current marker; raises RewriteOvertaken if the intent is no longer in force."""
         held = yield from read_existing(self.keys)
         if not self.is_in_force(held.marker):
             raise self.overtaken()
         return held
 
     def overtaken(self) -> RewriteOvertaken:
-        """What is raised once the intent is no longer in force."""
+        """Return the error about an intent that is no longer in force."""
         return RewriteOvertaken(
             f"another maintainer took over {self.keys.marker}",
             why=f"its {self.intent.kind} replaced this one, which had not renewed its claim, or garbage collection did",
@@ -131,7 +131,7 @@ class Attempt:
         )
 
     def store(self, name: str, body: Body) -> Protocol[None]:
-        """Store an object under a name of this attempt."""
+        """Store an object under a name of this rewrite."""
         yield from self.keep()
         attempt: str = yield NewToken()
         if not (yield from store_at(name, body, attempt)):
@@ -141,8 +141,8 @@ class Attempt:
                 remedy="run the command again; tell the authors of blockgz if it happens again",
             )
 
-    def give_up(self) -> Protocol[Outcome | None]:
-        """Clear the intent; what became of the rewrite where it was no longer in force."""
+    def give_up(self) -> Protocol[RewriteOutcome | None]:
+        """Remove the intent; return how the rewrite ended if the intent was no longer in force."""
         is_mine = False
         while True:
             held = yield from read_existing(self.keys)
@@ -155,29 +155,29 @@ class Attempt:
 
 def begin(
     keys: PartitionKeys, kind: str, choose: Choose[C], *, lease_ms: int = LEASE_MS
-) -> Protocol[tuple[Attempt, C] | Outcome]:
-    """Take an intent for what `choose` finds under the marker as it is now, or say why not.
+) -> Protocol[tuple[RewriteAttempt, C] | RewriteOutcome]:
+    """Take an intent for the offsets that `choose` returns under the current marker, or return why not.
 
-    An intent in force is replaced only where nobody renewed it for `lease_ms`. `choose` may raise ObjectMissing or a
-    FormatError, which count if the marker is still the same. Raises RewriteRefused in layout seed.
+    An intent in force is replaced only if nobody renewed it for `lease_ms`. `choose` may raise ObjectMissing or a
+    FormatError, which count if the marker has not changed. Raises RewriteRefused in layout seed.
     """
     if keys.layout == "seed":
         raise RewriteRefused(
             f"{keys.marker} cannot be rewritten",
-            why="it is in layout seed, which tools of its own read beside ours",
+            why="it is in layout seed, which other tools read as well",
             remedy="nothing to do; only archives of layout topic are pruned and compacted",
         )
     while True:
         held = yield from read_marker(keys.marker)
         if held is None or held.marker.next_offset is None:
-            return Outcome.NOTHING
+            return RewriteOutcome.NOTHING
         before = maintenance_of(held.marker)
         if len(before.retired) >= MAX_RETIRED:
-            return Outcome.FULL
+            return RewriteOutcome.FULL
         now: int = yield Now()
         # One from far in the future was written by a clock that was wrong: nobody would renew it.
         if before.rewriting is not None and abs(now - before.rewriting.since) < lease_ms:
-            return Outcome.BUSY
+            return RewriteOutcome.BUSY
         try:
             chosen = yield from choose(held.marker)
         except (ObjectMissing, FormatError):
@@ -186,14 +186,14 @@ def begin(
                 raise
             continue
         if chosen is None:
-            return Outcome.NOTHING
+            return RewriteOutcome.NOTHING
         token: str = yield NewToken()
         since: int = yield Now()
         intent = Rewriting(
             token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.end, since=since
         )
         body = replace(before, rewriting=intent)
-        attempt = Attempt(keys, intent, lease_ms, held.marker.successor)
+        attempt = RewriteAttempt(keys, intent, lease_ms, held.marker.successor)
         try:
             found = yield from try_swap(keys.marker, maintained(held.marker, body), held.etag)
         except KeyboardInterrupt:
@@ -203,10 +203,10 @@ def begin(
             return attempt, chosen
 
 
-def given_up_on_failure(attempt: Attempt, work: Protocol[Outcome]) -> Protocol[Outcome]:
-    """What the work gives; where it fails or is interrupted, the intent is given up, or others would wait for its end.
+def given_up_on_failure(attempt: RewriteAttempt, work: Protocol[RewriteOutcome]) -> Protocol[RewriteOutcome]:
+    """Do the work; if it fails or is interrupted, give up the intent, or others would wait for the end of its lease.
 
-    Raises what the work raises, unless the attempt was no longer in force: then others may have deleted what it reads.
+    Raises the errors of the work, unless the intent was no longer in force: then others may have deleted what it reads.
     """
     try:
         return (yield from work)
@@ -221,7 +221,7 @@ def given_up_on_failure(attempt: Attempt, work: Protocol[Outcome]) -> Protocol[O
 
 
 def read_existing(keys: PartitionKeys) -> Protocol[Held]:
-    """The marker as it is now, of a partition that had one."""
+    """Return the current marker of a partition that had one."""
     held = yield from read_marker(keys.marker)
     if held is None:
         raise StoreError(
@@ -233,17 +233,17 @@ def read_existing(keys: PartitionKeys) -> Protocol[Held]:
 
 
 def maintenance_of(marker: Marker) -> Maintenance:
-    """The maintainers' part of a marker; that of version 1 has nothing in it."""
+    """Return the maintainers' part of a marker; it is empty in version 1."""
     return marker.maintenance or Maintenance()
 
 
 def maintained(marker: Marker, body: Maintenance) -> Marker:
-    """The marker with that as the maintainers' part: of version 2 from now on."""
+    """Return the marker with this maintainers' part, of version 2."""
     return replace(marker, version=2, maintenance=body)
 
 
 def fold_tail(keys: PartitionKeys, offsets: OffsetRanges, writer: str) -> Protocol[None]:
-    """Fold the entries of the tail up to the last that spans such an offset: by claiming the partition for that."""
+    """Fold the tail up to the last entry that spans one of these offsets, by claiming the partition for that."""
     tries = 0
     while True:
         held = yield from read_existing(keys)

@@ -20,9 +20,16 @@ from archiver.maintain.rewrite.chunks import (
     Replacement,
     RewrappedChunk,
 )
-from archiver.maintain.rewrite.commit import Change, commit
-from archiver.maintain.rewrite.intent import LEASE_MS, Attempt, Choose, Outcome, begin, given_up_on_failure
-from archiver.maintain.rewrite.tree import References, Run, read_all, read_catalogs
+from archiver.maintain.rewrite.commit import TreeChange, commit
+from archiver.maintain.rewrite.intent import (
+    LEASE_MS,
+    Choose,
+    RewriteAttempt,
+    RewriteOutcome,
+    begin,
+    given_up_on_failure,
+)
+from archiver.maintain.rewrite.tree import CatalogRun, References, read_all, read_catalogs
 from blockgz.store.writer import Body
 from index_format import marker as markers
 from index_format import objects
@@ -34,14 +41,14 @@ INDEXES_AT_ONCE = 64
 
 
 class OldCatalog(NamedTuple):
-    """A catalog of level 1 of the run."""
+    """A catalog of level 1, and the reference to it."""
 
     reference: CatalogReference
     catalog: ChunkCatalog
 
 
 class NewCatalog(NamedTuple):
-    """A catalog of level 1 that has no name yet, and the offsets that it stands for."""
+    """A catalog of level 1 without a name, and the offsets that it spans."""
 
     catalog: ChunkCatalog
     start: int
@@ -49,7 +56,7 @@ class NewCatalog(NamedTuple):
 
 
 def check_replacement(old: Sequence[OldChunk], replacement: Replacement) -> None:
-    """Raises ValueError unless the replacement stands for exactly the old chunks, in order, and over no gap."""
+    """Raise ValueError unless the replacement covers exactly the old chunks, in order, and no gap."""
     todo = list(old)
     for item in replacement:
         if isinstance(item, OldChunk):
@@ -63,23 +70,23 @@ def check_replacement(old: Sequence[OldChunk], replacement: Replacement) -> None
         if any(a.entry.next_offset != b.entry.start_offset for a, b in pairwise(replaced)):
             raise ValueError(f"{item_span(item)} has a gap between chunks")
     if todo:
-        raise ValueError(f"nothing stands for {todo[0].entry.name}")
+        raise ValueError(f"nothing replaces {todo[0].entry.name}")
 
 
 def item_span(item: NewChunk | ErasedRun) -> tuple[int, int]:
-    """The offsets [start, end) that it stands for."""
+    """Return the offsets [start, end) of an item."""
     return item.start_offset, item.next_offset
 
 
 def taken(old: Sequence[OldChunk], item: ChangedItem) -> list[OldChunk]:
-    """The old chunks that the item stands for."""
+    """Return the old chunks that an item replaces."""
     if isinstance(item, RewrappedChunk):
         return [each for each in old if each.entry == item.entry]
     return [each for each in old if item.start_offset <= each.entry.start_offset < item.next_offset]
 
 
 def apart_from_gaps(item: ErasedRun, old: Sequence[OldChunk]) -> list[ErasedRun]:
-    """The run without the gaps inside its old chunks, which marker or catalogs list already: gaps lie apart."""
+    """Return the run without the gaps inside its old chunks, which marker or catalogs list already."""
     pieces, start = list[ErasedRun](), item.start_offset
     for gap in (gap for each in old for gap in each.index.gaps if gap.end > each.entry.start_offset):
         if start < gap.start:
@@ -91,10 +98,10 @@ def apart_from_gaps(item: ErasedRun, old: Sequence[OldChunk]) -> list[ErasedRun]
 def new_catalogs(
     old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun], *, at: int, is_repacked: bool
 ) -> list[OldCatalog | NewCatalog]:
-    """The catalogs of level 1 for what stands in the place of old ones: same offsets, never more of them.
+    """Return the catalogs of level 1 that replace old ones: same offsets, never more catalogs.
 
-    A catalog of which nothing changes stays. Others keep their bounds unless a new chunk lies over them, or all are
-    `is_repacked`, so that there are as few as possible. `at`: the time, for gaps that are recorded now.
+    A catalog without changes stays. Others keep their bounds unless a new chunk spans them, or all are `is_repacked`
+    into as few as possible. `at` is the time of new gaps.
     """
     result: list[OldCatalog | NewCatalog] = []
     for group in [list(old)] if is_repacked else list(_groups(old, items)):
@@ -112,7 +119,7 @@ def new_catalogs(
 
 
 def num_catalogs(num_entries: int) -> int:
-    """How many catalogs that many entries take."""
+    """Return the number of catalogs for a number of entries."""
     return max(1, -(-num_entries // markers.FAN_OUT))
 
 
@@ -121,7 +128,7 @@ def _erased(items: Sequence[ChunkEntry | ErasedRun]) -> list[ErasedRun]:
 
 
 def _groups(old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun]) -> Iterator[list[OldCatalog]]:
-    """The old catalogs, those together over whose bounds an item lies."""
+    """Yield the old catalogs, in groups whose inner bounds an item spans."""
     group: list[OldCatalog] = []
     for each in old:
         if group and not any(item.start_offset < each.reference.start_offset < item.next_offset for item in items):
@@ -133,7 +140,7 @@ def _groups(old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun]) 
 
 
 def _packed(entries: Sequence[ChunkEntry], gaps: Sequence[Gap], start: int, end: int) -> Iterator[NewCatalog]:
-    """Catalogs of as many entries as fit; a gap goes with the entries behind it, or with the last ones."""
+    """Yield catalogs of as many entries as fit; a gap goes with the entries behind it, or with the last ones."""
     if not entries:
         yield NewCatalog(ChunkCatalog(level=1, entries=(), gaps=tuple(gaps)), start, end)
     rest = list(gaps)
@@ -150,41 +157,43 @@ def _packed(entries: Sequence[ChunkEntry], gaps: Sequence[Gap], start: int, end:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What a rewrite does with the chunks of its run."""
+    """The work of a rewrite on the chunks of its run."""
 
     kind: str
     """merge, convert, erase or rewrap, for the marker."""
     contents: Callable[[Sequence[OldChunk]], Iterator[Item]]
-    """What stands in the place of chunks, item by item; each takes as long as it needs, and may read the store."""
+    """Yield the replacement of chunks, item by item; may read the store."""
     check: Callable[[Sequence[OldChunk], ChangedItem], None]
-    """Raises a BlockgzError where an item does not hold what it must of the chunks in whose place it stands."""
+    """Raise a BlockgzError if an item does not hold what it must of the chunks that it replaces."""
     is_repacked: bool = False
-    """Whether the chunks move to as few catalogs as possible."""
+    """True if the chunks move to as few catalogs as possible."""
 
 
-def rewrite(keys: PartitionKeys, choose: Choose[Run], what: Rewrite, *, lease_ms: int = LEASE_MS) -> Protocol[Outcome]:
-    """Replace the chunks of the run that `choose` finds; NOTHING where they stay as they are.
+def rewrite(
+    keys: PartitionKeys, choose: Choose[CatalogRun], what: Rewrite, *, lease_ms: int = LEASE_MS
+) -> Protocol[RewriteOutcome]:
+    """Replace the chunks of the run that `choose` returns; NOTHING if they stay as they are.
 
-    Raises RewriteRefused, and what keeps old chunks from being read and new ones from being stored. Then nothing has
-    changed but for objects that no marker names.
+    Raises RewriteRefused, and errors of reading old chunks and storing new ones. Then nothing has changed except for
+    objects that no marker references.
     """
     begun = yield from begin(keys, what.kind, choose, lease_ms=lease_ms)
-    if isinstance(begun, Outcome):
+    if isinstance(begun, RewriteOutcome):
         return begun
     attempt, run = begun
     return (yield from given_up_on_failure(attempt, _replace(attempt, run, what)))
 
 
-def _replace(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[Outcome]:
+def _replace(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[RewriteOutcome]:
     references = yield from _stored(attempt, run, what)
     if references == run.references:
         yield from attempt.give_up()
-        return Outcome.NOTHING
-    return (yield from commit(attempt, Change(references)))
+        return RewriteOutcome.NOTHING
+    return (yield from commit(attempt, TreeChange(references)))
 
 
-def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:
-    """The references to what is stored in the place of the run."""
+def _stored(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[References]:
+    """Store the replacement of the run, and return the references to its catalogs."""
     catalogs = yield from old_catalogs(attempt.keys, run.references)
     old = yield from old_chunks(attempt.keys, catalogs, attempt)
     replacement = yield from _replacement(attempt, old, what)
@@ -197,8 +206,8 @@ def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:
     return tuple(references)
 
 
-def _replacement(attempt: Attempt, old: Sequence[OldChunk], what: Rewrite) -> Protocol[Replacement]:
-    """What stands in the place of the chunks, checked; the intent is kept from item to item."""
+def _replacement(attempt: RewriteAttempt, old: Sequence[OldChunk], what: Rewrite) -> Protocol[Replacement]:
+    """Return the replacement of the chunks, after checking it; renews the intent after each item."""
     replacement = list[Item]()
     contents = what.contents(old)
     while (item := (yield Compute(partial(next, contents, None)))) is not None:
@@ -213,15 +222,15 @@ def _replacement(attempt: Attempt, old: Sequence[OldChunk], what: Rewrite) -> Pr
 
 
 def old_catalogs(keys: PartitionKeys, references: References) -> Protocol[list[OldCatalog]]:
-    """The catalogs of level 1; raises ObjectMissing or a FormatError."""
+    """Return catalogs of level 1; raises ObjectMissing or a FormatError."""
     catalogs = yield from read_catalogs(keys, references, 1)
     return [OldCatalog(*each) for each in zip(references, cast(list[ChunkCatalog], catalogs), strict=True)]
 
 
 def old_chunks(
-    keys: PartitionKeys, catalogs: Sequence[OldCatalog], attempt: Attempt | None = None
+    keys: PartitionKeys, catalogs: Sequence[OldCatalog], attempt: RewriteAttempt | None = None
 ) -> Protocol[list[OldChunk]]:
-    """Return the chunks of catalogs, with their indexes, in order; the intent of an attempt is kept meanwhile.
+    """Return the chunks of catalogs, with their indexes, in order; renews the intent of an attempt, if one is given.
 
     Raises ObjectMissing or a FormatError.
     """
@@ -234,12 +243,12 @@ def old_chunks(
 
 
 def parts_of(entries: Sequence[ChunkEntry]) -> Iterator[Sequence[ChunkEntry]]:
-    """As many in turn as have their indexes read at once."""
+    """Yield the entries in parts whose indexes are read at once."""
     return (entries[first : first + INDEXES_AT_ONCE] for first in range(0, len(entries), INDEXES_AT_ONCE))
 
 
 def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[OldChunk]]:
-    """The chunks of these entries with their indexes, in order. Raises ObjectMissing or a FormatError."""
+    """Return the chunks of these entries with their indexes, in order; raises ObjectMissing or a FormatError."""
     names = [keys.chunks + keys.check_name(each.name, each.start_offset, INDEX_SUFFIX) for each in entries]
     bodies = yield from read_all(tuple(names))
     return [
@@ -249,9 +258,9 @@ def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[li
 
 
 def _stored_chunks(
-    attempt: Attempt, old: Sequence[OldChunk], replacement: Replacement
+    attempt: RewriteAttempt, old: Sequence[OldChunk], replacement: Replacement
 ) -> Protocol[list[ChunkEntry | ErasedRun]]:
-    """What stands in the catalogs: entries of old chunks and of new ones, which are stored, and erased runs."""
+    """Store the new chunks; return the entries of all chunks for the catalogs, and erased runs."""
     items: list[ChunkEntry | ErasedRun] = []
     previous: str | None = None
     for item in replacement:
@@ -270,9 +279,9 @@ def _stored_chunks(
 
 
 def _store_chunk(
-    attempt: Attempt, old: Sequence[OldChunk], new: NewChunk, previous: str | None
+    attempt: RewriteAttempt, old: Sequence[OldChunk], new: NewChunk, previous: str | None
 ) -> Protocol[ChunkEntry]:
-    """Store data and index of a new chunk; its entry. `previous`: the index before it in the run."""
+    """Store data and index of a new chunk, and return its entry; `previous` is the index before it in the run."""
     keys, mark = attempt.keys, attempt.mark()
     start = ChunkStart(new.start_offset, new.blocks[0].first_record_offset, new.blocks[0].min_timestamp)
     suffix = data_suffix(new.record_format, new.codec, encrypted=bool(new.encryption))
@@ -284,8 +293,8 @@ def _store_chunk(
     return markers.entry_of(index, keys.index_name(start, mark), body)
 
 
-def _store_index(attempt: Attempt, chunk: RewrappedChunk) -> Protocol[ChunkEntry]:
-    """Store the index of a chunk whose data stays; its entry."""
+def _store_index(attempt: RewriteAttempt, chunk: RewrappedChunk) -> Protocol[ChunkEntry]:
+    """Store the index of a chunk whose data stays, and return its entry."""
     keys, index = attempt.keys, chunk.index
     name = keys.index_name(ChunkStart(index.start_offset, index.first_offset, index.min_timestamp), attempt.mark())
     body = objects.encode(index)
@@ -294,12 +303,12 @@ def _store_index(attempt: Attempt, chunk: RewrappedChunk) -> Protocol[ChunkEntry
 
 
 def size_and_hash(body: Body) -> tuple[int, str]:
-    """Bytes and SHA-256."""
+    """Return the size of a body in bytes, and its SHA-256."""
     return (len(body), hashlib.sha256(body).hexdigest()) if isinstance(body, bytes) else (body.size, body.sha256)
 
 
 def index_of(old: Sequence[OldChunk], new: NewChunk, data: DataObject, previous: str | None) -> ChunkIndex:
-    """The index of a new chunk in the place of old ones."""
+    """Return the index of a new chunk that replaces old ones."""
     first, blocks = old[0].index, new.blocks
     return ChunkIndex(
         version=2 if new.encryption else objects.VERSION,
@@ -328,7 +337,7 @@ def index_of(old: Sequence[OldChunk], new: NewChunk, data: DataObject, previous:
     )
 
 
-def _store_catalog(attempt: Attempt, new: NewCatalog) -> Protocol[markers.CatalogReference]:
+def _store_catalog(attempt: RewriteAttempt, new: NewCatalog) -> Protocol[markers.CatalogReference]:
     body = markers.encode(new.catalog)
     name = catalog_name(1, new.start, attempt.mark())
     yield from attempt.store(attempt.keys.home + name, body)

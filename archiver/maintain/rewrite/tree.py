@@ -1,4 +1,4 @@
-"""Walking the catalogs that a marker leads to, down to those of level 1."""
+"""Read the catalogs that a marker references, down to those of level 1."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -16,8 +16,8 @@ from index_format.marker import Catalog, CatalogReference, Marker
 References = tuple[CatalogReference, ...]
 
 
-class Run(NamedTuple):
-    """Catalogs of level 1 that are neighbours in one list: the marker's, or the entries of one catalog of level 2."""
+class CatalogRun(NamedTuple):
+    """Neighbouring catalogs of level 1 in one list: the marker's, or the entries of one catalog of level 2."""
 
     references: References
 
@@ -31,16 +31,16 @@ class Run(NamedTuple):
 
 
 class RunLimits(NamedTuple):
-    """How much one rewrite takes, unless a single catalog has more: the indexes of all its chunks are read."""
+    """The limits of one rewrite, unless a single catalog has more: the indexes of all its chunks are read."""
 
     chunks: int = 1024
     records: int = 200_000_000
     bytes: int = 2**63
-    """Of data as stored."""
+    """Bytes of data as stored."""
 
 
 def first_run(references: References, is_meant: Callable[[CatalogReference], bool], limits: RunLimits) -> References:
-    """From the first that is meant to the last one within the limits of a run; empty where none is."""
+    """Return the references from the first that `is_meant` to the last one within the limits, if there is one."""
     chosen, last, chunks, records, size = list(references[:0]), 0, 0, 0, 0
     for reference in references:
         is_it = is_meant(reference)
@@ -58,7 +58,7 @@ def first_run(references: References, is_meant: Callable[[CatalogReference], boo
 def runs_of(
     references: References, is_meant: Callable[[CatalogReference], bool], limits: RunLimits
 ) -> Iterator[References]:
-    """Yield the runs of all rewrites that the catalogs which are meant need, in order."""
+    """Yield the runs of all rewrites that are needed for the catalogs that `is_meant`, in order."""
     while run := first_run(references, is_meant, limits):
         references = references[references.index(run[-1]) + 1 :]
         yield run
@@ -73,9 +73,10 @@ def read_known(keys: PartitionKeys) -> Protocol[Held]:
 
 
 def level_1_lists(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Protocol[list[References]]:
-    """The lists of references to catalogs of level 1 that meet [start, end), each whole, in the order of offsets.
+    """Return the lists of references to catalogs of level 1 that overlap [start, end), in the order of offsets.
 
-    Reads the catalogs above them. Raises ObjectMissing or a FormatError for one that is not what was referenced.
+    Each list is whole. Reads the catalogs above. Raises ObjectMissing or a FormatError for one that does not match its
+    reference.
     """
     found: list[References] = []
     above: list[CatalogReference] = []
@@ -92,21 +93,21 @@ def level_1_lists(keys: PartitionKeys, marker: Marker, start: int, end: int) -> 
 
 
 def meeting(references: Sequence[CatalogReference], start: int, end: int) -> list[CatalogReference]:
-    """Those that hold offsets of [start, end)."""
+    """Return the references that overlap [start, end)."""
     return [each for each in references if each.start_offset < end and start < each.next_offset]
 
 
-def find_run(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Protocol[Run | None]:
-    """The neighbours of one list that span [start, end) exactly; None where there are none."""
+def find_run(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Protocol[CatalogRun | None]:
+    """Return the neighbours of one list that span exactly [start, end), or None."""
     for references in (yield from level_1_lists(keys, marker, start, end)):
         inside = tuple(each for each in references if start <= each.start_offset and each.next_offset <= end)
         if inside and (inside[0].start_offset, inside[-1].next_offset) == (start, end):
-            return Run(inside)
+            return CatalogRun(inside)
     return None
 
 
 def read_catalogs(keys: PartitionKeys, references: Sequence[CatalogReference], level: int) -> Protocol[list[Catalog]]:
-    """The catalogs, in order, each checked against its reference; raises ObjectMissing or a FormatError."""
+    """Return the catalogs, in order, checked against their references; raises ObjectMissing or a FormatError."""
     for reference in references:
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise MalformedObject(
@@ -121,7 +122,7 @@ def read_catalogs(keys: PartitionKeys, references: Sequence[CatalogReference], l
 
 
 def read_all(names: tuple[str, ...]) -> Protocol[list[bytes]]:
-    """The objects of those keys; raises ObjectMissing."""
+    """Return the objects with these keys; raises ObjectMissing."""
     found: list[StoredObject | None] = yield from retrying(GetAll(names))
     bodies = [each.body for each in found if each is not None]
     if len(bodies) < len(names):

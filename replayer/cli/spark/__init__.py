@@ -2,19 +2,19 @@
 
 import click
 
-from blockgz.program.main import Place, Program, closing
+from blockgz.program.main import CommandPlace, Program, closing
 
 COMMANDS = {
-    "load": Place(
+    "load": CommandPlace(
         "replayer.cli.spark.export:load",
         "Load records into a table of Spark's catalog, with the columns of `spark export`.",
     ),
-    "export": Place("replayer.cli.spark.export:export", "Write records to files in a common format."),
-    "verify": Place(
+    "export": CommandPlace("replayer.cli.spark.export:export", "Write records to files in a common format."),
+    "verify": CommandPlace(
         "replayer.cli.spark.verify:command",
         "Check all data of an archive, as `replayer verify --deep` does, in the tasks of a Spark job.",
     ),
-    "replay": Place(
+    "replay": CommandPlace(
         "replayer.cli.spark.replay:command",
         "Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.",
     ),

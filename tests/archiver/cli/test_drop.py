@@ -82,7 +82,7 @@ def test_what_was_written_lately_stays(root: Path) -> None:
     before = keys(root)
     refused = run("orders", "-a", str(root), "--yes", "--idle", "3h")
     assert refused.exit_code == 1
-    assert "an archiver may be at work" in refused.stderr
+    assert "an archiver may be running" in refused.stderr
     assert keys(root) == before
 
 

@@ -18,7 +18,7 @@ from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chun
 from archiver.commit.objects import Held
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import Fenced, OwnedByAnother
-from archiver.maintain.garbage import Chain, Found, find_dead
+from archiver.maintain.garbage import Chain, ListedPart, find_dead
 from archiver.maintain.gc import offsets_of, plan_sweep, read_chain
 from blockgz.errors import StoreUnavailable, UsageError
 from blockgz.store.writer import ListedObject, ObjectHead, StoredObject
@@ -430,7 +430,7 @@ def test_an_index_goes_before_its_data_and_neither_before_the_grace() -> None:
     chain = Chain(keys, marker, (), frozenset(), ())
     for name in (keys.data_name(ChunkStart(3, 3, 0), ".gz"), keys.index_name(ChunkStart(3, 3, 0))):
         world.store.put_if_absent(keys.chunks + name, b"1", "-")
-    found = [Found(name, each) for each in world.store.list("") if (name := parse_key("topic", each.key))]
+    found = [ListedPart(name, each) for each in world.store.list("") if (name := parse_key("topic", each.key))]
     assert not find_dead([chain], found, {}, {}, now=world.store.now + GRACE - 1, grace=GRACE)
     garbage = find_dead([chain], found, {}, {}, now=world.store.now + GRACE, grace=GRACE)
     assert [each.name.kind for each in garbage] == [ObjectKind.INDEX, ObjectKind.DATA]

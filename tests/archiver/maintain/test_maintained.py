@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from archiver.commit.commit import commit_chunk
 from archiver.commit.objects import Held
 from archiver.commit.recovery import take_over
-from archiver.maintain.garbage import Chain, booked, guarded_gaps, next_start
+from archiver.maintain.garbage import Chain, find_guarded_gaps, next_start, update_books
 from archiver.maintain.gc import plan_sweep, read_current
 from archiver.maintain.prune import prune
-from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.intent import RewriteOutcome
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import Body
 from index_format import marker as markers
@@ -97,24 +97,24 @@ def retired(at: int | None) -> Retired:
 
 def test_the_grace_counts_from_the_first_look(store: MemoryStore) -> None:
     body = Maintenance(retired=(retired(None), retired(5)))
-    assert booked(body, now=10, grace_ms=5).retired == (retired(10), retired(5))
-    assert booked(body, now=11, grace_ms=5).retired == (retired(11),)
+    assert update_books(body, now=10, grace_ms=5).retired == (retired(10), retired(5))
+    assert update_books(body, now=11, grace_ms=5).retired == (retired(11),)
     intent = Rewriting(token=OTHER, kind="merge", level=1, start=0, end=2, since=5)
     for now, left in ((10, intent), (11, None)):
-        assert booked(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
+        assert update_books(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
 
 
 def test_a_time_further_in_the_future_than_a_grace_is_none() -> None:
     body = Maintenance(retired=(retired(20), retired(21)))
-    assert booked(body, now=15, grace_ms=5).retired == (retired(20), retired(15))
+    assert update_books(body, now=15, grace_ms=5).retired == (retired(20), retired(15))
     intent = Rewriting(token=OTHER, kind="merge", level=1, start=0, end=2, since=20)
     for now, left in ((15, intent), (14, None)):
-        assert booked(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
+        assert update_books(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
 
 
 def test_what_was_pruned_goes_a_grace_after_it_was_seen(store: MemoryStore) -> None:
     store.now = 1e6
-    assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
+    assert run(store, prune(KEYS, 6)) is RewriteOutcome.COMMITTED
     before = set(store.bodies())
     assert collect(store) == 0
     (seen,) = body_of(store).retired
@@ -198,7 +198,7 @@ def test_a_gap_guards_what_may_hold_its_records(gap: Gap, is_guarded: bool, stor
     marker = read_current(store, KEYS)  # type: ignore[arg-type]
     assert marker is not None
     chain = Chain(KEYS, marker, (), frozenset(), [gap])
-    assert guarded_gaps(chain, now=10.0, grace=5.0) == ([gap] if is_guarded else [])
+    assert find_guarded_gaps(chain, now=10.0, grace=5.0) == ([gap] if is_guarded else [])
 
 
 def test_a_chunk_may_start_where_an_empty_gap_does(store: MemoryStore) -> None:

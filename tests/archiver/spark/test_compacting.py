@@ -11,7 +11,7 @@ from archiver.commit.driver import Driver, UnreadLog
 from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction
 from archiver.maintain.planned import name_of
 from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.spark.job import CompactionTask
 from benchmarks.compact import command, small_chunks
 from blockgz.spark.errors import TaskFailed
@@ -55,9 +55,9 @@ def test_a_task_that_is_repeated_does_what_the_first_one_left(tmp_path: Path) ->
     small_chunks(root, 2 * CHUNKS)
     plan, task = planned(root, buffer_bytes=1), sent(root, tmp_path / "buffer")
     first, second = plan.runs
-    assert task(replace(plan, runs=(first,))).outcome is Outcome.COMMITTED
+    assert task(replace(plan, runs=(first,))).outcome is RewriteOutcome.COMMITTED
     again = task(plan)
-    assert (again.done, again.outcome, again.error) == ((second,), Outcome.NOTHING, None)
+    assert (again.done, again.outcome, again.error) == ((second,), RewriteOutcome.NOTHING, None)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ SCRIPT = """
 import asyncio, signal, sys, time
 import click
 from blockgz.process import run_async
-from blockgz.program.main import Place, Program
+from blockgz.program.main import CommandPlace, Program
 if sys.argv[2] == "ignored":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -38,7 +38,7 @@ async def wait():
 def asynchronous():
     run_async(wait())
 
-places = {each: Place(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
+places = {each: CommandPlace(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
 Program("program", places=places).main([sys.argv[1]])
 """
 
@@ -80,7 +80,7 @@ from pathlib import Path
 import click
 sys.path.insert(0, str(Path(sys.argv[3]).parent))
 from blockgz.process import run_async
-from blockgz.program.main import Place, Program
+from blockgz.program.main import CommandPlace, Program
 
 @click.command("plain")
 def plain():
@@ -95,7 +95,7 @@ async def wait():
 def asynchronous():
     run_async(wait())
 
-places = {each: Place(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
+places = {each: CommandPlace(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
 Program("program", places=places).main([sys.argv[1]])
 """
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blockgz.program.command import NEVER_FROM_ENVIRONMENT, completed
-from blockgz.program.main import EXIT_CODES, Place, Program
+from blockgz.program.main import EXIT_CODES, CommandPlace, Program
 from blockgz.program.options import TimeOption
 from replayer.cli import COMMANDS, main
 
@@ -101,7 +101,7 @@ def test_commands_inside_groups_are_completed_once() -> None:
 
 
 def test_commands_of_a_group_inside_the_program_are_completed() -> None:
-    nested = Program("nested", places={"reports": Place("replayer.cli.report:verify_report", "Reports.")})
+    nested = Program("nested", places={"reports": CommandPlace("replayer.cli.report:verify_report", "Reports.")})
     outer = completed(click.Group("outer", commands=[nested]))
     help_page = CliRunner().invoke(outer, ["nested", "reports", "--help"]).output
     assert "BLOCKGZ_REPORT_KEY" in help_page

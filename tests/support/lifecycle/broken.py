@@ -23,7 +23,7 @@ from archiver.maintain import garbage, gc, prune
 from archiver.maintain.rewrite import commit as commits
 from archiver.maintain.rewrite import intent
 from archiver.maintain.rewrite import replace as replacing
-from archiver.maintain.rewrite.tree import Run as Neighbours
+from archiver.maintain.rewrite.tree import CatalogRun as Neighbours
 from archiver.maintain.rewrite.tree import read_catalogs
 from blockgz.archive import partition
 from index_format import marker as markers
@@ -48,7 +48,7 @@ def all_of(*patches: AbstractContextManager[Any]) -> Iterator[None]:
         yield
 
 
-class Unseen(intent.Attempt):
+class Unseen(intent.RewriteAttempt):
     """A rewrite that nobody was told of."""
 
     def is_in_force(self, marker: Marker) -> bool:
@@ -59,7 +59,7 @@ class Unseen(intent.Attempt):
         """There is nothing to renew."""
         yield from ()
 
-    def give_up(self) -> Protocol[intent.Outcome | None]:
+    def give_up(self) -> Protocol[intent.RewriteOutcome | None]:
         """Nor to clear."""
         yield from ()
         return None
@@ -71,12 +71,12 @@ def begin_unseen(only: str | None, keys: Any, kind: str, choose: Any, *, lease_m
         return (yield from intent.begin(keys, kind, choose, lease_ms=lease_ms))
     held = yield from read_marker(keys.marker)
     if held is None or held.marker.next_offset is None:
-        return intent.Outcome.NOTHING
+        return intent.RewriteOutcome.NOTHING
     if len(intent.maintenance_of(held.marker).retired) >= MAX_RETIRED:
-        return intent.Outcome.FULL
+        return intent.RewriteOutcome.FULL
     chosen = yield from choose(held.marker)
     if chosen is None:
-        return intent.Outcome.NOTHING
+        return intent.RewriteOutcome.NOTHING
     token: str = yield NewToken()
     now: int = yield Now()
     mine = Rewriting(token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.end, since=now)
@@ -91,12 +91,12 @@ def without_intent(only: str | None = None) -> AbstractContextManager[Any]:
 def grace_from_object_age() -> AbstractContextManager[Any]:
     """Retired references are as old as their objects may be."""
 
-    def booked(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
+    def update_books(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
         old = [each if each.at is not None else replace(each, at=max(0, now - grace_ms)) for each in body.retired]
         return maintained_booked(replace(body, retired=tuple(old)), now=now, grace_ms=grace_ms)
 
-    maintained_booked = garbage.booked
-    return all_of(patch.object(garbage, "booked", booked), patch.object(gc, "booked", booked))
+    maintained_booked = garbage.update_books
+    return all_of(patch.object(garbage, "update_books", update_books), patch.object(gc, "update_books", update_books))
 
 
 def token_reused() -> AbstractContextManager[Any]:
@@ -116,7 +116,7 @@ def token_reused() -> AbstractContextManager[Any]:
 def token_unchecked() -> AbstractContextManager[Any]:
     """The commit does not ask whether the intent is in force."""
 
-    def commit(attempt: intent.Attempt, change: commits.Change) -> Protocol[Any]:
+    def commit(attempt: intent.RewriteAttempt, change: commits.TreeChange) -> Protocol[Any]:
         attempt.__class__ = Unseen
         return (yield from real(attempt, change))
 
@@ -127,12 +127,12 @@ def token_unchecked() -> AbstractContextManager[Any]:
 def commit_with_old_tree() -> AbstractContextManager[Any]:
     """The change is put into the tree once, whatever a writer folds meanwhile."""
 
-    def place(attempt: intent.Attempt, marker: Marker, change: Any, copies: Any) -> Protocol[Any]:
+    def place(attempt: intent.RewriteAttempt, marker: Marker, change: Any, copies: Any) -> Protocol[Any]:
         if attempt not in first:
             first[attempt] = yield from real(attempt, marker, change, copies)
         return first[attempt]
 
-    first: dict[intent.Attempt, Any] = {}
+    first: dict[intent.RewriteAttempt, Any] = {}
     real = commits.place
     return patch.object(commits, "place", place)
 
@@ -140,7 +140,7 @@ def commit_with_old_tree() -> AbstractContextManager[Any]:
 def prune_by_start_offset() -> AbstractContextManager[Any]:
     """A prune raises the writer's start_offset."""
 
-    def changed(attempt: intent.Attempt, marker: Marker, change: commits.Change, placed: Any) -> Marker:
+    def changed(attempt: intent.RewriteAttempt, marker: Marker, change: commits.TreeChange, placed: Any) -> Marker:
         result = real(attempt, marker, change._replace(is_prune=False), placed)
         return replace(result, start_offset=attempt.intent.end) if change.is_prune else result
 
@@ -151,7 +151,7 @@ def prune_by_start_offset() -> AbstractContextManager[Any]:
 def at_stamped_by_the_commit() -> AbstractContextManager[Any]:
     """The commit says when it happened."""
 
-    def changed(attempt: intent.Attempt, marker: Marker, change: commits.Change, placed: Any) -> Marker:
+    def changed(attempt: intent.RewriteAttempt, marker: Marker, change: commits.TreeChange, placed: Any) -> Marker:
         result = real(attempt, marker, change, placed)
         body = intent.maintenance_of(result)
         newest = replace(body.retired[-1], at=attempt.intent.since)
@@ -244,23 +244,23 @@ def rewrite_touches_tail() -> AbstractContextManager[Any]:
         yield Now()
         return Neighbours(marker.tail) if len(marker.tail) > 1 else None
 
-    def rewrite(keys: Any, chosen: Any, what: replacing.Rewrite, *, lease_ms: int) -> Protocol[intent.Outcome]:
+    def rewrite(keys: Any, chosen: Any, what: replacing.Rewrite, *, lease_ms: int) -> Protocol[intent.RewriteOutcome]:
         if what.kind != "merge":
             return (yield from real(keys, chosen, what, lease_ms=lease_ms))
         begun = yield from intent.begin(keys, what.kind, choose, lease_ms=lease_ms)
-        if isinstance(begun, intent.Outcome):
+        if isinstance(begun, intent.RewriteOutcome):
             return begun
         attempt, (tail,) = begun
         old = yield from replacing.chunks_of(keys, tail)
         new = yield from replacing._replacement(attempt, old, what)
         items = yield from replacing._stored_chunks(attempt, old, new)
-        held = yield from attempt.held()
+        held = yield from attempt.read_own()
         if held.marker.tail[: len(tail)] != tail:
-            return intent.Outcome.OVERTAKEN
+            return intent.RewriteOutcome.OVERTAKEN
         merged = replace(held.marker, tail=(*items, *held.marker.tail[len(tail) :]))
         body = replace(intent.maintenance_of(merged), rewriting=None)
         yield from try_swap(keys.marker, intent.maintained(merged, body), held.etag)
-        return intent.Outcome.COMMITTED
+        return intent.RewriteOutcome.COMMITTED
 
     real = maintainers.rewrite
     return patch.object(maintainers, "rewrite", rewrite)

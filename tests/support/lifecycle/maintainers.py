@@ -11,9 +11,9 @@ from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain import gc
 from archiver.maintain.prune import prune
 from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
-from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.maintain.rewrite.replace import Rewrite, rewrite
-from archiver.maintain.rewrite.tree import Run as Neighbours
+from archiver.maintain.rewrite.tree import CatalogRun as Neighbours
 from archiver.maintain.rewrite.tree import level_1_lists
 from blockgz.errors import ObjectMissing, StoreFull
 from index_format import objects
@@ -49,7 +49,7 @@ def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
     try:
         if what.kind == "prune":
             end = yield from _some_end(rng, partition)
-            return (yield from prune(keys, end, lease_ms=lease_ms))._value_ if end else Outcome.NOTHING._value_
+            return (yield from prune(keys, end, lease_ms=lease_ms))._value_ if end else RewriteOutcome.NOTHING._value_
         choose = partial(_some_neighbours, rng, partition, what)
         make = partial(CONTENTS[what.kind], world, partition)
         check = partial(_check, changes_mind)

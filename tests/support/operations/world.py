@@ -23,7 +23,7 @@ from archiver.errors import Diverged, OwnedByAnother, SalvageRefused
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain import gc
 from archiver.maintain.compact import Compaction, Compactor, Conversion, PlannedCompaction
-from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, Wanted, erase_in, find_records
+from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, RecordChoice, erase_in, find_records
 from archiver.maintain.erase_status import remains_of
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.planned import archived_partitions
@@ -36,7 +36,7 @@ from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import maintenance_of
-from archiver.maintain.throttle import Pace
+from archiver.maintain.throttle import MaintenancePace
 from blockgz.archive import lookup
 from blockgz.archive.archive import Archive
 from blockgz.archive.cuts import find_cut
@@ -338,7 +338,9 @@ class World:
         )
         compaction = Compaction(limits, conversion if rng.random() < 0.4 else None)
         buffer_bytes, maintainer = rng.choice([1, LARGE]), self._maintainer()
-        compactor = Compactor(Pace(self.store, maintainer), compaction, self.buffers, buffer_bytes, MAX_BLOCK_BYTES)
+        compactor = Compactor(
+            MaintenancePace(self.store, maintainer), compaction, self.buffers, buffer_bytes, MAX_BLOCK_BYTES
+        )
         plan = self._unless_seed(
             lambda: PlannedCompaction(
                 *(self.store, None, compaction, maintainer, buffer_bytes), lambda plans: map(compactor.compact, plans)
@@ -383,7 +385,7 @@ class World:
         if found:
             self.note("erase", sorted(meant))
 
-    def _wanted(self) -> tuple[Wanted, Callable[[Record], bool]]:
+    def _wanted(self) -> tuple[RecordChoice, Callable[[Record], bool]]:
         if self.rng.random() < 0.7:
             keys = self.rng.sample(KEYS, self.rng.choice([1, 1, 2, 5]))
             return Matching.all_of(KeyIn(keys)), lambda record: record.key in keys

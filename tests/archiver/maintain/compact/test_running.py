@@ -17,8 +17,8 @@ from archiver.maintain.compact import Compaction, Compactor, Conversion, Partiti
 from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import RewriteResult
 from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.rewrite.intent import Outcome
-from archiver.maintain.throttle import Pace
+from archiver.maintain.rewrite.intent import RewriteOutcome
+from archiver.maintain.throttle import MaintenancePace
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, Maintenance, Retired
 from tests.archiver.maintain.erase.test_running import reference, world_of
@@ -41,7 +41,7 @@ def compacted(
     assert plan.problems == []
     buffers = BufferFolder(folder)
     try:
-        compactor = Compactor(Pace(world.store, world.maintainer()), compaction, buffers, buffer_bytes, MAX)
+        compactor = Compactor(MaintenancePace(world.store, world.maintainer()), compaction, buffers, buffer_bytes, MAX)
         done = [compactor.compact(each) for each in plan.partitions]
         assert buffers.used_bytes == 0
     finally:
@@ -74,7 +74,7 @@ def test_random_compactions_beside_a_writer(run: int, tmp_path: Path) -> None:
         plan = planned(world, compaction, buffer_bytes)
         before = world.marker
         done = compacted(world, tmp_path, compaction, buffer_bytes)
-        assert all((each.outcome, each.error) == (Outcome.COMMITTED, None) for each in done)
+        assert all((each.outcome, each.error) == (RewriteOutcome.COMMITTED, None) for each in done)
         world.check()
         assert len(done) == len(plan.partitions)
         if not done:
@@ -94,7 +94,7 @@ def test_what_was_planned_comes_true_and_is_not_planned_again(tmp_path: Path) ->
     assert (plan.moved_bytes, plan.chunks) == (sum(each.bytes for each in before), world.marker.num_chunks)
     (ended,) = compacted(world, tmp_path)
     done, outcome = ended.done, ended.outcome
-    assert (done, outcome) == (plan.runs, Outcome.COMMITTED)
+    assert (done, outcome) == (plan.runs, RewriteOutcome.COMMITTED)
     assert world.marker.num_chunks == plan.chunks_after < 80
     assert sum(map(len, world.marker.catalogs)) == plan.catalogs_after == 1
     marker, requests = world.marker, len(world.store.versions[world.keys.marker])
@@ -128,7 +128,7 @@ def test_a_small_buffer_takes_more_rewrites(buffer_bytes: int, tmp_path: Path) -
     compaction = Compaction(MergeLimits(1500, 3000))
     (ended,) = compacted(world, tmp_path, compaction, buffer_bytes)
     plan, outcome = ended.plan, ended.outcome
-    assert outcome is Outcome.COMMITTED
+    assert outcome is RewriteOutcome.COMMITTED
     assert world.marker.maintenance and len(world.marker.maintenance.retired) > len(plan.runs)
     assert world.marker.num_chunks == plan.chunks_after
     world.check()
@@ -215,11 +215,11 @@ def test_who_is_busy_or_full_is_told_apart(tmp_path: Path) -> None:
     assert world.marker.maintenance and world.marker.maintenance.rewriting
     world.hours -= 2.2
     (busy,) = compacted(world, tmp_path)
-    assert (busy.outcome, busy.done) == (Outcome.BUSY, ())
+    assert (busy.outcome, busy.done) == (RewriteOutcome.BUSY, ())
     retired = tuple(Retired(references=(reference(0),), token=str(n)) for n in range(MAX_RETIRED))
     full(world, Maintenance(retired=retired))
     (stuck,) = compacted(world, tmp_path)
-    assert (stuck.outcome, stuck.done) == (Outcome.FULL, ())
+    assert (stuck.outcome, stuck.done) == (RewriteOutcome.FULL, ())
 
 
 def test_a_chunk_that_lost_a_record_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from archiver.maintain.compact import Compaction, Conversion, PlannedCompaction
 from archiver.maintain.erase import Matching
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.intent import RewriteOutcome
 from blockgz.record_filter import KeyIn
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
@@ -47,7 +47,7 @@ def test_random_rewrites_of_chunks_that_are_encrypted_from_some_time_on(run: int
         conversion = rng.choice([None, Conversion(rng.choice([300, 1 << 20]), rng.choice(["json", "arrow"]))])
         compaction = Compaction(LIMITS, conversion, world.rewrite_keys)
         done = compacted(world, tmp_path, compaction, rng.choice([5000, LARGE]))
-        assert [(each.outcome, each.error) for each in done] == [(Outcome.COMMITTED, None)]
+        assert [(each.outcome, each.error) for each in done] == [(RewriteOutcome.COMMITTED, None)]
         world.check()
     assert all(key.endswith(ENCRYPTED_SUFFIX) for key in data_in(world, since=since))
     assert any("~r" in key for key in data_in(world, since=since))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
 from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OffsetRanges, data_of_body
-from archiver.maintain.rewrite.compare import check_same, check_without
+from archiver.maintain.rewrite.compare import check_contents
 from archiver.maintain.rewrite.encode import merged, without
 from index_format.blocks import COMPRESSORS, BlockBuilder
 from index_format.chunk_index import BlockEntry, Erased, Gap
@@ -91,12 +91,12 @@ MISTAKES: dict[str, Callable[[Partition, NewChunk], NewChunk]] = {
 def test_a_mistake_is_caught(mistake: str, form: str, tmp_path: Path) -> None:
     partition = partition_of(tmp_path, form)
     new = merged(partition.chunks, partition.data_of, partition.buffer())
-    check_same(partition.chunks, new, partition.data_of, data_of_body(new.body), MAX)
+    check_contents(partition.chunks, new, partition.data_of, data_of_body(new.body), MAX)
     if mistake == "a record moved":
         new = dataclasses.replace(new, next_offset=new.next_offset + 2)
     broken = MISTAKES[mistake](partition, new)
     with pytest.raises(BlockgzError) as caught:
-        check_same(partition.chunks, broken, partition.data_of, data_of_body(broken.body), MAX)
+        check_contents(partition.chunks, broken, partition.data_of, data_of_body(broken.body), MAX)
     if mistake != "a block with another checksum":
         assert isinstance(caught.value, ContentsDiffer)
         assert "nothing was committed" in caught.value.remedy
@@ -112,10 +112,10 @@ def test_an_erase_that_took_too_much_or_too_little_is_caught(tmp_path: Path) -> 
         drop = OffsetRanges(range(n, n + 1) for n in done)
         new = without(old, drop, partition.data_of, partition.buffer(), MAX)
         assert isinstance(new, NewChunk)
-        check_without(old, new, drop, partition.data_of, data_of_body(new.body), MAX)
+        check_contents([old], new, partition.data_of, data_of_body(new.body), MAX, drop)
         with pytest.raises(ContentsDiffer):
-            check_without(old, new, asked, partition.data_of, data_of_body(new.body), MAX)
+            check_contents([old], new, partition.data_of, data_of_body(new.body), MAX, asked)
     whole = ErasedRun(old.entry.start_offset, old.entry.next_offset)
     with pytest.raises(ContentsDiffer):
-        check_without(old, whole, asked, partition.data_of, None, MAX)
+        check_contents([old], whole, partition.data_of, None, MAX, asked)
     partition.buffers.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from archiver.maintain.rewrite.chunks import data_of_body
-from archiver.maintain.rewrite.compare import check_same
+from archiver.maintain.rewrite.compare import check_contents
 from archiver.maintain.rewrite.encode import ConvertSettings, converted
 from blockgz.errors import UsageError
 from index_format.key_filter import hashes_of, holds_all, probes_of
@@ -46,7 +46,7 @@ def test_a_converted_chunk_holds_the_same_records(run: int, tmp_path: Path) -> N
         assert (index.start_offset, index.next_offset) == (old.entry.start_offset, old.entry.next_offset)
         assert (index.min_timestamp, index.max_timestamp) == (old.index.min_timestamp, old.index.max_timestamp)
         assert (new.gaps, new.erased) == (old.index.gaps, old.index.erased or ())
-        check_same([old], new, partition.data_of, data_of_body(new.body), MAX)
+        check_contents([old], new, partition.data_of, data_of_body(new.body), MAX)
         _has_filters(partition, new.blocks, held, settings.key_filter_bits)
         _blocks_have_the_wanted_size(new.blocks, settings)
         partition.buffers.close()

@@ -10,7 +10,7 @@ import zstandard
 from msgspec.structs import replace
 
 from archiver.maintain.rewrite.chunks import OldChunk, data_of_body
-from archiver.maintain.rewrite.compare import check_same
+from archiver.maintain.rewrite.compare import check_contents
 from archiver.maintain.rewrite.encode import MergeLimits, erased_of, merge_groups, merged, runs_alike, why_apart
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
@@ -126,7 +126,7 @@ def test_a_merged_chunk_holds_the_same_bytes_of_every_block(run: int, tmp_path: 
             offset for chunk in old for each in chunk.index.erased or () for offset in range(each.start, each.end)
         }
         _decompresses_as_a_whole(partition, body)
-        check_same(old, new, partition.data_of, data_of_body(new.body), MAX)
+        check_contents(old, new, partition.data_of, data_of_body(new.body), MAX)
         buffer.discard()
         assert partition.buffers.used_bytes == 0
         partition.buffers.close()

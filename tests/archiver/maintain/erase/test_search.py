@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, Wanted, find_records
+from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, RecordChoice, find_records
 from archiver.maintain.gc import read_chain
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.record_filter import KeyIn
@@ -31,7 +31,7 @@ def archive_of(folder: Path, record_format: str, key_filter_bits: int | None) ->
     return writer
 
 
-def found_in(writer: PartitionWriter, wanted: Wanted) -> ErasedPartition:
+def found_in(writer: PartitionWriter, wanted: RecordChoice) -> ErasedPartition:
     store = open_existing_store(str(writer.archive.root), S3Settings())
     chain = read_chain(store, writer.keys)
     assert chain is not None

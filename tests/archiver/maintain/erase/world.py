@@ -12,7 +12,7 @@ from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, UnreadLog
 from archiver.errors import Fenced
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.erase import ErasedPartition, Wanted, erase_in, find_records, read_chunks
+from archiver.maintain.erase import ErasedPartition, RecordChoice, erase_in, find_records, read_chunks
 from archiver.maintain.gc import read_chain
 from archiver.maintain.rewrite.chunks import NO_KEYS, OffsetRanges, RewriteKeys, data_in, opened_blocks
 from archiver.maintain.rewrite.encode import erased_in
@@ -90,7 +90,7 @@ class EraseWorld(World):
         clock = self.hours * 3600
         return Driver(self.store, UnreadLog(), lambda attempt, cause: None, lambda: True, clock=lambda: clock)
 
-    def found(self, wanted: Wanted) -> ErasedPartition:
+    def found(self, wanted: RecordChoice) -> ErasedPartition:
         """What there is to erase."""
         chain = read_chain(self.store, self.keys)
         assert chain is not None

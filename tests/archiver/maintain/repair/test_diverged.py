@@ -24,10 +24,10 @@ from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
 from archiver.maintain.repair.salvage import plan_salvage
-from archiver.maintain.rewrite.commit import Change, commit
+from archiver.maintain.rewrite.commit import TreeChange, commit
 from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.rewrite.intent import Outcome, begin
-from archiver.maintain.throttle import Pace
+from archiver.maintain.rewrite.intent import RewriteOutcome, begin
+from archiver.maintain.throttle import MaintenancePace
 from blockgz.archive.archive import Archive
 from blockgz.archive.follow import FollowedPartition, Follower
 from blockgz.archive.lookup import FoundRecord, look_up_all
@@ -173,11 +173,11 @@ def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, mon
         BufferFolder(tmp_path),
         list[RewriteResult[PartitionCompaction]](),
     )
-    compactor = Compactor(Pace(world.store, driver), compaction, buffers, MAX, MAX)
+    compactor = Compactor(MaintenancePace(world.store, driver), compaction, buffers, MAX, MAX)
     while plans := PlannedCompaction(world.store, None, compaction, driver, MAX, lambda plans: ()).partitions:
         done += map(compactor.compact, plans)
     buffers.close()
-    assert done and all(each.outcome is Outcome.COMMITTED for each in done)
+    assert done and all(each.outcome is RewriteOutcome.COMMITTED for each in done)
     assert world.read().records == {n: LOG.records[n].value for n in range(20)} | values(world.log, 20)
     assert world.read("orders~1").summary.chunks == 4
 
@@ -192,7 +192,7 @@ def test_a_rewrite_that_began_before_is_not_committed(monkeypatch: pytest.Monkey
     attempt, _ = world.run(begin(world.keys, "merge", choose))
     world.repaired()
     with pytest.raises(RewriteOvertaken) as caught:
-        world.run(commit(attempt, Change(())))
+        world.run(commit(attempt, TreeChange(())))
     assert "has continued in orders~2 since this merge began" in caught.value.why
 
 

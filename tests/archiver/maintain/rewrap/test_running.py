@@ -18,7 +18,7 @@ from archiver.maintain.repair.plan import RepairTarget
 from archiver.maintain.repair.plan import carry_out as carry_out_repair
 from archiver.maintain.rewrap import PartitionRewrapping, PlannedRewrapping, check_rewrapped, rewrapped_contents
 from archiver.maintain.rewrite.chunks import RewrappedChunk, RewriteKeys
-from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.maintain.rewrite.replace import chunks_of
 from blockgz.encryption.key_service import ServiceKey
 from blockgz.encryption.keyring import Keyring, load_keyring
@@ -82,7 +82,7 @@ def test_the_old_key_is_not_needed_once_the_old_indexes_are_gone(chunks: int, tm
     data = data_in(world)
     (plan,) = planned(world).partitions
     assert (plan.encrypted, plan.old, plan.ids) == (world.marker.num_chunks, plan.encrypted, {key_of(1).id})
-    assert [each.outcome for each in rewrapped(world)] == [Outcome.COMMITTED]
+    assert [each.outcome for each in rewrapped(world)] == [RewriteOutcome.COMMITTED]
     assert data_in(world) == data
     read_with(world, Keyring([key_of(2)]))
     assert planned(world).partitions == []
@@ -143,7 +143,7 @@ def test_a_run_that_dies_at_any_request_can_be_repeated(half: float, tmp_path: P
             break
         world.store.dies_at = None
         read_with(world, BOTH)
-        assert all(each.outcome is Outcome.COMMITTED for each in rewrapped(world))
+        assert all(each.outcome is RewriteOutcome.COMMITTED for each in rewrapped(world))
         read_with(world, Keyring([key_of(2)]))
     else:
         raise AssertionError("it never came to its end")
@@ -174,10 +174,12 @@ def test_keys_move_to_aws_kms_and_from_one_key_there_to_another(
         client = boto3.client("kms", region_name="eu-central-1")
         first, second = (client.create_key()["KeyMetadata"]["Arn"] for _ in range(2))
         service = [ServiceKey(arn, lambda: client) for arn in (first, second)]
-        assert [each.outcome for each in rewrapped(world, Keyring([key_of(1), service[0]]))] == [Outcome.COMMITTED]
+        assert [each.outcome for each in rewrapped(world, Keyring([key_of(1), service[0]]))] == [
+            RewriteOutcome.COMMITTED
+        ]
         collect(world)
         assert key_ids(world) == {first}
-        assert [each.outcome for each in rewrapped(world, Keyring(service))] == [Outcome.COMMITTED]
+        assert [each.outcome for each in rewrapped(world, Keyring(service))] == [RewriteOutcome.COMMITTED]
         collect(world)
         assert key_ids(world) == {second}
         read_with(world, Keyring([ServiceKey(second, lambda: client)]))

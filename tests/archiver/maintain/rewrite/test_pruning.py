@@ -13,7 +13,7 @@ from archiver.commit.operations import CompareAndSwap
 from archiver.commit.recovery import take_over
 from archiver.errors import RewriteRefused
 from archiver.maintain.prune import Keep, prunable, prune
-from archiver.maintain.rewrite.intent import LEASE_MS, Outcome
+from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome
 from archiver.maintain.rewrite.tree import find_run, level_1_lists
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Marker, Retired, Rewriting, decode_marker
@@ -125,7 +125,7 @@ def spans_of(store: MemoryStore) -> list[tuple[int, int]]:
 def test_the_floor_rises_and_catalogs_across_it_are_copied(store: MemoryStore) -> None:
     before = marker_in(store)
     assert spans_of(store) == [(n, n + 2) for n in range(0, 12, 2)]
-    assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
+    assert run(store, prune(KEYS, 6)) is RewriteOutcome.COMMITTED
     after = marker_in(store)
     assert spans_of(store) == [(6, 8), (8, 10), (10, 12)]
     assert (after.pruned_before, after.start_offset, after.next_offset, after.tail) == (6, 0, 14, before.tail)
@@ -135,16 +135,16 @@ def test_the_floor_rises_and_catalogs_across_it_are_copied(store: MemoryStore) -
     gone = [each for level in before.catalogs for each in level if each not in sum(after.catalogs, ())]
     assert list(retired.references) == gone
     assert all(f"~r{retired.token}-" in each.name for each in sum(after.catalogs, ()) if each.start_offset < 8)
-    assert run(store, prune(KEYS, 12)) is Outcome.COMMITTED
+    assert run(store, prune(KEYS, 12)) is RewriteOutcome.COMMITTED
     assert (marker_in(store).catalogs, marker_in(store).cover(1), marker_in(store).num_chunks) == ((), 12, 2)
 
 
 def test_only_the_end_of_a_catalog_becomes_the_floor(store: MemoryStore) -> None:
     before = marker_in(store)
-    assert [run(store, prune(KEYS, floor)) for floor in (5, 13, 14, 100)] == [Outcome.NOTHING] * 4
+    assert [run(store, prune(KEYS, floor)) for floor in (5, 13, 14, 100)] == [RewriteOutcome.NOTHING] * 4
     assert marker_in(store) == before
     run(store, prune(KEYS, 4))
-    assert run(store, prune(KEYS, 4)) is Outcome.NOTHING
+    assert run(store, prune(KEYS, 4)) is RewriteOutcome.NOTHING
 
 
 @pytest.mark.parametrize("fate", [Fate.ANSWER_LOST, Fate.NOT_APPLIED, Fate.LATE, Fate.REPEATED])
@@ -156,7 +156,7 @@ def test_it_is_done_once_whatever_becomes_of_its_swaps(fate: Fate, store: Memory
         actor.step(fate if is_first else Fate.NORMAL)
         for request in list(actor.late):
             actor.deliver(request)
-    assert (actor.failure, actor.result, marker_in(store).pruned_before) == (None, Outcome.COMMITTED, 6)
+    assert (actor.failure, actor.result, marker_in(store).pruned_before) == (None, RewriteOutcome.COMMITTED, 6)
     assert len(marker_in(store).maintenance.retired) == 1  # type: ignore[union-attr]
 
 
@@ -164,17 +164,17 @@ def test_a_living_maintainer_is_left_alone(store: MemoryStore) -> None:
     other = Rewriting(token=TOKEN, kind="merge", level=1, start=0, end=2, since=0)
     maintained(store, rewriting=other)
     store.now = LEASE_MS / 1000 - 1
-    assert run(store, prune(KEYS, 6)) is Outcome.BUSY
+    assert run(store, prune(KEYS, 6)) is RewriteOutcome.BUSY
     store.now += 1
-    assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
+    assert run(store, prune(KEYS, 6)) is RewriteOutcome.COMMITTED
 
 
 def test_one_whose_clock_was_far_ahead_keeps_nobody_away(store: MemoryStore) -> None:
     maintained(store, rewriting=Rewriting(token=TOKEN, kind="merge", level=1, start=0, end=2, since=2 * LEASE_MS))
     store.now = LEASE_MS / 1000 + 1
-    assert run(store, prune(KEYS, 6)) is Outcome.BUSY
+    assert run(store, prune(KEYS, 6)) is RewriteOutcome.BUSY
     store.now = LEASE_MS / 1000
-    assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
+    assert run(store, prune(KEYS, 6)) is RewriteOutcome.COMMITTED
 
 
 def test_who_lost_the_intent_commits_nothing(store: MemoryStore) -> None:
@@ -184,7 +184,7 @@ def test_who_lost_the_intent_commits_nothing(store: MemoryStore) -> None:
     other = Rewriting(token=TOKEN, kind="merge", level=1, start=0, end=2, since=0)
     maintained(store, rewriting=other)
     actor.run_to_end()
-    assert (actor.failure, actor.result) == (None, Outcome.OVERTAKEN)
+    assert (actor.failure, actor.result) == (None, RewriteOutcome.OVERTAKEN)
     assert (marker_in(store).pruned_before, marker_in(store).maintenance.rewriting) == (0, other)  # type: ignore[union-attr]
 
 
@@ -195,7 +195,7 @@ def test_a_prune_that_is_interrupted_leaves_no_intent_behind(store: MemoryStore)
         mortal.dies_at, mortal.death = half_requests / 2, KeyboardInterrupt
         driver = Driver(mortal, UnreadLog(), lambda *_: None, lambda: True)
         try:
-            assert driver.run(prune(KEYS, 8)) is Outcome.COMMITTED
+            assert driver.run(prune(KEYS, 8)) is RewriteOutcome.COMMITTED
         except KeyboardInterrupt:
             maintenance = marker_in(mortal).maintenance
             assert not maintenance or maintenance.rewriting is None, f"interrupted at request {half_requests / 2}"
@@ -208,7 +208,7 @@ def test_a_prune_that_is_interrupted_leaves_no_intent_behind(store: MemoryStore)
 def test_garbage_collection_comes_before_the_65th(store: MemoryStore) -> None:
     retired = Retired(references=(reference(0, 1, newest=0),), token=TOKEN)
     maintained(store, retired=(retired,) * MAX_RETIRED)
-    assert run(store, prune(KEYS, 6)) is Outcome.FULL
+    assert run(store, prune(KEYS, 6)) is RewriteOutcome.FULL
 
 
 def test_layout_seed_is_refused(store: MemoryStore) -> None:

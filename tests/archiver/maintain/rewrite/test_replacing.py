@@ -7,15 +7,15 @@ import pytest
 from archiver.commit.operations import Protocol
 from archiver.maintain.prune import prune
 from archiver.maintain.rewrite.chunks import ErasedRun, Item, NewChunk, OldChunk
-from archiver.maintain.rewrite.intent import LEASE_MS, Outcome
+from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome
 from archiver.maintain.rewrite.replace import Rewrite, rewrite
-from archiver.maintain.rewrite.tree import Run, find_run
+from archiver.maintain.rewrite.tree import CatalogRun, find_run
 from index_format.marker import Marker
 from tests.archiver.maintain.rewrite.test_pruning import KEYS, run, store_of_chunks
 
 
 def test_the_intent_is_kept_while_chunks_are_made_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, others = store_of_chunks(monkeypatch), list[Outcome]()
+    store, others = store_of_chunks(monkeypatch), list[RewriteOutcome]()
 
     def work() -> None:
         store.now += LEASE_MS / 1000 / 2
@@ -30,8 +30,8 @@ def test_the_intent_is_kept_while_chunks_are_made_and_checked(monkeypatch: pytes
         assert [(each.entry.start_offset, each.entry.next_offset) for each in old] == [new]
         work()
 
-    def choose(marker: Marker) -> Protocol[Run | None]:
+    def choose(marker: Marker) -> Protocol[CatalogRun | None]:
         return find_run(KEYS, marker, 8, 12)
 
-    assert run(store, rewrite(KEYS, choose, Rewrite("erase", contents, check))) is Outcome.COMMITTED
-    assert others == [Outcome.BUSY] * 8
+    assert run(store, rewrite(KEYS, choose, Rewrite("erase", contents, check))) is RewriteOutcome.COMMITTED
+    assert others == [RewriteOutcome.BUSY] * 8
