@@ -41,16 +41,12 @@ SHARED_CLASS_NAMES = {
     "Archive",
     "Asked",
     "Chain",
-    "Change",
     "Fenced",
     "Kept",
     "Mark",
-    "Pace",
-    "Place",
     "Positions",
     "Run",
     "Verdict",
-    "Wanted",
 }
 """Names that several classes have, with or without a leading underscore: the list may only get shorter."""
 MAKERS = {"exec", "compile", "make_dataclass", "defstruct", "create_model", "new_class"}

@@ -14,9 +14,11 @@ from blockgz.store.writer import StoredObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import marker as markers
 from index_format.errors import BlockgzError
-from index_format.keys import partition_folders, topic_home, (
+from index_format.keys import (
     PartitionKeys,
     TopicFolder,
+    partition_folders,
+    topic_home,
 )
 
 REQUESTS_AT_ONCE = 16
