@@ -234,7 +234,7 @@ def confirm(question: str, *, undone: str, is_agreed: bool, typed: str | None = 
     if not sys.stdin.isatty():
         raise UsageError(
             undone,
-            why="it needs a terminal to ask on, or --yes",
+            why="stdin is not a terminal, and --yes is not set",
             remedy="add --yes, or --dry-run to see only the plan",
         )
     if typed is None:
