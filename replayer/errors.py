@@ -53,6 +53,6 @@ class JobTakenOver(BlockgzError):
 
 
 class ExportFailed(BlockgzError):
-    """A file could not be written, or a record cannot be put into it as was asked for; nothing was left behind."""
+    """A file could not be written, or a record does not fit the requested format; no partial file was left."""
 
     exit_code = 1

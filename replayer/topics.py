@@ -108,7 +108,7 @@ def new_topic(
 ) -> NewTopic:
     """Return a topic like the archived one, apart from what was chosen, and `without` some settings.
 
-    None if the archive does not tell what it was like.
+    None if the archive did not record its settings.
     """
     defaults = (archived.defaults if archived else None) or {}
     decisive = {key: defaults.get(key, value) for key, value in DECISIVE.items()}
@@ -118,7 +118,7 @@ def new_topic(
 
 
 def partition_count(archived: ArchivedTopic | None, numbers: Collection[int]) -> int:
-    """Return how many partitions a topic had, `numbers` of which are archived."""
+    """Return the number of partitions that a topic had; `numbers` are the archived ones."""
     return max([archived.partitions if archived else 0, *(number + 1 for number in numbers)])
 
 

@@ -86,7 +86,7 @@ COMMANDS = {
         "Load, export, verify and replay archives as Spark jobs, on this machine or a cluster.",
     ),
 }
-"""Commands, where they are defined, and their line on the help page; each is imported when it is used."""
+"""Commands, the modules that define them, and their lines on the help page; a module is imported when it is used."""
 
 
 @click.group(

@@ -31,9 +31,9 @@ MOST_CONNECTIONS = 200
 END_SECONDS = 3
 HEAD_BYTES = 32 * 1024
 REQUEST_SECONDS = 10.0
-"""A connection over which no whole request came in so long, or up to twice of it, is closed."""
+"""Seconds after which a connection without a whole request is closed; it may take twice as long."""
 STALLED_LOOKS = 6
-"""After so many times of it in which a client took nothing of its answer, its connection is closed as well."""
+"""Checks in a row in which a client took nothing of its answer before its connection is closed as well."""
 
 
 def _access(**given: Any) -> tuple[Access, int]:
@@ -138,7 +138,7 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
     if kafka.get("bootstrap.servers"):
         look_up_secrets(
             client_settings(kafka, "page"), os.environ
-        )  # what is wrong is told now, not by the first replay
+        )  # so that a fault is reported now, not by the first replay
     share_heaps()
     settings = ServeSettings(archive.absolute(), access[0], kafka, zone=option_zone(), **given)
     listening = _listen(access[0].host, access[1])

@@ -28,7 +28,7 @@ COMMANDS = {
         "Make topics like the archived ones: create them, add partitions, set their configuration.",
     ),
 }
-"""Commands, where they are defined, and their line on the help page."""
+"""Commands, the modules that define them, and their lines on the help page."""
 
 
 @click.group(
@@ -169,7 +169,7 @@ async def _found(topics: Sequence[str], place: ArchivePlace) -> FoundTopics:
 
 
 def _carried_out(plan: TopicPlan, kafka: dict[str, str], *, as_json: bool) -> list[str]:
-    """Carry out the plan, and print what was done and what was not."""
+    """Carry out the plan, and print which steps were done and which were not."""
     name = plan.compared.name
     try:
         lacks = list(carry_out(plan, kafka))

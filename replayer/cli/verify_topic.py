@@ -41,7 +41,7 @@ def verify_against(
     *,
     as_json: bool,
 ) -> int:
-    """Compares, prints the report, and gives the exit code."""
+    """Compare, print the report, and return the exit code."""
     gc.freeze()
     report = run_async(_compare(topic, against, positions, kafka, archive, as_json))
     document = comparison_document(
@@ -122,7 +122,7 @@ def _shown(record: Record | None, without_content: bool) -> str:
 
 
 def verify_job(name: str, jobs: str | None, kafka: dict[str, str], archive: ArchivePlace, *, as_json: bool) -> int:
-    """Proves the job, prints what was found, and gives the exit code."""
+    """Prove the job, print the findings, and return the exit code."""
     proof = run_async(_prove(name, jobs, kafka, archive, as_json=as_json))
     if as_json:
         click.echo(msgspec.json.encode(proof_document(proof)))

@@ -1,8 +1,8 @@
 """Positions of consumer groups of an archived topic in a copy of it: the plan for all groups of one replay job.
 
 A position is the offset of the next record that a group reads. It is translated along the run map of the job, to the
-first record of the copy at or after it. In a lane (target partition) with one source partition that is exact. Where
-several source partitions feed a lane, it is exact unless a record that the group has read stands above one that it has
+first record of the copy at or after it. In a lane (target partition) with one source partition that is exact. If
+several source partitions feed a lane, it is exact unless a record that the group has read comes after one that it has
 not.
 """
 
@@ -58,9 +58,9 @@ CountArchived = Callable[[int, OffsetRange], Awaitable[int]]
 class LaneTranslation:
     """The position of a group in a lane: an `offset`, or None.
 
-    `doubts` say why it is not exact; then `offset` lies low enough that no unread record of the copy is passed, and
-    `read_again` records that the group has read stand at or above it. `skipped` records that it has not read are in the
-    archive below the copy. `notes` say what else an operator should know.
+    `doubts` say why it is not exact; then `offset` is low enough that no unread record of the copy is passed, and
+    `read_again` counts records at or above it that the group has read already. `skipped` counts records in the archive
+    below the copy that it has not read. `notes` say what else an operator should know.
     """
 
     lane: int

@@ -175,7 +175,7 @@ class TopicChanges:
     def _led(self, topic: str, partitions: int) -> bool:
         try:
             found = self._admin.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS).topics[topic]
-        except KafkaException:  # a broker that goes away meanwhile may be back before the deadline
+        except KafkaException:  # a broker that left just now may be back before the deadline
             return False
         return len(found.partitions) == partitions and all(each.leader >= 0 for each in found.partitions.values())
 
@@ -233,7 +233,7 @@ class KafkaAdmin:
         return tuple(sorted(name for name in self._metadata.topics if not name.startswith("__")))
 
     def topic(self, name: str) -> TopicFacts | None:
-        """Return the facts of a topic, None if there is no such topic. Raises AccessDenied."""
+        """Return the facts of a topic, None if it does not exist. Raises AccessDenied."""
         metadata = self._metadata.topics.get(name)
         if metadata is None:
             return None
@@ -269,8 +269,8 @@ class KafkaAdmin:
     ) -> dict[int, Watermarks]:
         """Return the readable offsets of partitions. Raises BrokerUnreachable, PartitionUnavailable or AccessDenied.
 
-        Right after a topic was made, brokers do not know yet that they lead it, and are asked again for `patience`
-        seconds.
+        Right after a topic was created, brokers do not know yet that they lead it; so the request is repeated for
+        `patience` seconds.
         """
         wanted = [(topic, partition) for partition in sorted(partitions)]
         deadline = time.monotonic() + patience
@@ -338,7 +338,7 @@ class TopicPin:
     """Asks the cluster; any thread may do so."""
 
     def __init__(self, admin: KafkaAdmin, topic: str, topic_id: str | None) -> None:
-        """`topic_id` is that of the topic at the beginning, None if the cluster tells none."""
+        """Remember `topic_id`, the topic's id at the beginning; None if the cluster gives no ids."""
         self._admin = admin
         self._topic = topic
         self._topic_id = topic_id
@@ -346,7 +346,7 @@ class TopicPin:
     def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
         """Return the current ends of these partitions, at least `ends`. Raises TargetChanged if one is lower.
 
-        Raises BrokerUnreachable, PartitionUnavailable or AccessDenied if it cannot be asked.
+        Raises BrokerUnreachable, PartitionUnavailable or AccessDenied if the cluster gives no answer.
         """
         if self._topic_id is not None:
             self._refuse_another(ends)

@@ -67,7 +67,7 @@ class KafkaReader:
     def _batches(self, place: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         heard = time.monotonic()
         while True:
-            # No more than can come: for as many as were asked for, a poll waits all of its time.
+            # Request no more messages than exist: a poll that gets fewer than requested waits for its whole timeout.
             messages: list[Any] = self._consumer.consume(min(MESSAGES_A_POLL, end - start), POLL_SECONDS)
             records = [message for message in messages if message.error() is None]
             if records:

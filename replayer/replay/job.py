@@ -253,7 +253,7 @@ def pinned(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]
         for position in recorded.values()
         for source, progress in position.sources.items()
     }
-    # What was found again just now, an end as of a time, does not count then.
+    # The recorded ranges replace ends that were just computed again from a time.
     return [
         Selection(each.partition, ranges[each.partition.partition]) if each.partition.partition in ranges else each
         for each in selections
@@ -279,7 +279,8 @@ def refuse_other_job(recorded: Mapping[int, LanePosition], first: Mapping[int, L
 
 
 class Ledger:
-    """Begins at the committed positions; sources are read again from the lowest one of the lanes they feed.
+    """Progress of each lane: begins at the committed positions. A source is read from the lowest position of the lanes
+    that it feeds.
 
     Per lane and source, everything below a running offset was offered to the lane. `positions` are what to commit
     together with all records accepted so far; `committed` says that it was done.

@@ -69,7 +69,7 @@ TICK_SECONDS = 0.05
 """Records go in portions of at least this much time, so that a pace costs next to nothing."""
 LEAST_WAIT_SECONDS = 0.001
 RECORDS_A_SECOND, BYTES_A_SECOND = 400_000, 80_000_000
-"""What a replay was measured to take for each record, and for each byte: see docs/performance.md, 200 B and 1 KB."""
+"""Measured limits of a replay, per record and per byte: see docs/performance.md, 200 B and 1 KB."""
 CREDIT_SECONDS = 1.0
 """Seconds of sending that a stall leaves to catch up with, at most."""
 

@@ -160,8 +160,8 @@ class MapPartitions(WholePartitions):
 class SpreadByKey:
     """A router by the key's murmur2 hash, as Java's default partitioner in a topic of `partitions` partitions.
 
-    Records with the same key from one source partition keep their order. Java sends records without a key wherever its
-    open batch happens to go; here they take turns by offset, so that the same record always goes to the same place.
+    Records with the same key from one source partition keep their order. Java sends records without a key to the
+    partition of its open batch; here they take turns by offset, so that the same record always goes to the same place.
     """
 
     partitions: int

@@ -124,7 +124,7 @@ class ReplayPlan:
     lifted: Mapping[str, str] = field(default_factory=dict)
     """Settings that a new target has only until the replay is complete."""
     cuts: tuple[tuple[str, int, Cut], ...] = ()
-    """By topic and partition, how ends as of a time were found."""
+    """Topic, partition, and how its end as of a time was found."""
     cut_bytes: int = 0
     """Stored bytes of blocks that were read to find the cuts."""
     can_hold: bool = True

@@ -166,11 +166,13 @@ class LaneTask:
     rolls_back: bool
     open_end: bool
     gone: Mapping[int, Sequence[OffsetRange]] = field(default_factory=dict)
-    """By source partition, the offsets that were pruned or erased, in order and disjoint."""
+    """Offsets that were pruned or erased, for each source partition, in order and disjoint."""
 
 
 async def prove_lane(task: LaneTask, asked: Asked, progress: Callable[[int], None]) -> LaneProof:
-    """Memory holds a run, what is read ahead, and 16 bytes and some for a record outside all runs after a crash."""
+    """Prove one lane. Memory holds a run, the records read ahead, and after a crash about 16 bytes for each record
+    outside all runs.
+    """
     return await _Proving(task, asked, progress).proved()
 
 

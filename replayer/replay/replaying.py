@@ -306,7 +306,7 @@ async def lifted_settings(
 
 
 async def refuse_unchanged(request: ReplayRequest, known: KnownJob) -> None:
-    """Raise ReplayRefused if a transform does nothing to the first records; a job that has begun is not asked again."""
+    """Raise ReplayRefused if a transform changes none of the first records; a job that has begun is not checked."""
     stage = next((each for each in known.pipeline.stages if isinstance(each, TransformStage)), None)
     if stage is None or request.allow_unchanged or known.recorded:
         return
@@ -526,7 +526,7 @@ async def planned_replay(
 ) -> AsyncIterator[PlannedReplay]:
     """Plan a replay; write nothing, and fence nobody.
 
-    `properties` are librdkafka's, `jobs` holds the job folders. `admin` is asked if it is given, the inventory only if
+    `properties` are librdkafka's, `jobs` holds the job folders. `admin` is used if it is given, the inventory only if
     `missing` is None. Raises ReplayRefused if what is recorded of the job belongs to another selection or history or
     its folder is missing, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
     """

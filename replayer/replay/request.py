@@ -125,10 +125,10 @@ class CommandOption:
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """A replay as it is requested: what is read, where it goes, and how.
+    """A replay request: which records, where to, and how.
 
-    Options of commands, arguments of Python and what a job's folder keeps are made of these fields. Without `job`, the
-    name of the job is derived from everything that decides about records. Without `compression`, the producer's own
+    The options of commands and the arguments of Python set these fields; the job's folder keeps them. Without `job`,
+    the name of the job is derived from every field that affects records. Without `compression`, the producer's own
     settings apply.
     """
 

@@ -46,7 +46,7 @@ class TargetResult:
 class ReplayResult:
     """The result of a replay; `bytes` are those of keys and values. A replay that ended early is not complete.
 
-    `lost_commits` counts transactions that were rolled back and written again.
+    `lost_commits` counts transactions that were rolled back, after which their records were sent a second time.
     """
 
     partitions: tuple[LaneResult, ...]
@@ -133,7 +133,7 @@ class RunCounts:
         self._committed.update(noted)
 
     def rolled_back(self) -> None:
-        """Forget the counts of what was not committed."""
+        """Forget the counts of records that were not committed."""
         self._running = {lane: counts.copied() for lane, counts in self._committed.items()}
 
     def result(

@@ -144,7 +144,7 @@ def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str
 
 
 def undo_retention(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str:
-    """Restore retention as `set_back` does; raises NoSuchTopic if there is no such topic."""
+    """Restore retention as `set_back` does; raises NoSuchTopic if the topic does not exist."""
     if admin.topic(name) is None:
         raise NoSuchTopic(
             f"the cluster has no topic {name!r}", why="nothing can be restored", remedy="check --to-topic and -b"

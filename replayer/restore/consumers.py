@@ -49,8 +49,8 @@ class Applied(NamedTuple):
 async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: KafkaGroups) -> Applied:
     """Set the groups of all topics, which are restored, unless an earlier run did.
 
-    Raise ReplayRefused, before any is set, where one has no exact position or has consumers at work; and as
-    `GroupChanges.apply` does.
+    Raise ReplayRefused, before any is set, if a group has no exact position or has running consumers; otherwise raise
+    as `GroupChanges.apply` does.
     """
     done = await asyncio.to_thread(folder.get, GroupsDone)
     if done is not None:
@@ -74,7 +74,7 @@ async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundi
 
 @dataclass
 class FollowedGroups:
-    """The consumer groups of a standby, set wherever they moved since; that takes a tenth of the time at the most."""
+    """The consumer groups of a standby, set when they moved; this takes at most a tenth of the time."""
 
     wanted: RestoreGroups
     restore: str
@@ -85,7 +85,7 @@ class FollowedGroups:
     def __post_init__(self) -> None:
         self._not_before = 0.0
         self._seen: dict[str, Hashable] = {}
-        """What decided the positions of each source's groups when they were set."""
+        """State that decided the positions of each source's groups when they were last set."""
         self._set: dict[tuple[str, str], Mapping[int, GroupOffset]] = {}
         """The positions that were set, by topic and group."""
         self._notes: dict[str, list[str]] = {}
@@ -93,9 +93,7 @@ class FollowedGroups:
     async def follow(
         self, plan: RestorePlan, reached: Mapping[str, Mapping[int, int]], around: Surroundings
     ) -> tuple[str, ...]:
-        """Set the groups of topics that are copied up to where they `reached`, by source, and return why some are not
-        set.
-        """
+        """Set the groups of topics whose copy has `reached` these positions, by source; return why some are not set."""
         clock = asyncio.get_running_loop().time
         if (began := clock()) < self._not_before:
             return self._all_notes()
@@ -161,7 +159,7 @@ async def _of_topic(
 ) -> GroupPlan | None:
     """Return the groups of a topic; None if the archive has no positions of then."""
     kept, folder = await asyncio.to_thread(kept_job, topic_job(restore, topic.source), around.jobs)
-    # Without a number, the topic goes on in the newest of its folders, because its log was truncated.
+    # A name without a number means the newest folder: the log was truncated and continued there.
     folders = () if "~" in topic.source else await around.archive.incarnations(topic.source)
     source = folders[-1] if folders else parse_topic_folder(topic.source)
     try:

@@ -42,12 +42,12 @@ class WantedTopics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One topic. `target`, `partitions`, `settings`, `cuts` and `acls` may be edited; the rest says what was found.
+    """One topic. `target`, `partitions`, `settings`, `cuts` and `acls` may be edited; the other fields are findings.
 
     `source` is the incarnation, `numbers` its partitions that are read. Sizes are those of records before the time of
     the restore: `bytes` encoded, `largest` those of the largest partition, `stored_bytes` in the archive; `oldest` and
-    `newest` bound the timestamps. `lacks` is what the archive should have and has not, `refused` why the topic cannot
-    be restored as it stands.
+    `newest` bound the timestamps. `lacks` lists data that the archive should have and lacks; `refused` is the reason
+    why the topic cannot be restored.
     """
 
     source: str
@@ -77,7 +77,7 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     group_ends: dict[Number, Number] = {}
     """The position of the foremost of these groups in each partition."""
     groups_at: Number | None = None
-    """When the table of groups was taken, ms; null where there is none."""
+    """Time at which the table of groups was taken, in ms; null if there is none."""
     acls: tuple[Acl, ...] | None = None
     """The ACLs of the source; null if the archive does not know them."""
     refused: str | None = None
@@ -242,7 +242,7 @@ HASH_DIGITS = 16
 
 
 class ChosenIncarnation(NamedTuple):
-    """The incarnation that existed at a time; `note` says what is not certain about it."""
+    """The incarnation that existed at a time; `note` says which part of that is uncertain."""
 
     folder: TopicFolder
     note: str | None = None

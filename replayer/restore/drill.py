@@ -58,7 +58,7 @@ class Drill:
 
 
 def sampled(plan: RestorePlan, share: float, seed: int) -> RestorePlan:
-    """Return the plan with so many of its partitions, at least one; raise NotInArchive if none holds a record."""
+    """Return the plan with a sample of its partitions, at least one; raise NotInArchive if none holds a record."""
     places = [(each.source, number) for each in plan.restorable if each.records for number in each.numbers]
     if not places:
         raise NotInArchive(

@@ -2,8 +2,8 @@
 
 Below `{name}/`: `restore.json`, `topics/{job}.json` for each topic that is restored, `groups.json` once groups are set,
 `acls.json` once ACLs are created. Each is written once. A warm standby also has `followed/{job}.json` for each topic
-that it began to follow, `switch-over.json` once it is told to end, and `standby.json`, which is replaced, with what its
-last slot found.
+that it began to follow, `switch-over.json` once a switch-over is requested, and `standby.json`, which is replaced, with
+what its last slot found.
 """
 
 from typing import ClassVar, Literal
@@ -22,7 +22,7 @@ from replayer.restore.document import RestorePlan, TopicToRestore
 
 @stored
 class RestoreRecord(Sealed, frozen=True, kw_only=True):
-    """What a restore was begun with; `cluster_id` is that of its target, `host` who began it, `begun_at` in ms."""
+    """The request of a restore; `cluster_id` is the target's, `host` the machine that began it, `begun_at` in ms."""
 
     file: ClassVar = "restore.json"
     format: str = "blockgz-restore"
@@ -51,7 +51,7 @@ class TopicDone(Sealed, frozen=True, kw_only=True):
 
 @stored
 class GroupsDone(Sealed, frozen=True, kw_only=True):
-    """That the consumer groups are set; by group, the number of its positions."""
+    """The mark that the consumer groups are set; by group, the number of its positions."""
 
     file: ClassVar = "groups.json"
     format: str = "blockgz-restore-groups"
@@ -62,7 +62,7 @@ class GroupsDone(Sealed, frozen=True, kw_only=True):
 
 @stored
 class AclsDone(Sealed, frozen=True, kw_only=True):
-    """That the ACLs are created; by topic, the number of them."""
+    """The mark that the ACLs are created; by topic, the number of them."""
 
     file: ClassVar = "acls.json"
     format: str = "blockgz-restore-acls"
@@ -99,7 +99,7 @@ class TopicStand(msgspec.Struct, frozen=True):
 
 @stored
 class StandbyReport(Sealed, frozen=True, kw_only=True):
-    """What a follower found in its last slot, which ended at `slot_at`, in ms; `error` is that of the whole slot.
+    """The findings of a follower in its last slot, which ended at `slot_at`, in ms; `error` is that of the whole slot.
 
     `host` is its machine and process; `every` the seconds between its slots.
     """
@@ -118,7 +118,7 @@ class StandbyReport(Sealed, frozen=True, kw_only=True):
 
 @stored
 class SwitchOver(Sealed, frozen=True, kw_only=True):
-    """That a standby is to be followed no more; `host` is who said so."""
+    """The mark that a standby has ended; `host` is the machine that requested the switch-over."""
 
     file: ClassVar = "switch-over.json"
     format: str = "blockgz-restore-switch-over"

@@ -248,7 +248,7 @@ R = TypeVar("R")
 TOPICS_AT_ONCE = 6
 TRUNCATED = "its log was truncated, some partitions are in other folders: restore it without --follow"
 SCHEMAS = "_schemas"
-"""The topic in which schema registries keep their schemas, unless they are told otherwise."""
+"""The topic in which schema registries keep their schemas, unless configured otherwise."""
 
 
 async def found_topics(plan: RestorePlan, wanted: WantedTopics, around: Surroundings) -> RestorePlan:

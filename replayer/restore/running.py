@@ -127,7 +127,7 @@ class TopicReplays:
         self._restore, self._progress = restore, progress
         self._running: set[Commands] = set()
         self._logs: dict[str, JobLog] = {}
-        """The logs of jobs that follow their archive: what an earlier replay noted need not be read again."""
+        """Logs of jobs that follow their archive: kept so that the notes of an earlier replay are not read twice."""
         self.ending = False
 
     def end(self) -> None:
@@ -295,7 +295,7 @@ def _fault(proof: JobProof) -> str:
 
 
 def plan_document(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> dict[str, Any]:
-    """Return the plan, the seconds that it takes at the least, and the bytes that were read to find its cuts."""
+    """Return the plan, the least seconds that it takes, and the bytes that were read to find its cuts."""
     whole: dict[str, Any] = msgspec.to_builtins(plan)
     totals = {"records": plan.records, "bytes": plan.bytes, "seconds": round(seconds, 3), "cut_bytes": cut_bytes}
     totals |= {"acls": plan.acls, "topics_with_unknown_acls": plan.without_acls}

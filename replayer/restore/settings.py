@@ -36,10 +36,11 @@ def first_settings(settings: Mapping[str, str]) -> dict[str, str]:
 def last_settings(
     topic: TopicToRestore, own: Mapping[str, str], replicas: int, now_ms: int
 ) -> tuple[ConfigChange, tuple[str, ...]]:
-    """Return what makes a restored topic as it was, and what is not set and why; `own` is set for it now.
+    """Return the settings that make a restored topic as it was, and the settings left out with the reason; `own` are
+    its settings now.
 
-    Retention that would delete restored records at once stays lifted. What is not as the topic was created with,
-    somebody has set since: it stays.
+    Retention that would delete restored records at once stays lifted. A setting that differs from the one at creation
+    was set by somebody since: it is kept.
     """
     settings = topic.settings
     held = dict(_held(topic, replicas, now_ms))

@@ -29,11 +29,11 @@ from replayer.restore.planning import TRUNCATED, Surroundings, gathered, sized, 
 from replayer.restore.running import TopicOutcome
 
 AHEAD_MS = 24 * 3600 * 1000
-"""Everything that is archived is meant, also what a clock stamped that is ahead of ours."""
+"""Milliseconds past now up to which records are copied, so that timestamps of a clock ahead of this one count too."""
 
 
 class StandbyTurn(NamedTuple):
-    """A topic that is there now, and why it is not followed: None where it is."""
+    """A topic that exists now, the reason why it is not followed (None if it is), and what to do about it."""
 
     topic: TopicToRestore
     stopped: str | None = None

@@ -170,7 +170,7 @@ async def get_page(
 
 
 async def open_page(service: Service, topic: str, partition: int, at: str, before: int | None, count: int) -> Page:
-    """Return the page that is asked for; raise as opening the partition does."""
+    """Return the requested page; raise as opening the partition does."""
     parse_topic_folder(topic)
     archived = await service.view.archive.open_partition(topic, partition)
     if before is not None:
@@ -353,7 +353,7 @@ async def topic_page(
     end: Annotated[int | None, Query(alias="to", ge=0, lt=2**62)] = None,
     number: Number = 1,
 ) -> Response:
-    """Return the coverage of a topic's partitions as a picture, and what there is of each."""
+    """Return the coverage of a topic's partitions as a picture, and as numbers for each."""
     parse_topic_folder(topic)
     found = await service.view.coverage(topic, PAGE_SECONDS)
     if not isinstance(found, tuple):

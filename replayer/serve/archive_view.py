@@ -1,7 +1,7 @@
 """The page's view of an archive: its topics as of the last look, and their coverage.
 
-Pages are answered from what is known. What is older than a few seconds is looked at again behind them: markers all, and
-catalogs where a marker changed. An archive that nobody looks at costs nothing.
+Pages are answered from memory. If that is older than a few seconds, it is refreshed in the background: all markers, and
+the catalogs of partitions whose marker changed. An archive that nobody views costs nothing.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from index_format.keys import parse_topic_folder
 from replayer.coverage import PartitionCoverage, partition_coverage
 
 FRESH_SECONDS = 10.0
-"""Seconds in which the archive is not looked at again."""
+"""Seconds for which a view of the archive counts as fresh."""
 SHARE_OF_TIME = 0.1
 """A look that took long makes the next one wait, so that looks take at most this share of the time."""
 REMEMBERED_CHUNKS = 2_000_000
@@ -67,7 +67,7 @@ class Look:
             try:
                 await work()
                 self.error = None
-            except Exception as error:  # also a bug: a page must not say for ever that it reads the archive
+            except Exception as error:  # also a bug: otherwise the page would say forever that it reads the archive
                 self.error = error
             finally:
                 self.ended_at = time.monotonic()

@@ -15,7 +15,7 @@ MAX_STATUS_BYTES = 64 * 1024 * 1024
 
 
 class ArchivedNow(msgspec.Struct, frozen=True):
-    """A partition, as an archiver's `/status` tells of it."""
+    """A partition, as an archiver's `/status` reports it."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class ArchivedNow(msgspec.Struct, frozen=True):
 
     @property
     def objection(self) -> str | None:
-        """Why nothing is archived; None where that is as it should be."""
+        """The reason why nothing is archived; None if nothing is wrong."""
         if self.state in ("released", "gone"):
             return None
         if self.failure or self.stuck:
@@ -82,7 +82,10 @@ class Archivers:
     _asking: asyncio.Task[None] | None = None
 
     async def all(self, seconds: float | None = None) -> tuple[Archiver, ...]:
-        """In the order of their addresses; what was known before where they take more than so many seconds."""
+        """Return the states of all archivers, in the order of their addresses.
+
+        After `seconds` without new answers, return the last known ones.
+        """
         is_asking = self._asking is not None and not self._asking.done()
         if self.urls and not is_asking and time.monotonic() - self._asked_at > FRESH_SECONDS:
             self._asking = asyncio.create_task(self._ask())

@@ -17,7 +17,7 @@ _HEX_LINE = 16
 
 
 class ShownContent(NamedTuple):
-    """One key, value or header as it is shown; None where it cannot be shown so."""
+    """One key, value or header as it is shown; None if it cannot be shown in this form."""
 
     size: str
     """The size as text; `null` for none."""
@@ -80,7 +80,7 @@ def hex_dump(content: bytes) -> str:
 
 
 def json_tree(content: bytes) -> Node | None:
-    """Return the value that JSON text means, numbers as they are written; None for what is no object or array."""
+    """Return the value of JSON text, numbers as they are written; None unless it is an object or array."""
     try:
         value = json.loads(
             content, object_pairs_hook=_Pairs, parse_int=_Literal, parse_float=_Literal, parse_constant=_Literal

@@ -66,7 +66,7 @@ def failure_of(error: BlockgzError) -> Failure:
 
 
 def trouble_of(error: Exception | None) -> Failure | None:
-    """Return the failure to show if an archive could not be looked at again; None if it could."""
+    """Return the failure to show if the last refresh of an archive failed; None if it succeeded."""
     return None if error is None else told(error)[1]
 
 

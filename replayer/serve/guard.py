@@ -46,7 +46,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Logins:
-    """Tokens that are offered, and sessions of those that were right; guesses are few a minute."""
+    """Login attempts with tokens, and the sessions of the successful ones; attempts are limited to a few a minute."""
 
     def __init__(self, token: str | None, now: Callable[[], float] = monotonic) -> None:
         self._token, self._now = token, now

@@ -190,7 +190,9 @@ async def limit_job(name: str, rate: Rate, service: Serving) -> dict[str, Any]:
 
 @api.post("/jobs/{name}/{action}")
 async def steer_job(name: str, action: str, service: Serving) -> dict[str, Any]:
-    """`pause`, `resume` or `cancel` a job. A replay that ended before it was complete is resumed where it stopped."""
+    """Steer a job: `pause`, `resume` or `cancel`. A replay that ended before it was complete continues at its
+    positions.
+    """
     if action not in STEERING:
         raise NotInArchive(f"there is no action {action[:40]!r}", remedy=f"use one of {', '.join(STEERING)}")
     if name in service.tasks:

@@ -48,7 +48,7 @@ Texts = Annotated[list[Text], Field(max_length=100)]
 
 
 class ReplayForm(BaseModel):
-    """A replay as it is asked for; empty texts count as not given. See `replayer replay --help` for each."""
+    """A replay as a form requests it; empty texts count as not given. See `replayer replay --help` for each field."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
 
@@ -143,7 +143,7 @@ OVER = frozenset({"complete", "ended", "failed", "interrupted", "undone"})
 
 @stored
 class JobLaunch(Sealed, frozen=True, kw_only=True):
-    """How the page began a job: what was asked for, as the API takes it, and who asked; `{job}/launch.json`."""
+    """The request from which the page began a job, as the API takes it, and its user; `{job}/launch.json`."""
 
     format: str = "blockgz-replay-launch"
     version: int = 1
@@ -244,7 +244,7 @@ class Replays:
 
     @asynccontextmanager
     async def _alone(self, name: str, target: str) -> AsyncIterator[None]:
-        """While a job starts, no other one does that writes to the same topic; raise TargetInUse if one writes."""
+        """Let no other job that writes to the same topic start at the same time; raise TargetInUse if one writes."""
         starting = next((other for other, topic in self._starting.items() if topic == target), None)
         if starting is not None:
             raise _target_in_use(starting, target)
@@ -385,7 +385,7 @@ class Replays:
         await self.in_thread(lambda: change_control(self.store, name, **changes))
 
     def _listed(self, name: str) -> dict[str, Any] | None:
-        """Return a job for a list: one that is over is not read again for a while."""
+        """Return a job for a list; a job that has ended is read only once in a while."""
         looked_at, known = self._known.get(name, (0.0, None))
         if known is None or known["state"] not in OVER or time.monotonic() - looked_at > KNOWN_SECONDS:
             self._known[name] = time.monotonic(), (known := self._document(name))

@@ -82,7 +82,7 @@ class Costs:
     bytes_fetched: int = 0
 
     def stats(self, chunk_bytes: int) -> dict[str, int]:
-        """Return the costs as the API gives them, beside the size of the chunks that were opened."""
+        """Return the costs as the API gives them, with the size of the chunks that were opened."""
         return {"requests": self.requests, "bytes_fetched": self.bytes_fetched, "chunk_bytes": chunk_bytes}
 
 
@@ -107,7 +107,7 @@ def cost_text(costs: Costs, opened_bytes: int) -> str:
 
 
 class CostingReader(PassingReader):
-    """Adds requests and bytes to whoever counts where they are made."""
+    """A reader that adds its requests and bytes to the cost that is counted in the current context."""
 
     async def get(self, key: str, max_bytes: int) -> bytes:
         _add(requests=1)
@@ -157,7 +157,7 @@ KEPT_SECONDS = 2.0
 MOST_STREAMS = 16
 """The most streams of records, each of which reads ahead."""
 MOST_WATCHED = 100
-"""Jobs that are watched: half of the connections, so that pages are answered beside them."""
+"""Most jobs that are watched at once: half of the connections, so that pages are still answered."""
 
 
 @dataclass

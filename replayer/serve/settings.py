@@ -19,7 +19,9 @@ OTHERS_HEADERS = frozenset({"host", "origin", "authorization", "cookie", "conten
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the page: everybody on this machine, who knows the token, or whom a trusted proxy names."""
+    """The users who may use the page: everybody on this machine, those who know the token, or those whom a trusted
+    proxy names.
+    """
 
     host: str
     """The address that the server is bound to."""
@@ -29,7 +31,7 @@ class Access:
     trusted_proxies: tuple[Network, ...] = ()
     """Only from these addresses the header is believed."""
     allowed_hosts: frozenset[str] = frozenset()
-    """Names by which the page is asked for, beside those of this machine; any where there are none."""
+    """Host names that requests may use, in addition to those of this machine; any name if there are none."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a server that everybody in the network could use."""

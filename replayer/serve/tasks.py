@@ -22,7 +22,7 @@ MOST_RUNNING = 4
 MOST_REMEMBERED = 200
 OVER = frozenset({"complete", "failed", "cancelled"})
 EVENT_SECONDS = 0.5
-"""At least so long between two events of one task."""
+"""Least seconds between two events of one task."""
 SILENCE_SECONDS = 15.0
 """An event comes at least so often, so that a connection that is gone is noticed."""
 
@@ -52,7 +52,7 @@ class Task:
         self.next_change = asyncio.Event()
 
     def changed(self) -> None:
-        """Tell those who watch, each of whom waits for the change after what it has seen."""
+        """Notify the watchers, each of which waits for the first change after the one that it has seen."""
         told, self.next_change = self.next_change, asyncio.Event()
         told.set()
 
@@ -62,7 +62,7 @@ class Task:
         self.changed()
 
     def ended(self) -> None:
-        """Its work is over; work that was cancelled before its first step could not say so."""
+        """Mark the task as ended. Work that was cancelled before its first step could not do this itself."""
         if self.state not in OVER:
             self.state = "cancelled"
             self.changed()

@@ -58,7 +58,7 @@ class OpenDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "t
 
 @stored
 class KeptDamage(Sealed, frozen=True, kw_only=True):
-    """The open damage of one archive, beside the folders of jobs: `~damage/{archive}.json`."""
+    """The open damage of one archive, next to the folders of jobs: `~damage/{archive}.json`."""
 
     format: str = "blockgz-open-damage"
     version: int = 1
@@ -110,9 +110,9 @@ def after(damage: Iterable[OpenDamage], report: KnownReport) -> list[OpenDamage]
 
 
 class Reports:
-    """The reports in a folder, newest first, and what they left damaged; files that did not change are not read again.
+    """The reports in a folder, newest first, and the damage still open after them; unchanged files are read once.
 
-    Open damage is kept in `store` too, where that of jobs is: reports may be deleted, or never be written.
+    Open damage is also kept in the `store` of the jobs' damage, because reports may be deleted or never be written.
     """
 
     def __init__(self, folder: Path | None, key: Path | None, store: Callable[[], ToolStore]) -> None:
@@ -131,7 +131,7 @@ class Reports:
         return known[::-1][:MOST_REPORTS]
 
     def body(self, name: str) -> bytes:
-        """Return a report as it was written; raise NotInArchive if there is no such report."""
+        """Return a report as it was written; raise NotInArchive if it does not exist."""
         if self._folder is not None and NAME.fullmatch(name):
             try:
                 body = (self._folder / name).read_bytes()

@@ -187,7 +187,9 @@ class Portion(NamedTuple):
 
 
 class WantedLog(NamedTuple):
-    """A partition of a log, and where it is read from and to; `is_past` says that its topic has a newer log."""
+    """A partition of a log, and the offsets from and to which it is read; `is_past` says that its topic has a newer
+    log.
+    """
 
     partition: ArchivedPartition
     start: Position

@@ -153,7 +153,7 @@ def shared_out(lags: Mapping[PartitionName, int], most: int | None) -> dict[Part
 async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) -> list[PartitionRange]:
     """Return the tasks of a batch; a partition that `start` does not know is read from its first archived offset.
 
-    Raises DataLost for a gap inside, NotInArchive for a partition that is no longer there.
+    Raises DataLost for a gap inside, NotInArchive for a partition that has gone.
     """
     places = [
         (topic, number, stop)

@@ -124,11 +124,12 @@ class AboveListing:
 
 
 async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chunks: bool = False) -> AboveListing:
-    """List what lies above the markers of partitions, before the markers are read that it is compared with.
+    """List the objects above the markers of partitions. Done before the markers are read that the list is compared
+    with.
 
     With `chunks` everything is listed, so that missing chunks are found without reading those that are there. A
     partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, from the chain's end
-    on, layout `seed` one of the whole archive. Of a partition at most some MB are kept.
+    on, layout `seed` one of the whole archive. The list of one partition takes at most a few MB.
     """
     listing, limit = AboveListing(), asyncio.Semaphore(PARTITIONS_AT_ONCE)
     if chunks and archive.other is None:
@@ -246,7 +247,7 @@ def judged(
 
 
 def _proof(keys: PartitionKeys, marker: Marker, each: Written, above: Collection[str]) -> str | None:
-    """Why a later marker must have been there when the object was stored; None where that is not certain."""
+    """Return why a later marker must have existed when the object was stored; None if that is uncertain."""
     end = marker.chain_end
     if each.next_offset is None:
         return None

@@ -1,4 +1,4 @@
-"""Checking the data of chunks, in order: what is found can be told from one process to another and put together."""
+"""Checks of the data of chunks, in order; findings can be sent from one process to another and merged."""
 
 import asyncio
 import hashlib
@@ -38,7 +38,7 @@ from replayer.verify.report import Depth, Digests
 
 @dataclass(frozen=True)
 class ChunkChoice:
-    """`since` is in ms since the epoch; `share` lies in (0, 1]."""
+    """`since` is in ms since the epoch; `share` is in (0, 1]."""
 
     since: int | None = None
     share: float = 1.0
@@ -57,8 +57,8 @@ class ChunkChoice:
         return self.since is None or entry.max_timestamp >= self.since
 
     def numbers(self, candidates: int, first: str) -> Sequence[int]:
-        """Return the numbers of the chosen among so many candidates, rising: at least one of any. `first` is the name
-        of the first.
+        """Return the rising numbers of the chosen chunks among the candidates: at least one of any. `first` is the
+        number of the first candidate.
         """
         count = min(candidates, max(1, round(self.share * candidates)))
         if count == candidates:
@@ -72,13 +72,13 @@ END = 2**63 - 1
 
 
 class ChainDigest:
-    """A SHA-256 over the chunks of a partition: what was committed once has the same for ever (docs/verify.md)."""
+    """A SHA-256 over the chunks of a partition; that of chunks once committed never changes (docs/verify.md)."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
 
     def add(self, entry: ChunkEntry) -> None:
-        """A chunk, in the order of offsets; its entry's `next_offset` may still rise, and does not count."""
+        """Add a chunk, in the order of offsets; its entry's `next_offset` is left out, because it may still rise."""
         facts = struct.pack(">QQQ", entry.first_offset, entry.last_offset, entry.num_records)
         self._digest.update(facts + bytes.fromhex(entry.sha256))
 
@@ -196,7 +196,7 @@ def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
 async def check_chunks(
     partition: ArchivedPartition, entries: AsyncIterator[ChunkEntry], depth: Depth, progress: Progress
 ) -> ChunkFindings:
-    """Check chunks of the partition, which need not follow one another; raise only for what is not damage."""
+    """Check chunks of the partition, which need not be adjacent; raise only for errors other than damage."""
     return await _ChunkChecks(partition, depth, progress).run(entries)
 
 
@@ -229,7 +229,7 @@ class _ChunkChecks:
         return found
 
     def _checked(self, entries: AsyncIterator[ChunkEntry]) -> AsyncIterator[Chunk | CheckedBlock | Unreadable]:
-        """Each chunk, followed by its blocks as far as the depth asks for them."""
+        """Yield each chunk, followed by its blocks if the depth includes them."""
         chunks = self._sized(readable_chunks(self._partition, self._counted(entries)))
         if self._depth is Depth.STRUCTURE:
             return self._cut_off(chunks)
@@ -256,7 +256,7 @@ class _ChunkChecks:
             yield chunk
 
     async def _cut_off(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
-        """Yield the chunks, each followed by what lies behind the end of its data."""
+        """Yield the chunks, each followed by the bytes after the end of its data."""
         async for chunk in chunks:
             gone = self._behind_end(chunk) if isinstance(chunk, Chunk) else None
             yield chunk
@@ -361,7 +361,7 @@ def _is_closed(chunk: Chunk) -> bool:
 
 
 def _holds_any(batch: pa.RecordBatch, erased: Sequence[Erased]) -> bool:
-    """Return whether a record stands at an erased offset."""
+    """Return whether a record is at an erased offset."""
     offsets = batch.column("offset").to_numpy()
     return any(np.searchsorted(offsets, each.start) < np.searchsorted(offsets, each.end) for each in erased)
 

@@ -1,6 +1,6 @@
 """Compare archived records with a topic's, in order, whole columns at a time, in bounded memory.
 
-The topic is either the one that was archived, where records pair by offset, or a copy, where they pair by position.
+Records pair by offset if the topic is the one that was archived, and by position if it is a copy.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ async def compare_copy(
 ) -> PartitionComparison:
     """Compare the selected records with all that the topic's partition of the same number holds.
 
-    Behind records that the archive cannot read, the copy may have them or may have been made without them: whichever
-    fits what comes next.
+    If the archive cannot read some records, the copy may hold them or may have been made without them: the following
+    records decide which.
     """
     partition, (start, end) = selection[:2]
     result = PartitionComparison(partition.partition)
@@ -94,8 +94,8 @@ async def compare_source(
 ) -> PartitionComparison:
     """Compare the selected records with those that the source holds at the same offsets.
 
-    What lies below the source's low watermark is excused, as are records that a compacted source merged since, and
-    records that the archive pruned or erased, or that lie in its recorded gaps.
+    Records below the source's log start offset are excused, as are records that log compaction removed from the source
+    since, and records that the archive pruned or erased, or that are in its recorded gaps.
     """
     partition, (start, end) = selection[:2]
     result = PartitionComparison(partition.partition)
@@ -170,7 +170,7 @@ class _Side:
 
     @property
     def rows(self) -> int:
-        """How many can be taken; at least one after `fill` said so."""
+        """Number of rows that can be taken; at least one after `fill` returned True."""
         return int(self._batch.num_rows)
 
     @property
@@ -217,7 +217,7 @@ class _Losses(SkipDamage):
         return records
 
     def among(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """For each record whether its offset was lost."""
+        """Return for each record whether its offset was lost."""
         offsets = batch.column("offset").to_numpy()
         among = np.zeros(len(offsets), dtype=bool)
         for start, end, _ in self.skipped:
@@ -276,7 +276,7 @@ def _excuse(batch: pa.RecordBatch, reason: str, result: PartitionComparison) -> 
 def _compare_offsets(
     left: pa.RecordBatch, right: pa.RecordBatch, excuses: _Excuses, result: PartitionComparison
 ) -> None:
-    """Compare what stands at the same offsets; the rest is missing or extra."""
+    """Compare the records at the same offsets; all others are missing or extra."""
     if not left.column("offset").equals(right.column("offset")):
         ours, theirs = left.column("offset").to_numpy(), right.column("offset").to_numpy()
         _, in_left, in_right = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
@@ -436,7 +436,7 @@ def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: 
 
 
 async def _rewritten(report: ComparisonReport, selections: Sequence[Selection]) -> list[str]:
-    """Why a copy from before may differ: the archive has pruned or erased records."""
+    """Return why a copy from before may differ: the archive has pruned or erased records."""
     warnings = []
     for compared, (partition, (start, end), *_) in zip(report.partitions, selections, strict=True):
         if compared.verdict is not Verdict.FAILURE:
@@ -449,7 +449,7 @@ async def _rewritten(report: ComparisonReport, selections: Sequence[Selection]) 
 
 
 def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[int, Watermarks]) -> list[str]:
-    """Why a copy may differ: its first records are gone."""
+    """Return why a copy may differ: its first records were deleted."""
     lows = {number: bounds.low for number, bounds in watermarks.items() if bounds.low}
     return [
         f"{facts.name}:{each.partition} begins at offset {lows[each.partition]}: everything before was deleted"

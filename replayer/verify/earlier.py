@@ -1,4 +1,4 @@
-"""An earlier report as a witness: what it found must be the beginning of what the archive is now."""
+"""An earlier report as a witness: the chunks that it saw must be the beginning of the archive's chunks now."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -83,10 +83,10 @@ def _span(each: StoredPartition) -> tuple[int, int]:
 
 
 async def _difference(now: ArchivedPartition, then: StoredPartition, *, is_old: bool) -> str | None:
-    """Why the earlier state is not the beginning of the partition; None where it is.
+    """Return why the earlier state is not the beginning of the partition; None if it is.
 
-    A chunk in the place of an earlier gap may have come since. Of a partition whose chunks were rewritten since, the
-    records are counted: fewer are explained by what was pruned and erased, and by nothing else. Raise as `entries`.
+    A chunk may have filled an earlier gap since. If the chunks were rewritten since, the records are counted: only
+    pruning and erasing explain a smaller count. Raise as `entries`.
     """
     if then.next_offset is None:
         return None

@@ -1,4 +1,4 @@
-"""Reports of verifications: as values, as JSON, as a page for people, and as files with a signature beside them."""
+"""Reports of verifications: as values, as JSON, as a page for people, and as files with signature files."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -44,12 +44,12 @@ class AbsentPartition(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """An object above the end of a chain that no marker leads to: of a writer at work, or left of one that died."""
+    """An object above the end of a chain that no marker leads to: left by a writer that is running, or that died."""
 
     key: str
     start: int
     end: int | None
-    """Offsets [start, end) that it holds; None where only its name tells of them."""
+    """End of the offsets [start, end) that it holds; None if only its name is known."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PartitionFindings:
     gaps: Sequence[Gap] = ()
     """Without those of erased records, and mere holes."""
     pruned_before: int | None = None
-    """The floor, below which nothing is kept; None where nothing was pruned."""
+    """The floor, below which nothing is kept; None if nothing was pruned."""
     erased: list[OffsetRange] = field(default_factory=list)
     """Offsets whose records were erased, as far as was checked: in order and apart."""
     lost: list[LostRange] = field(default_factory=list)
@@ -92,7 +92,7 @@ class PartitionFindings:
     checked: list[OffsetRange] = field(default_factory=list)
     """The offsets of the chunks that were checked, in order and apart."""
     unopened_chunks: int = 0
-    """Encrypted chunks whose contents were to be looked at, and were not, for want of keys."""
+    """Encrypted chunks whose contents should have been checked, and were not because their keys are missing."""
 
     @property
     def verdict(self) -> Verdict:
@@ -195,12 +195,12 @@ class StoredDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": 
 
     @property
     def text(self) -> str:
-        """The object, if it is named, and what is wrong with it."""
+        """The object, if it is named, and its damage."""
         return f"{self.object}: {self.reason}" if self.object else self.reason
 
 
 class StoredPartition(msgspec.Struct, frozen=True):
-    """A partition in a report that was written, of an older release too: defaults stand for what that did not know."""
+    """A partition in a stored report, perhaps of an older release: defaults replace fields that it did not have."""
 
     topic: str
     partition: int
@@ -283,12 +283,12 @@ class Relation(Enum):
 
 
 class RecordDifference(NamedTuple):
-    """The first difference of a partition: both sides, None where that side has no such record."""
+    """The first difference of a partition: both sides, None for a side without that record."""
 
     archived: Record | None
     found: Record | None
     fields: tuple[str, ...]
-    """The columns that differ, where both sides have the record."""
+    """The columns that differ, if both sides have the record."""
 
 
 class Excused(NamedTuple):
@@ -439,7 +439,7 @@ def _plain(found: Any) -> Any:
 
 
 def record_document(record: Record | None, *, without_content: bool) -> Document | None:
-    """Return a record as JSON, or what there is of it without key, value and headers."""
+    """Return a record as JSON, by request without key, value and headers."""
     if record is None:
         return None
     fields = json_object(record)
@@ -567,7 +567,7 @@ class ReportFiles:
             signed(b"", self.sign_key)
 
     def write(self, document: Document) -> None:
-        """Write each report, and its signature beside it; raise BlockgzError."""
+        """Write each report and its signature file; raise BlockgzError."""
         whole = {
             "format": FORMAT,
             "version": 1,

@@ -59,7 +59,7 @@ class Identity:
     damage: tuple[Damage, ...] = ()
 
     def objections(self, folder: TopicFolder, marker: Marker) -> list[str]:
-        """Why a marker of that folder is not of this archive and topic; ids that are not known never differ."""
+        """Return why a marker of that folder is not of this archive and topic; ids that are not known never differ."""
         found = []
         if self.archive_id is not None and marker.archive_id != self.archive_id:
             found.append(f"it is of archive {marker.archive_id}, not {self.archive_id}")
@@ -152,7 +152,7 @@ async def _is_lost(archive: Archive, topic: str, compared: Compared) -> bool:
 
 
 def _note(report: ArchiveReport, compared: Compared) -> None:
-    """Add what the inventory misses to the report, or that there is no inventory."""
+    """Add the data that the inventory misses to the report, or that no inventory exists."""
     report.missing = list(compared.missing)
     claimed = {(str(each.folder), each.partition) for each in compared.missing}
     claimed |= {(each.topic, each.partition) for each in compared.missing}
@@ -192,10 +192,10 @@ async def verify_partition(
     identity: Identity | None = None,
     listing: AboveListing | None = None,
 ) -> PartitionFindings:
-    """Check one partition: marker, catalogs, what lies above it, and the chosen chunks.
+    """Check one partition: marker, catalogs, objects above the marker, and the chosen chunks.
 
-    `listing` was made before, of this partition too; without one it is made here. Where something is damaged, and was
-    rewritten since the marker was read, what it leads to now is verified. Raise only for what is not damage.
+    `listing` was made before, of this partition too; without one it is made here. If damage is found and the marker was
+    rewritten since it was read, the chain of the new marker is verified. Raise only for errors other than damage.
     """
     listing = listing or await list_above(archive, [(topic, partition)], chunks=not choice.takes_all)
     opened = await open_to_verify(archive, topic, partition)
@@ -260,8 +260,8 @@ async def chosen_chunks(
 ) -> AsyncIterator[ChunkEntry]:
     """Yield the chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others.
 
-    A catalog that cannot be read any more becomes damage of the chain. Those of the others that a `listing` lacks are
-    noted there.
+    A catalog that has become unreadable is recorded as damage of the chain, as are chunks that were not chosen and that
+    a `listing` lacks.
     """
     known = {each.key for each in chain.damage}
     chosen = iter(chain.chosen)
@@ -294,10 +294,10 @@ async def chosen_chunks(
 
 
 def _check_joints(chain: ChunkChain, joints: Sequence[Joint], turns: Collection[int]) -> None:
-    """Gaps explain a joint if the first begins where the chain stopped, and the last ends where it goes on.
+    """Check that gaps explain each joint: the first begins where the chain stopped, the last ends at the next chunk.
 
-    `turns` is where the chain goes on in another folder: holes may follow, up to the first gap there or the next turn.
-    Known at the end only: a catalog may name gaps among the chunks of those before it.
+    `turns` are the offsets at which the chain continues in another folder: holes may follow, up to the first gap there
+    or the next turn. This is known only at the end, because a catalog may name gaps among the chunks of earlier ones.
     """
     gaps = sorted(chain.gaps, key=lambda gap: gap.start)
     for stop, start, key in joints:
@@ -312,7 +312,9 @@ def _check_joints(chain: ChunkChain, joints: Sequence[Joint], turns: Collection[
 
 
 def _check_end(chain: ChunkChain, position: int, partition: ArchivedPartition) -> None:
-    """Behind the newest chunk the log may have gone on without records, but only behind a gap."""
+    """Check the end of the chain: after the newest chunk the log may have advanced without records, but only after a
+    gap.
+    """
     behind = min((gap.start for gap in chain.gaps if gap.start >= position), default=partition.next_offset)
     if position < behind:
         reason = "no chunk and no recorded gap: the chain breaks before its end"
@@ -394,7 +396,7 @@ def _has_newest(partition: ArchivedPartition, chain: ChunkChain) -> bool:
 
 
 async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:
-    """Return the offsets of a partition without a marker, as far as the indexes beside it tell."""
+    """Return the offsets of a partition without a marker, as far as the indexes in its folder show."""
     lost = []
     suffix = INDEX_SUFFIXES[keys.layout]
     async for key in archive.reader.list(keys.chunks):
@@ -411,7 +413,7 @@ async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]
 
 @dataclass
 class VerifyWork:
-    """The work of a verification: partitions by their names, and `left` bytes of data. `report` grows on the way."""
+    """The work of a verification: partitions by name, and `left` bytes of data; `report` grows."""
 
     names: Sequence[str]
     left: int

@@ -1,6 +1,6 @@
 """Commands to a running replay and its progress, as objects in its job folder. docs/jobs.md specifies them.
 
-`{job}/control.json` is what the run is told to do, `{job}/progress.json` how far it is. Both are replaced by
+`{job}/control.json` holds the commands to the run, `{job}/progress.json` its progress. Both are replaced by
 compare-and-swap.
 """
 

@@ -2,7 +2,7 @@
 
 Below `{job}/` in a store: `request.json`, `attempts/{n}.json`, `runs/{n}-{k}.json`, without transactions
 `positions.json`, `complete.json` once the job is complete, and `undone.json` once its target was deleted on request.
-Nothing but the positions is ever written twice. What steers a run is in `control`, beside this.
+Nothing but the positions is ever written twice. The objects that steer a run are in the module `control`.
 """
 
 import os
@@ -35,8 +35,9 @@ class JobRequest(Sealed, frozen=True, kw_only=True):
     """The request that a job was begun with; all its runs keep to it.
 
     `folder` is the incarnation of the source topic, `ranges` the offsets of its partitions, `asked` the options that
-    decide what becomes of a record, as they were given. `created` says whether the job made its target; requests of
-    earlier versions do not. With `follows`, the ends of the ranges move with the archive: its positions have them.
+    decide which records are written, where and how, as they were given. `created` says whether the job made its target;
+    requests of earlier versions do not. With `follows`, the ends of the ranges move with the archive: its positions
+    have them.
     """
 
     file: ClassVar = "request.json"
@@ -110,7 +111,7 @@ class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
 
 @stored
 class Segment(Sealed, frozen=True, kw_only=True):
-    """A part of the run map; with `lanes` the job went on there, and runs before it that they do not cover are void.
+    """A part of the run map. With `lanes` the job continued at those positions; earlier runs above them are void.
 
     `earlier`, of an attempt's first segment, is the newest attempt before it that had segments then, and how many: what
     that or any other one added later does not count.
@@ -220,7 +221,9 @@ class JobFolder(RecordFolder):
         self.positions = PositionsFile(store, f"{job}/positions.json", job)
 
     def request(self) -> JobRequest | None:
-        """Return what the job was begun with, None if there is no such job; raises ReplayRefused for a damaged one."""
+        """Return the request that the job was begun with, None if the job does not exist; raises ReplayRefused for a
+        damaged one.
+        """
         return self.get(JobRequest)
 
     def create(self, request: JobRequest) -> None:
@@ -421,7 +424,7 @@ class FolderLog:
         if not self.is_ours():
             raise self._taken_over()
         if self._segments == 0:
-            # Not before: until the lanes were taken over, the run before this one went on.
+            # Not earlier: until the lanes were taken over, the run before this one still wrote.
             self._load()
             self._refuse_lost(positions.keys())
         tails = {}

@@ -104,7 +104,7 @@ _looking = threading.Lock()
 
 @contextmanager
 def held(folder: Path, job: str) -> Iterator[None]:
-    """While this lasts no other run of the job writes; raises JobTakenOver if one does already."""
+    """Keep other runs of the job from writing until the block ends; raises JobTakenOver if one writes already."""
     path = folder / f".{job}.lock"
     with _locked(path, job, fcntl.LOCK_EX):
         try:
@@ -115,9 +115,10 @@ def held(folder: Path, job: str) -> Iterator[None]:
 
 @contextmanager
 def shared(folder: Path, job: str) -> Iterator[None]:
-    """While this lasts the job is not removed; other runs of it may take it over. Raises JobTakenOver as `held`.
+    """Keep the job from being removed until the block ends; other runs of it may take it over. Raises JobTakenOver as
+    `held` does.
 
-    If the folder is not writable there is no lock: the cluster keeps runs apart.
+    If the folder is not writable, nothing is locked: the cluster keeps runs apart.
     """
     path = folder / f".{job}.lock"
     with ExitStack() as stack:

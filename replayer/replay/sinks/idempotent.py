@@ -45,8 +45,9 @@ class KafkaSink:
         timeout_ms: int = MESSAGE_TIMEOUT_MS,
         producers: int = 1,
     ) -> None:
-        """`max_message_bytes` and `router` as for TransactionalSink; each of the `producers` has requests of its own
-        on the way, which counts where the cluster is far away. Raises UsageError.
+        """Make a sink; `max_message_bytes` and `router` as for TransactionalSink. Raises UsageError.
+
+        Each of the `producers` has its own requests in flight, which helps if the cluster is far away.
         """
         settings = {"message.timeout.ms": timeout_ms, **producer_settings(properties, max_message_bytes)}
         look = partial(read_back, properties, topic)
