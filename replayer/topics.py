@@ -32,7 +32,9 @@ class AclComparison(NamedTuple):
 
 
 def literal_acls(acls: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
-    """ACLs on the name of a topic alone that grant and deny there what the given ones do; in order, each once."""
+    """Return ACLs on the name of a topic alone that grant and deny the same there as the given ones; in order, each
+    once.
+    """
     return tuple(sorted({msgspec.structs.replace(each, pattern=LITERAL, name=topic) for each in acls}))
 
 

@@ -114,7 +114,7 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
 
 
 def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchivePlace) -> str:
-    """The command that proves what a job wrote; settings of the connection (-X) are to be added."""
+    """Return the command that proves the records that a job wrote; settings of the connection (-X) are to be added."""
     words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
     given = {"jobs": jobs, "keys": archive.keys, **asdict(archive.s3)}
     for name, value in given.items():

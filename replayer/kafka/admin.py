@@ -335,7 +335,7 @@ TIMES_MISSING = 3
 
 
 class TopicPin:
-    """Asks the cluster; any thread may do so."""
+    """A check that a topic is still the same and lost no records; it blocks, and any thread may use it."""
 
     def __init__(self, admin: KafkaAdmin, topic: str, topic_id: str | None) -> None:
         """Remember `topic_id`, the topic's id at the beginning; None if the cluster gives no ids."""

@@ -61,7 +61,7 @@ class KafkaReader:
             self._consumer.unassign()
 
     def close(self) -> None:
-        """Leave; the consumer is gone afterwards."""
+        """Leave the cluster; the consumer cannot be used afterwards."""
         self._consumer.close()
 
     def _batches(self, place: str, start: int, end: int) -> Iterator[pa.RecordBatch]:

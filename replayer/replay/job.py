@@ -72,7 +72,7 @@ class LanePosition:
         return replace(self, written=self.written + records, sources=moved)
 
     def up_to(self, wanted: "LanePosition") -> "LanePosition":
-        """The position with the ends of another one of the same job, where these lie higher."""
+        """Return the position with the ends of another one of the same job, if these are higher."""
         ends = {number: progress.end for number, progress in wanted.sources.items()}
         moved = {
             number: progress._replace(end=max(progress.end, ends.get(number, 0)))
@@ -168,7 +168,8 @@ class Job:
 def make_job(
     name: str | None, archive_id: str, folder: str, target: str, asked: Sequence[str], pipeline: Pipeline
 ) -> Job:
-    """The job of a request. `asked` are partitions and positions as they were given, `folder` the topic's incarnation.
+    """Return the job of a request. `asked` are partitions and positions as they were given, `folder` the topic's
+    incarnation.
 
     Without a name it gets one that any other request, archive or target would change.
     """
@@ -178,7 +179,7 @@ def make_job(
 
 
 async def chain_hash(partition: ArchivedPartition, offsets: OffsetRange, on_damage: DamagePolicy = STOP) -> str:
-    """A hash of the committed chunks that these offsets mean: it changes when any of them does, or goes.
+    """Return a hash of the committed chunks at these offsets: it changes if any chunk is changed or deleted.
 
     Raises a FormatError or ObjectMissing for a catalog that cannot be read; one that is passed over is hashed as such.
     """
@@ -242,12 +243,12 @@ def followed(selections: Sequence[Selection], recorded: Mapping[int, LanePositio
 
 
 def continued(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosition]) -> dict[int, LanePosition]:
-    """The recorded positions of a job that follows its archive, up to where its ranges end now."""
+    """Return the recorded positions of a job that follows its archive, extended to where its ranges end now."""
     return {lane: position.up_to(first[lane]) if lane in first else position for lane, position in recorded.items()}
 
 
 def pinned(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]) -> list[Selection]:
-    """The selections with the ranges that the job recorded when it began: the archive may have grown since."""
+    """Return the selections with the ranges that the job recorded when it began: the archive may have grown since."""
     ranges = {
         source: OffsetRange(progress.start, progress.end)
         for position in recorded.values()
@@ -295,7 +296,7 @@ class Ledger:
         self._records = dict.fromkeys(committed, 0)
 
     def start_of(self, source: int) -> int | None:
-        """The lowest offset of a source partition that a lane still needs; None if all have everything."""
+        """Return the lowest offset of a source partition that a lane still needs; None if all lanes have everything."""
         needed = [
             nexts[source]
             for lane, nexts in self._nexts.items()
@@ -304,7 +305,7 @@ class Ledger:
         return min(needed, default=None)
 
     def accept(self, source: int, piece: RoutedBatch) -> pa.RecordBatch:
-        """The records of a piece that its lane does not have yet; they count as written from now on."""
+        """Return the records of a piece that its lane does not have yet; they count as written from now on."""
         offsets = piece.records.column("offset").to_numpy()
         fresh = piece.records.slice(int(np.searchsorted(offsets, self._nexts[piece.target][source])))
         self._records[piece.target] += fresh.num_rows
@@ -317,7 +318,7 @@ class Ledger:
                 nexts[source] = max(nexts[source], next_offset)
 
     def positions(self) -> dict[int, LanePosition]:
-        """The new position of every lane that moved since its last commit."""
+        """Return the new position of every lane that moved since its last commit."""
         now = {lane: last.advanced(self._records[lane], self._nexts[lane]) for lane, last in self._committed.items()}
         return {lane: position for lane, position in now.items() if position != self._committed[lane]}
 

@@ -75,24 +75,26 @@ CREDIT_SECONDS = 1.0
 
 
 class Due(NamedTuple):
-    """How many records may go now; if none may, the seconds until it is worth asking again."""
+    """The number of records that may be sent now; if none, the seconds until the next request."""
 
     rows: int
     seconds: float = 0.0
 
 
 class Pace(Protocol):
-    """Called before and after every portion. `elapsed` are seconds since the start, pauses left out."""
+    """How fast records are sent; called before and after every portion. `elapsed` are seconds since the start,
+    pauses left out.
+    """
 
     @property
     def by_time(self) -> bool:
         """True if records of all partitions are sent in the order of their times, not partition after partition."""
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
-        """How many of the first records of a batch, which is never empty, may go now."""
+        """Return how many of the first records of a batch, which is never empty, may be sent now."""
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
-        """Count what was sent."""
+        """Count records that were sent."""
 
     def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:
         """Return the least seconds for these records, whose timestamps span `span_ms`."""
@@ -222,13 +224,13 @@ class Slowest:
 
 
 def record_bytes(batch: pa.RecordBatch) -> Any:
-    """Bytes of key and value of each record, as a numpy array."""
+    """Return the bytes of key and value of each record, as a numpy array."""
     lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy() for name in ("key", "value")]
     return lengths[0].astype(np.int64) + lengths[1]
 
 
 def parse_rate(text: str) -> Pace:
-    """`5000/s` is records, `20MB/s` bytes of keys and values; raises UsageError."""
+    """Parse a rate: `5000/s` is records, `20MB/s` bytes of keys and values; raises UsageError."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s?(B|kB|MB|GB|KiB|MiB|GiB)?/s", text, re.ASCII)
     number = float(match[1]) if match else 0.0
     if match is None or not number:
@@ -242,7 +244,7 @@ def parse_rate(text: str) -> Pace:
 
 
 def parse_speed(text: str) -> Pace:
-    """`1x` is the original spacing, `10x` ten times as fast; raises UsageError."""
+    """Parse a speed: `1x` is the original spacing, `10x` ten times as fast; raises UsageError."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)x", text, re.ASCII)
     factor = float(match[1]) if match else 0.0
     if not factor:

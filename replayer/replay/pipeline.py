@@ -218,7 +218,9 @@ class RoutingRequest:
 
 
 def parse_routing(text: str) -> RoutingRequest:
-    """`keep`, `by-key`, `by-key:N`, `N`, or `S:T,S-S:T` (source partitions to a target); raises UsageError."""
+    """Parse a routing: `keep`, `by-key`, `by-key:N`, `N`, or `S:T,S-S:T` (source partitions to a target); raises
+    UsageError.
+    """
     if text == "keep":
         return RoutingRequest("keep")
     if text == "by-key":
@@ -231,7 +233,7 @@ def parse_routing(text: str) -> RoutingRequest:
 
 
 def make_router(request: RoutingRequest, target: str, num_partitions: int) -> Router:
-    """The rule for a target of `num_partitions` partitions.
+    """Return the router for a target of `num_partitions` partitions.
 
     Raises ReplayRefused if another number was requested: keys would not be where producers put them.
     """
@@ -312,7 +314,7 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of one key, as the 32 bits that Java has in an int, unsigned here."""
+    """Return the hash of one key, as the 32 bits that Java has in an int, unsigned here."""
     end = len(key) & ~3
     state = SEED ^ len(key)
     for (word,) in struct.iter_unpack("<I", key[:end]):
@@ -326,7 +328,7 @@ def murmur2(key: bytes) -> int:
 
 
 def key_hashes(keys: pa.BinaryArray) -> Hashes:
-    """The hash of each key of a binary array; those of nulls mean nothing."""
+    """Return the hash of each key of a binary array; the hashes of null keys are meaningless."""
     starts, lengths, content = _layout(keys)
     hashes = np.empty(len(keys), np.uint32)
     # By falling length, the keys that still have a word at some position are a slice from the front.

@@ -376,7 +376,7 @@ class Window:
 
 
 def pieces(lane_map: LaneMap) -> Iterator[Run]:
-    """The runs that count, in order; long ones in pieces, if no offset in them is without a record."""
+    """Yield the runs that count, in order; long runs are split if every offset in them has a record."""
     for run in lane_map.runs:
         if run.records != run.end - run.start:
             yield run

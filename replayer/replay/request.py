@@ -308,7 +308,9 @@ class ReplayRequest:
 
 
 def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | None) -> str | None:
-    """The topic that records go to: `to_topic`, with `{topic}` replaced, or what transforms say; None if neither."""
+    """Return the topic that records go to: `to_topic`, with `{topic}` replaced, or the choice of transforms; None if
+    neither.
+    """
     name = parse_topic_folder(topic.topic).topic
     if to_topic is not None:
         return to_topic.replace("{topic}", name)
@@ -316,7 +318,7 @@ def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | No
 
 
 def asked_of(request: ReplayRequest, pipeline: Pipeline, num_partitions: int) -> dict[str, Any]:
-    """Everything that decides about records, as JSON; `num_partitions` are those of the target."""
+    """Return everything that decides about records, as JSON; `num_partitions` are those of the target."""
     chain = request.chain
     return {
         "pipeline": pipeline.fingerprint,

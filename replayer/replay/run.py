@@ -182,11 +182,11 @@ async def run_replay(
     keeping: Keeping = NOTHING_KEPT,
     cadence: Cadence = CADENCE,
 ) -> ReplayResult:
-    """Replays what the sink's positions leave to do, and waits until it is committed.
+    """Replay the records that the sink's positions leave, and wait until they are committed.
 
-    Memory holds what is read ahead and what the sink has not sent. A transaction that was rolled back is written
-    again. An error, of archive or sink, says in its reason what was written before, and a cancellation in a note;
-    everything that was handed over before damage in the archive is committed first.
+    Memory holds what is read ahead and what the sink has not sent. The records of a transaction that was rolled back
+    are sent a second time. An error, of archive or sink, says in its reason what was written before, and a cancellation
+    in a note; everything that was handed over before damage in the archive is committed first.
     """
     run = _RunningReplay(work, pipeline, sink, pace, control, progress, keeping, cadence)
     try:
@@ -309,7 +309,9 @@ class _RunningReplay:
         return self._counts.result(self._ledger.last, self._delivered, seconds=seconds, lost_commits=lost)
 
     async def settle(self, error: BlockgzError) -> BlockgzError:
-        """After an error: commits what was handed over, unless that is what failed; the error, or what explains it."""
+        """Commit after an error what was handed over, unless the commit itself failed; return the error, or its
+        cause.
+        """
         if self._sound:
             with suppress(BlockgzError):
                 await self._checkpoint(wait=True)
@@ -357,7 +359,7 @@ class _RunningReplay:
         await self._commit(_Mark(positions, {}), ())
 
     def _learn_what_stands(self, recorded: Mapping[int, LanePosition]) -> None:
-        """Learn whether an unanswered commit succeeded, and what must be sent again."""
+        """Learn whether an unanswered commit succeeded, and forget the records that must be sent a second time."""
         positions, counts = self._attempted
         standing = {lane for lane, position in positions.items() if recorded.get(lane) == position}
         self._counts.committed({lane: each for lane, each in counts.items() if lane in standing})

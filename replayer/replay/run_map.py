@@ -69,17 +69,19 @@ class Outstanding(Generic[M]):
         self._marks: deque[_Mark[M]] = deque()
 
     def sent(self, lane: int, source: int, offsets: Any) -> None:
-        """Records of a source partition were handed over for a lane; `offsets` are their own, an int64 array."""
+        """Note records of a source partition that were handed over for a lane; `offsets` are their own, an int64
+        array.
+        """
         known = self._lanes.setdefault(lane, _Lane())
         known.sent += len(offsets)
         known.pieces.append((source, offsets))
 
     def mark(self, content: M) -> None:
-        """`content` holds once all that was handed over so far is taken."""
+        """Add a mark: `content` holds once all records that were handed over so far are taken."""
         self._marks.append(_Mark({number: lane.sent for number, lane in self._lanes.items()}, content))
 
     def took(self, acknowledged: Acknowledged | None) -> None:
-        """The cluster took these records more; None: all that was handed over, who knows where."""
+        """Note records that the cluster took since; None: all that were handed over, at unknown offsets."""
         if acknowledged is None:
             for lane in self._lanes.values():
                 lane.taken = lane.mapped = lane.sent
@@ -92,7 +94,7 @@ class Outstanding(Generic[M]):
                 lane.offsets.append(offsets)
 
     def due(self) -> tuple[list[Run], M | None]:
-        """The runs up to the newest mark that is due, and what holds from there; no mark is given twice."""
+        """Return the runs up to the newest mark that is due, and its content; each mark is returned once."""
         newest: _Mark[M] | None = None
         while self._marks and self._covered(self._marks[0]):
             newest = self._marks.popleft()
@@ -102,7 +104,7 @@ class Outstanding(Generic[M]):
         return runs, newest.content
 
     def rest(self) -> list[Run]:
-        """The runs of all that is taken and was not given out, mark or no mark."""
+        """Return the runs of all taken records that no earlier call returned, regardless of marks."""
         return [run for number, lane in self._lanes.items() for run in self._mapped(number, lane.taken)]
 
     def _covered(self, mark: _Mark[M]) -> bool:

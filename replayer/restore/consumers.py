@@ -43,7 +43,7 @@ class Applied(NamedTuple):
     notes: Sequence[str] = ()
     """Notes for a person."""
     error: str | None = None
-    """Why nothing was set."""
+    """Reason why nothing was set."""
 
 
 async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: KafkaGroups) -> Applied:

@@ -158,7 +158,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def acls(self) -> int:
-        """How many ACLs of the topics are known."""
+        """Number of the topics' known ACLs."""
         return sum(len(each.acls or ()) for each in self.restorable)
 
     @property

@@ -66,11 +66,11 @@ class Surroundings:
     pace: Slowest = field(default_factory=Slowest)
     patience: float = PATIENCE_SECONDS
     budget: Budget = field(default_factory=Budget)
-    """For the cuts of all topics."""
+    """The budget for finding the cuts of all topics."""
 
     @cached_property
     def admin(self) -> KafkaAdmin:
-        """A client of the cluster, made when it is first asked for: that blocks. Raise as KafkaAdmin does."""
+        """Return the client of the cluster, made at the first call, which blocks. Raise as KafkaAdmin does."""
         return KafkaAdmin(self.properties)
 
     def reading(self, archive: Archive) -> "Surroundings":
@@ -81,7 +81,7 @@ class Surroundings:
 
     @cached_property
     def changes(self) -> TopicChanges:
-        """One for changes, made when it is first asked for."""
+        """Return the client for changes, made at the first call."""
         return TopicChanges(self.properties)
 
 
@@ -344,7 +344,7 @@ async def _planned(
 
 
 def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str | None:
-    """Why a topic is refused before it is looked at more closely; `exists`: others have made one of its new name."""
+    """Return why a topic is refused before it is examined; `exists`: the target has a topic of its new name."""
     if plan.follow is not None and not topic.is_in_one_folder:
         return TRUNCATED
     if exists:
@@ -373,7 +373,7 @@ def _measured(topic: TopicToRestore, replay: PlannedReplay) -> TopicToRestore:
 
 
 def _choices(topic: TopicToRestore, cuts: Sequence[tuple[str, int, Cut]]) -> Iterator[str]:
-    """Why a person should choose by which rule partitions end."""
+    """Return why a person should choose the rule by which partitions end."""
     for name, number, cut in cuts:
         why, reached = cut.doubt, topic.group_ends.get(number, 0)
         if why is None and reached > cut.end and not cut.is_decided:

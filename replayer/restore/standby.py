@@ -279,7 +279,7 @@ class StandbyRun:
         self._stands[stand.source] = stand
 
     async def _report(self, report: StandbyReport) -> None:
-        """A folder that cannot be written now has the next report."""
+        """Store the slot's report; if the folder is not writable now, the next slot's report replaces it."""
         with suppress(BlockgzError):
             await asyncio.to_thread(self.folder.report, report)
 

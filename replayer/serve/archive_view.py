@@ -23,7 +23,7 @@ FRESH_SECONDS = 10.0
 SHARE_OF_TIME = 0.1
 """A look that took long makes the next one wait, so that looks take at most this share of the time."""
 REMEMBERED_CHUNKS = 2_000_000
-"""In all coverages together, 48 bytes each."""
+"""Chunks remembered in all coverages together, 48 bytes each."""
 PARTITIONS_AT_ONCE = 8
 TOPICS_AT_ONCE = 16
 
@@ -132,7 +132,7 @@ class ArchiveView:
 
     @property
     def taken_at_ms(self) -> int | None:
-        """When the last look was; None before the first."""
+        """Time of the last look in ms; None before the first."""
         return int(self._survey.taken_at * 1000) if self._survey else None
 
     async def topic(self, name: str, seconds: float | None = None) -> SurveyedTopic | None:

@@ -74,7 +74,7 @@ class Archiver:
 
 @dataclass
 class Archivers:
-    """Asked when a page needs them, the last answers kept for a few seconds."""
+    """The archivers, requested when a page needs them; the last answers are kept for a few seconds."""
 
     urls: Sequence[str]
     _known: tuple[Archiver, ...] = ()

@@ -69,7 +69,7 @@ def preview_of(content: bytes | None) -> str:
 
 
 def hex_dump(content: bytes) -> str:
-    """Lines as `hexdump -C` writes them."""
+    """Return lines as `hexdump -C` writes them."""
     lines = []
     for start in range(0, len(content), _HEX_LINE):
         part = content[start : start + _HEX_LINE]

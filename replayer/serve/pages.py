@@ -36,7 +36,7 @@ _templates = Environment(
 
 
 def count_text(number: int | None) -> str:
-    """`1,234`, or a dash."""
+    """Return a count as `1,234`, or a dash for None."""
     return "-" if number is None else f"{number:,}"
 
 

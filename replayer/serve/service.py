@@ -76,7 +76,7 @@ async def pieces(body: bytes) -> AsyncIterator[bytes]:
 
 @dataclass
 class Costs:
-    """Running totals."""
+    """Running totals of requests and bytes."""
 
     requests: int = 0
     bytes_fetched: int = 0

@@ -69,7 +69,7 @@ class Task:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document that the API returns."""
+        """Return the document for the API."""
         actions = [] if self.state in OVER else ["cancel"]
         if self.can_pause and self.state in ("running", "paused"):
             actions.append("resume" if self.state == "paused" else "pause")
@@ -91,7 +91,7 @@ Work = Callable[[Task], Coroutine[Any, Any, None]]
 
 
 class Tasks:
-    """All tasks of this process, the newest last."""
+    """All tasks of this process, newest last."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
@@ -137,7 +137,7 @@ class Tasks:
 
 
 def steer(task: Task, action: str) -> None:
-    """Pause, resume or cancel a task; raise UsageError if that cannot be."""
+    """Pause, resume or cancel a task; raise UsageError if that is not possible."""
     if action not in task.document["actions"]:
         raise UsageError(f"{task.title} cannot be {_PAST.get(action, action)}", why=f"it is {task.state}")
     if action == "cancel":

@@ -74,7 +74,9 @@ class RowDecoder:
 
 
 def handle_bad(rows: pa.RecordBatch, on_bad: str) -> pa.RecordBatch:
-    """Decoded rows after `on_bad`: `fail` raises UndecodableRecord, `skip` drops rows, `column` leaves all as it is."""
+    """Return decoded rows as `on_bad` says: `fail` raises UndecodableRecord, `skip` drops rows, `column` leaves all
+    as it is.
+    """
     if on_bad == "column":
         return rows
     bad = rows.column(BAD)
@@ -91,7 +93,7 @@ def handle_bad(rows: pa.RecordBatch, on_bad: str) -> pa.RecordBatch:
 
 
 def place_of(rows: pa.RecordBatch, row: int) -> str:
-    """How a user names the record of a row."""
+    """Return how a user names the record of a row."""
     return ":".join(str(rows.column(name)[row]) for name in ("topic", "partition", "offset"))
 
 

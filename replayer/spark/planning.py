@@ -369,7 +369,7 @@ async def _offset(partition: ArchivedPartition, position: Position, options: Sou
 
 
 def range_of(partition: ArchivedPartition, start: int, end: int) -> PartitionRange:
-    """Offsets [start, end) of a partition, by a name that is unambiguous on every machine."""
+    """Return the offsets [start, end) of a partition, by a name that is unambiguous on every machine."""
     folder = partition.keys.folder
     return PartitionRange(f"{folder.topic}~{folder.incarnation}", partition.partition, start, end)
 

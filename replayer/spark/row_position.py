@@ -114,7 +114,7 @@ class RowLedger:
 
     @property
     def last(self) -> int:
-        """The newest offset that the task came to, `NOTHING` before any."""
+        """Newest offset that the task reached, `NOTHING` before any."""
         return self._last
 
     def refuse_other_topic(self, topic: str) -> None:

@@ -78,7 +78,7 @@ async def next_end(
 
 
 def behind(reached: Offsets, parts: Iterable[LogPart], ends: Offsets) -> dict[str, int]:
-    """How much is committed and not read: `offsets` of all partitions, and `seconds` of the partition that has most.
+    """Return how much is committed and not read: `offsets` of all partitions, and the largest `seconds` of a partition.
 
     The latter lie between the earliest time of the chunk or catalog to be read next and the latest of all that follow.
     """
@@ -143,7 +143,9 @@ def known_ends(start: Offsets, ends: Offsets) -> Offsets:
 
 
 def shared_out(lags: Mapping[PartitionName, int], most: int | None) -> dict[PartitionName, int]:
-    """How far each partition goes: all of its lag, or its share of `most` offsets, at least one if it lags."""
+    """Return how many offsets each partition advances: all of its lag, or its share of `most`, at least one if it
+    lags.
+    """
     total = sum(lags.values())
     if most is None or total <= most:
         return dict(lags)

@@ -139,7 +139,7 @@ def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindin
 
 
 async def _whole(home: int, partition: ArchivedPartition, chain: ChunkChain) -> ChunkSlice:
-    """All of a partition for one task, however many chunks it has."""
+    """Return all of a partition as one task, regardless of its number of chunks."""
     sizes = array("q", [entry.bytes async for entry in chosen_chunks(partition, chain)])
     return ChunkSlice(home, 0, partition.keys, partition.marker, (), len(sizes), sum(sizes), chain.choice)
 

@@ -197,7 +197,7 @@ class Effect:
 
     @property
     def missing(self) -> str | None:
-        """Why the step does not do what it is there for, by these records; None if it does."""
+        """Return why the step has no effect on these records; None if it has one."""
         kind = type(self.step.transform).__name__
         if not self.applied and (self.step.predicate is not None or not self.reached):
             return "its predicate matches none of them" if self.reached else "no record reaches it"
@@ -238,7 +238,7 @@ def _holds(data: Any, path: tuple[str, ...]) -> bool:
 
 
 def build_chain(properties: Mapping[str, str]) -> Chain:
-    """The chain of these settings; raises UsageError for what is missing, unknown or malformed.
+    """Build the chain of these settings; raises UsageError for what is missing, unknown or malformed.
 
     Keys that belong to other parts of a connector's configuration are left alone.
     """

@@ -227,7 +227,7 @@ class SetSchemaMetadata(DataTransform):
 
 
 def parse_path(text: str) -> tuple[str, ...]:
-    """The names along a path: split at dots, those within backticks apart (`` `a.b`.c ``); raises ValueError.
+    """Split a path into its names: split at dots, those within backticks apart (`` `a.b`.c ``); raises ValueError.
 
     A backtick that ends a name must be followed by a dot or the end; one that does not, or has a backslash before it,
     belongs to the name.

@@ -71,7 +71,9 @@ class StringConverter:
 
 
 def text_of(data: Any) -> str:
-    """Data as Connect writes it into a header: text as it is, anything else as in JSON, floats as Java shows them."""
+    """Return data as Connect writes it into a header: text as it is, anything else as in JSON, floats as Java shows
+    them.
+    """
     match data:
         case str():
             return data
@@ -152,7 +154,7 @@ class DataTransform(ABC):
 
 
 def fields_of(data: Any) -> dict[str, Any]:
-    """Data that must be a JSON object; raises CannotTransform."""
+    """Return the data if it is a JSON object; raises CannotTransform otherwise."""
     if not isinstance(data, dict):
         raise CannotTransform(f"it needs an object with fields and found {kind_of(data)}")
     return data
@@ -196,7 +198,7 @@ def narrowed(number: int | float, bits: int) -> int:
 
 
 def float32(number: float) -> float:
-    """The nearest single-precision float, by its shortest text."""
+    """Return the nearest single-precision float, by its shortest text."""
     with np.errstate(over="ignore"):
         return float(str(np.float32(number)))
 

@@ -47,7 +47,7 @@ class DateFormat:
         self._expression = re.compile("".join(self._expressions()), re.IGNORECASE)
 
     def format(self, ms: int) -> str:
-        """A time in ms since the epoch; raises CannotTransform outside of the years 1 to 9999."""
+        """Format a time in ms since the epoch; raises CannotTransform outside of the years 1 to 9999."""
         try:
             moment = EPOCH + timedelta(milliseconds=ms)
         except OverflowError as error:
@@ -55,7 +55,7 @@ class DateFormat:
         return "".join(_FORMATS[t.letter](moment, t.count) if t.letter else t.text for t in self._tokens)
 
     def parse(self, text: str) -> int:
-        """Ms since the epoch; what follows the match is ignored, as Java does. Raises CannotTransform."""
+        """Parse a text to ms since the epoch; text after the match is ignored, as Java does. Raises CannotTransform."""
         match = self._expression.match(text)
         if match is None:
             raise CannotTransform(f"{text[:80]!r} does not match the format {self.pattern!r}")

@@ -38,7 +38,7 @@ from replayer.verify.report import Depth, Digests
 
 @dataclass(frozen=True)
 class ChunkChoice:
-    """`since` is in ms since the epoch; `share` is in (0, 1]."""
+    """The choice of chunks to check: `since` is in ms since the epoch, `share` is in (0, 1]."""
 
     since: int | None = None
     share: float = 1.0

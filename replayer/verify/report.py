@@ -221,7 +221,7 @@ class StoredPartition(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> TopicFolder:
-        """The topic's incarnation; a name without a number means the first one. Raise BadName."""
+        """The topic's incarnation; a name without a number means the first one. Raises BadName."""
         folder = parse_topic_folder(self.topic)
         return folder if self.incarnation is None else folder._replace(incarnation=self.incarnation)
 

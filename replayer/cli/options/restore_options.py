@@ -90,7 +90,7 @@ class Begun(NamedTuple):
     how: Mapping[str, object]
 
     def differing(self, plan: RestorePlan) -> list[str]:
-        """The options that say something else than the plan that was agreed to."""
+        """Return the options that differ from the plan that was agreed to."""
         found = [OPTIONS_OF_PLAN[name] for name, value in self.how.items() if getattr(plan, name) != value]
         if self.at not in (None, plan.at):
             found.append("--at")

@@ -155,7 +155,7 @@ damage_option = choice_option(
 
 
 def print_skipped(damage: DamagePolicies) -> int:
-    """Name what was skipped on stderr; the exit code that this means."""
+    """Name the skipped offsets on stderr; return the exit code that this means."""
     for partition, (start, end, reason) in damage.skipped:
         click.echo(f"FAILURE {partition} skipped offsets [{start}..{end}): {reason}", err=True)
     return PARTLY_FAILED if damage.skipped else 0

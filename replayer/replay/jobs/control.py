@@ -213,7 +213,7 @@ class Steered(Protocol):
     """A run that is steered; called in the control thread."""
 
     def progress(self) -> JobProgress:
-        """How far it is."""
+        """Progress of the run so far."""
 
     def follow(self, seen: JobControl, now: JobControl) -> None:
         """Carry out the command `now`, after `seen`."""
@@ -229,7 +229,7 @@ class ControlThread:
     """
 
     def __init__(self, store: Store, job: str, run: str, rate: str | None, steered: Steered) -> None:
-        """`run` is the id in its progress, `rate` the one that it begins with."""
+        """Prepare the thread; `run` is the id in its progress, `rate` the rate at which it begins."""
         self._store, self._job, self._rate, self._steered = store, job, rate, steered
         self._file = ProgressFile(store, job, run)
         self._seen: JobControl | None = None

@@ -171,7 +171,7 @@ def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts |
 
 
 def jobs_place(jobs: str | None) -> str:
-    """The address of the folders of jobs; by default a folder of this machine."""
+    """Return the address of the folders of jobs; by default a folder of this machine."""
     return jobs or str(state_folder() / "jobs")
 
 
@@ -257,7 +257,7 @@ class JobFolder(RecordFolder):
         return self.put(attempt, name, attempt.id) or self.get(Attempt, name) == attempt
 
     def attempt(self, number: int) -> Attempt | None:
-        """The run of that number; raises ReplayRefused for a damaged one."""
+        """Return the run of that number; raises ReplayRefused for a damaged one."""
         return self.get(Attempt, f"{number:06d}")
 
     def has_attempt(self, number: int) -> bool:
@@ -281,7 +281,7 @@ class JobFolder(RecordFolder):
         return counts
 
     def segments(self) -> Iterator[tuple[int, Segment]]:
-        """Every segment that counts, oldest first, with the number of its attempt; raises ReplayRefused."""
+        """Return every segment that counts, oldest first, with the number of its attempt; raises ReplayRefused."""
         counts = self.segment_counts()
         parts: list[tuple[int, int]] = []
         part: tuple[int, int] | None = max(counts.items(), default=None)
@@ -331,7 +331,9 @@ class PositionsFile:
         """The id of the attempt that writes."""
 
     def read(self) -> dict[int, LanePosition]:
-        """The positions of all lanes, none if there are none; raises ReplayRefused for what cannot be read."""
+        """Return the positions of all lanes, or none if none were written; raises ReplayRefused if they are
+        unreadable.
+        """
         found = self._store.get(self._key)
         self._tag = found.etag if found else None
         if found is None:
@@ -417,7 +419,8 @@ class FolderLog:
         return None if self._attempt is None else not self._folder.has_attempt(self._attempt.number + 1)
 
     def written_ends(self, positions: Mapping[int, LanePosition]) -> Mapping[int, int]:
-        """See JobLog: also forgets runs above the positions, which were rolled back or will be sent again.
+        """Return the ends as JobLog does. Also forget runs above the positions: they were rolled back or will be sent
+        again.
 
         Raises JobTakenOver if a later run began.
         """
@@ -514,7 +517,7 @@ class FolderLog:
 
 
 def this_process() -> str:
-    """The machine's name and the process's number, for people."""
+    """Return the machine's name and the process's number, for people."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

@@ -107,7 +107,7 @@ def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], 
 
 
 def refuse_not_created(kept: JobRequest) -> str:
-    """The id of the topic that the job created; raises ReplayRefused if it did not, or that is not known."""
+    """Return the id of the topic that the job created; raises ReplayRefused if it did not, or if that is unknown."""
     by_hand = f"what it wrote cannot be told from the rest: delete {kept.target} yourself, if it may go as a whole"
     if kept.created is not True:
         is_old = kept.created is not False
@@ -141,7 +141,7 @@ def own_ranges(segments: Iterable[Segment]) -> dict[int, list[OffsetRange]]:
 
 
 def outside(bounds: Watermarks, ranges: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
-    """The offsets of a log that are in none of the ranges, which rise."""
+    """Yield the offsets of a log that are in none of the ranges, which rise."""
     at = bounds.low
     for start, end in ranges:
         if at < min(start, bounds.end):

@@ -86,7 +86,7 @@ class LaneReports:
 
 
 def inferred(told: Any, before: int | None) -> Any:
-    """Offsets with those filled in that can only be what they are: as many are missing as there are between two.
+    """Fill in missing offsets between two known ones if exactly as many are missing as there are offsets between.
 
     `before` is the offset in front of the first one.
     """
@@ -240,7 +240,7 @@ class TopicProducer:
             raise self._meaning(partition, error.args[0]) from error
 
     def _release(self) -> None:
-        """Hand over batches that waited for records acknowledged by now."""
+        """Hand over batches that waited for records which are acknowledged by now."""
         for partition in self._held.keys() & self._answered:
             # Waiting for room releases other batches.
             if (batch := self._held.pop(partition, None)) is not None and batch.num_rows:

@@ -78,7 +78,7 @@ class TransactionalSink(Generic[P]):
         self._producers: dict[int, _SharedProducer[P]] = {}
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, P]:
-        """Fence other runs, ends what they left open, and reads what is committed then.
+        """Fence other runs, end the transactions that they left open, and read the positions committed then.
 
         Raises Fenced, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
@@ -187,7 +187,7 @@ class _SharedProducer(Generic[P]):
         self._open = False
 
     def drop(self) -> None:
-        """The end of this producer; what is open is aborted, unless the cluster does not answer."""
+        """Drop this producer; its open transaction is aborted, unless the cluster does not answer."""
         if self._dropped:
             return
         self._dropped = True
