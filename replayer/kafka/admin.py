@@ -201,7 +201,9 @@ def kafka_groups(properties: Mapping[str, str]) -> KafkaGroups:
 
 
 class KafkaAdmin:
-    """Read-only questions to the cluster; connects at once, so that a wrong address is found out before any work."""
+    """A client for read-only requests to the cluster; connects at once, so that a wrong address is found before any
+    work.
+    """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raise UsageError, BrokerUnreachable or AccessDenied."""

@@ -101,7 +101,7 @@ class LaneCounts:
 
 
 class RunCounts:
-    """Counts what is handed over, and remembers what was committed of it."""
+    """The counts of records that were handed over, and of those that were committed."""
 
     def __init__(self, lanes: Iterable[int]) -> None:
         self._running = {lane: LaneCounts() for lane in lanes}

@@ -107,7 +107,7 @@ REFRESH_SECONDS = 12 * 3600.0
 
 
 class TopicRunner(Protocol):
-    """Replays of topics, such as `TopicReplays`."""
+    """A runner for replays of topics, such as `TopicReplays`."""
 
     ending: bool
 

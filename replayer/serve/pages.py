@@ -41,7 +41,7 @@ def count_text(number: int | None) -> str:
 
 
 def span_text(seconds: float | None) -> str:
-    """`40 s`, `12 min`, `3.5 h` or `4.2 days`, or a dash."""
+    """Return a time as `40 s`, `12 min`, `3.5 h` or `4.2 days`, or a dash for None."""
     if seconds is None:
         return "-"
     for unit, length in (("days", 172_800.0), ("h", 7200.0), ("min", 120.0)):

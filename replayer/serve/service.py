@@ -101,7 +101,7 @@ def counted() -> Iterator[Costs]:
 
 
 def cost_text(costs: Costs, opened_bytes: int) -> str:
-    """`41.0 kB of 1.0 GB, 2 requests`: what was read of the chunks that were opened."""
+    """Return a cost as `41.0 kB of 1.0 GB, 2 requests`: the bytes read of the chunks that were opened."""
     requests = f"{costs.requests} request{'' if costs.requests == 1 else 's'}"
     return f"{bytes_text(costs.bytes_fetched)} of {bytes_text(max(opened_bytes, costs.bytes_fetched))}, {requests}"
 

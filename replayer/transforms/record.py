@@ -96,7 +96,7 @@ class RecordPart:
 
     @property
     def data(self) -> Any:
-        """None for null; raises CannotTransform for bytes that cannot be decoded."""
+        """Return the decoded data, None for null; raises CannotTransform for bytes that cannot be decoded."""
         if not self._decoded:
             assert self._raw is not None
             self._data = self._converter.decode(self._raw)
@@ -150,7 +150,7 @@ class DataTransform(ABC):
 
     @abstractmethod
     def changed(self, data: Any) -> Any:
-        """The data that takes its place; raises CannotTransform."""
+        """Return the data after the transform; raises CannotTransform."""
 
 
 def fields_of(data: Any) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def toward_zero(number: int, divisor: int) -> int:
 
 
 def java_pattern(text: str) -> re.Pattern[str]:
-    """A java.util.regex pattern; raises re.error also for what Python has no equal of."""
+    """Compile a java.util.regex pattern; raises re.error also for syntax that Python lacks."""
     quoted = _QUOTED.sub(lambda match: re.escape(match[1]), text)
     return re.compile(_NAMED_GROUP.sub("(?P<", quoted), re.ASCII)
 

@@ -226,7 +226,7 @@ class _Losses(SkipDamage):
 
 
 class _Excuses:
-    """Why records of a source may rightly be on one side only."""
+    """The reasons for which records of a source may rightly be on one side only."""
 
     def __init__(self, gaps: Sequence[Gap], losses: "_Losses", compacts: bool) -> None:
         self._gaps = sorted(gaps, key=lambda gap: gap.start)

@@ -26,7 +26,7 @@ from index_format.records import Record
 
 
 class Depth(IntEnum):
-    """How much is read: each level includes those before."""
+    """The depth of a check: each level includes those before."""
 
     STRUCTURE = 0
     """Chain, catalogs, indexes, and the sizes of data objects."""
@@ -178,7 +178,7 @@ class ArchiveReport:
 
 
 class StoredRange(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    """Offsets [start, end) in a report that was written."""
+    """The offsets [start, end) of a range in a stored report."""
 
     start: int
     end: int
@@ -186,7 +186,7 @@ class StoredRange(msgspec.Struct, frozen=True, rename={"start": "from", "end": "
 
 
 class StoredDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    """Damage in a report that was written: of an object, at offsets [start, end), or both."""
+    """The damage of an object, at offsets [start, end), or both, in a stored report."""
 
     object: str
     reason: str

@@ -89,7 +89,7 @@ def _form(form: str | None, as_json: bool) -> str:
 
 
 def rename_rule(option: str, text: str) -> tuple[re.Pattern[str], str]:
-    """`REGEX=NAME` of an option that gives new names; raises UsageError."""
+    """Parse `REGEX=NAME` of an option that gives new names; raises UsageError."""
     pattern, separator, name = text.partition("=")
     try:
         if not separator or not pattern or not name:

@@ -62,7 +62,7 @@ class JobFailure(msgspec.Struct, frozen=True):
 
 @stored
 class JobProgress(Sealed, frozen=True, kw_only=True):
-    """How far a run is.
+    """The progress of a run.
 
     `records` and `bytes` (of keys and values) are those that this run read and sent so far, of `total` records that
     were left to do when it began; `records_before` were written by earlier runs. `seconds` leave pauses out. `lanes`
@@ -223,7 +223,7 @@ class Steered(Protocol):
 
 
 class ControlThread:
-    """Steers a run by its job's folder, from `start` to `end`.
+    """A thread that steers a run by the commands in its job's folder, from `start` to `end`.
 
     A store that fails or hangs delays this alone, never the replay.
     """

@@ -25,7 +25,10 @@ ASK_AGAIN_SECONDS = 0.2
 
 
 class CommittedPositions(Generic[P]):
-    """Reads them by clients that never join the job's group; used by one thread at a time."""
+    """The positions of a job, as offsets committed in its consumer group.
+
+    Uses clients that never join the group; used by one thread at a time.
+    """
 
     def __init__(self, properties: Mapping[str, str], job: Job, decode: Callable[[int, str], P]) -> None:
         """`decode` makes a position of an offset and its metadata, or raises ReplayRefused. Raises UsageError."""
