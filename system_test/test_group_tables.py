@@ -1,6 +1,7 @@
 """Tables of consumer groups: an archiver keeps where groups stand, and a reader finds where they stood."""
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.admin import NewTopic
 
@@ -192,6 +195,16 @@ def offsets_partition(group: str) -> int:
     return abs(code - (1 << 32) if code >= 1 << 31 else code) % OFFSETS_PARTITIONS
 
 
+def commit_past_a_dead_broker(bootstrap: str, group: str, offset: int) -> None:
+    """Commit an offset of orders:0 by librdkafka: kafka-python fails if it asks the dead broker for a coordinator."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        consumer.commit(offsets=[Place("orders", 0, offset)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 def test_groups_of_a_broker_that_died_stay_in_the_tables(
     two_brokers: tuple[KafkaBroker, KafkaBroker], tmp_path: Path
 ) -> None:
@@ -235,7 +248,7 @@ def test_groups_of_a_broker_that_died_stay_in_the_tables(
         wait_until(lambda: offset_of(alive) == 1, 30, "a table with all groups")
         second.kill()
         assert listed() == set(by_broker[1])
-        commit(first.bootstrap, alive, "orders", {0: 3})
+        commit_past_a_dead_broker(first.bootstrap, alive, 3)
         wait_until(lambda: offset_of(alive) == 3, 90, "a table while half of the groups are not listed")
         running.terminate()
     newest = table()
@@ -251,3 +264,4 @@ def test_groups_of_a_broker_that_died_stay_in_the_tables(
         {0: 3, 1: 2},
         {0: 1, 1: 2},
     ]
+    gc.collect()  # sockets that kafka-python did not close after a refused connection are no fault of a later test
