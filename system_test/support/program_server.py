@@ -137,7 +137,7 @@ def _import_all() -> None:
     with pandas_refused():
         for package in map(importlib.import_module, ("index_format", "blockgz", "archiver", "replayer")):
             for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-                if not {"spark", "__main__", "demo"} & set(module.name.split(".")):
+                if not {"spark", "__main__", "demo", "_kernel"} & set(module.name.split(".")):
                     importlib.import_module(module.name)
     # Arrow brings jemalloc along, which repairs itself in a fork; no other library may have started a thread.
     threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
