@@ -1,7 +1,9 @@
 """Errors of the archiver alone, and what it does about a failure: try again, take the partition over again, or stop.
 
 All who meet an error call `what_next`: the driver of the protocols, the owner of the partitions, the service before it
-has claimed anything, and while it polls. docs/operations.md shows the table. Errors of both programs: blockgz.errors.
+has claimed anything, and while it polls. docs/troubleshooting.md shows the table.
+
+Errors of both programs are in blockgz.errors.
 """
 
 from collections.abc import Mapping
