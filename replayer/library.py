@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import position_of, time_of
 from blockgz.archive.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
-from blockgz.archive.selection import cuts_of
+from blockgz.archive.selection import Selection, cuts_of, notes_of
 from blockgz.errors import UsageError
 from blockgz.store.address import parse_address
 from blockgz.store.cache import DiskCache, default_folder
@@ -274,14 +274,15 @@ class Archive:
         wanted, selection = chosen(topic, choice)
         damage = DamagePolicies(STOPS if lost is None else SKIPS)
 
-        async def exported() -> Exported:
-            parts = await selection.select(self._archive, wanted)
-            refuse_doubtful(cuts_of(parts))
+        async def exported(parts: Sequence[Selection]) -> Exported:
             async with aclosing(selected_batches(parts, selection.filter, limit, damage)) as batches:
                 return await export(batches, str(destination), form, overwrites=overwrite)
 
         try:
-            return self._loop.run(exported())
+            parts = self._loop.run(selection.select(self._archive, wanted))
+            _warn_of_times(parts)
+            refuse_doubtful(cuts_of(parts))
+            return self._loop.run(exported(parts))
         finally:
             if lost is not None:
                 lost.extend(_lost(damage))
@@ -396,14 +397,19 @@ class Archive:
         def iterated() -> Iterator[SelectedBatch]:
             try:
                 parts = self._loop.run(selection.select(self._archive, wanted))
-                for line in cut_lines(cuts_of(parts)):
-                    warnings.warn(line, stacklevel=2)
+                _warn_of_times(parts)
                 yield from self._loop.iterate(selected_batches(parts, selection.filter, limit, damage))
             finally:
                 if lost is not None:
                     lost.extend(_lost(damage))
 
         return iterated()
+
+
+def _warn_of_times(parts: Sequence[Selection]) -> None:
+    """Warn of records on the wrong side of a time that was asked for."""
+    for line in (*notes_of(parts), *cut_lines(cuts_of(parts))):
+        warnings.warn(line, stacklevel=3)
 
 
 def open_archive(

@@ -173,16 +173,17 @@ async def _select(partition: ArchivedPartition, positions: Positions, seen: Ends
     start, end = positions.of(partition.partition)
     if not isinstance(end, BeforeTime):
         found = await resolve_range(partition, start, end)
-        return Selection(partition, found, None, tuple(_behind(partition, found, start, end)))
+        return Selection(partition, found, None, tuple(notes_behind(partition, found, start, end)))
     cut = await find_cut(partition, end, seen or EndsAround())
     first = await resolve_position(start or Earliest(), partition)
     found = OffsetRange(first, max(first, cut.end))
-    return Selection(partition, found, cut, tuple(_behind(partition, found, start, end)))
+    return Selection(partition, found, cut, tuple(notes_behind(partition, found, start, end)))
 
 
-def _behind(
+def notes_behind(
     partition: ArchivedPartition, offsets: OffsetRange, start: Position | None, end: Position | None
 ) -> Iterator[str]:
+    """Yield a note for each end of a range that is a time, if records from before it are known to lie behind it."""
     places = ((start, *offsets, ", and included"), (end, offsets.end, END, ", and left out"))
     for position, found, last, outcome in places:
         if isinstance(position, AtTime):
@@ -192,7 +193,11 @@ def _behind(
 
 def notes_of(chosen: Iterable[Selection]) -> list[str]:
     """Return the notes of selections, the first few of them."""
-    notes = [note for each in chosen for note in each.notes]
+    return first_notes([note for each in chosen for note in each.notes])
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first few notes, and how many more there are."""
     more = len(notes) - PARTITIONS_SHOWN
     return [*notes[:PARTITIONS_SHOWN], *([f"{more} more such partitions"] if more > 0 else [])]
 

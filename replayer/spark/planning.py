@@ -5,6 +5,7 @@ then holds a partition's own part, up to where the next folder continues it.
 """
 
 import re
+import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,17 @@ from pyspark.sql import datasource
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Damaged
 from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
-from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest, Position, resolve_position, seek_time
+from blockgz.archive.positions import (
+    AtOffset,
+    AtTime,
+    Earliest,
+    Latest,
+    OffsetRange,
+    Position,
+    resolve_position,
+    seek_time,
+)
+from blockgz.archive.selection import first_notes, notes_behind
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.units import timestamp_text
 from index_format.chunk_index import ERASED, UNVERIFIED, BlockEntry
@@ -259,6 +270,17 @@ async def starting_offsets(wanted: Sequence[WantedLog], options: SourceOptions) 
         return found
 
     return await each_of(wanted, start)
+
+
+def print_notes(wanted: Sequence[WantedLog], ends: Sequence[tuple[int, int]]) -> None:
+    """Print on stderr which records are on the wrong side of a starting or ending time, if loaded bounds show some."""
+    found = [
+        note
+        for log, (start, end) in zip(wanted, ends, strict=True)
+        for note in notes_behind(log.partition, OffsetRange(start, end), log.start, log.end)
+    ]
+    for note in first_notes(found):
+        print(f"blockgz: note: {note}", file=sys.stderr, flush=True)
 
 
 async def tasks(

@@ -200,6 +200,7 @@ async def _batch(options: SourceOptions, filters: "Sequence[Filter]") -> list[Pa
     async with opened(options.place) as archive:
         wanted = await planning.subscribed(archive, options)
         runs = await planning.ranges(wanted, options)
+        planning.print_notes(wanted, [(run.start, run.end) for run in runs])
         return await planning.tasks([each.partition for each in wanted], runs, options, filters)
 
 

@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import END, ArchivedPartition
 from blockgz.archive.place import opened
 from blockgz.archive.positions import Latest
 from index_format.keys import TopicFolder, parse_topic_folder
@@ -41,6 +41,7 @@ async def initial(options: SourceOptions) -> Offsets:
     async with opened(options.place) as archive:
         wanted = await planning.subscribed(archive, options)
         starts = await planning.starting_offsets(wanted, options)
+        planning.print_notes(wanted, [(start, END) for start in starts])
     return _offsets(zip((each.partition for each in wanted), starts, strict=True))
 
 

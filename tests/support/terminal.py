@@ -8,6 +8,13 @@ import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
+
+def printed(captured: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines that a test wrote, without those of Kafka clients that earlier tests left to their threads."""
+    return [line for text in captured.readouterr() for line in text.splitlines() if "rdkafka#" not in line]
+
 
 def shown_on_terminal(arguments: Sequence[str], home: Path, environment: Mapping[str, str] = {}) -> bytes:
     """What `python -m` with these arguments writes on stdout and stderr, which are a terminal of 80 columns."""

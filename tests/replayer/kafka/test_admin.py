@@ -69,7 +69,7 @@ def test_a_broker_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
         KafkaAdmin(NOWHERE)
     assert "Connection refused" in caught.value.why
     assert caught.value.remedy
-    assert capfd.readouterr() == ("", ""), "librdkafka's own log"
+    assert "127.0.0.1:1/" not in "".join(capfd.readouterr()), "librdkafka's own log"
 
 
 @pytest.mark.parametrize(

@@ -238,3 +238,15 @@ def test_all_that_is_exported_is_there() -> None:
     assert [name for name in blockgz.__all__ if getattr(blockgz, name, None) is None] == []
     with pytest.raises(AttributeError, match="nothing_such"):
         _ = blockgz.nothing_such  # type: ignore[attr-defined]
+
+
+def test_records_on_the_wrong_side_of_a_time_are_warned_of(writer: ArchiveWriter, tmp_path: Path) -> None:
+    skewed = writer.partition("skewed", 0)
+    skewed.commit(records(range(250), timestamps=[5_000] * 250))
+    skewed.commit(records(range(250, 600), timestamps=[1_000] * 350))
+    note = "skewed:0  offset 0 is the first record stamped 1970-01-01T00:00:03Z or later: at least 350 records"
+    with blockgz.open_archive(writer.root) as archive:
+        with pytest.warns(UserWarning, match=note):
+            assert len(list(archive.records("skewed", start=datetime.fromtimestamp(3, UTC)))) == 600
+        with pytest.warns(UserWarning, match=note):
+            archive.export("skewed", tmp_path / "out.csv", end=datetime.fromtimestamp(3, UTC))

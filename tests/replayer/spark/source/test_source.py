@@ -1,5 +1,6 @@
 """What a read of a damaged archive gives: an error by default, the rest of the records where it is told to skip."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
 from blockgz.archive.positions import Earliest
 from blockgz.spark.errors import ReadFailed
+from replayer.spark import stream
 from replayer.spark.source import FilteredReader
 from replayer.spark.source_options import parse_options
 from tests.support.archives import ArchiveWriter, records
@@ -96,3 +98,18 @@ def test_a_time_that_microseconds_cannot_hold_is_null(tmp_path: Path, columns: t
     if "timestamp" in columns:
         found = [each.value for each in batches[0].column("timestamp")]
         assert found == [None, None, None, -1000, 1_760_000_000_000_000]
+
+
+@pytest.mark.parametrize("bound", ["startingTimestamp", "endingTimestamp"])
+def test_records_on_the_wrong_side_of_a_time_are_told_on_stderr(
+    tmp_path: Path, bound: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    skewed = ArchiveWriter(tmp_path).partition("skewed", 0)
+    skewed.commit(records(range(250), timestamps=[5_000] * 250))
+    skewed.commit(records(range(250, 600), timestamps=[1_000] * 350))
+    options = parse_options({"path": str(tmp_path), "subscribe": "skewed", bound: "3000"}, default_start=Earliest())
+    FilteredReader(options, ("offset",)).partitions()
+    note = "blockgz: note: skewed:0  offset 0 is the first record stamped 1970-01-01T00:00:03Z or later: at least 350"
+    assert capfd.readouterr().err.count(note) == 1
+    asyncio.run(stream.initial(options))
+    assert capfd.readouterr().err.count(note) == (bound == "startingTimestamp")
