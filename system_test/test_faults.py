@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -102,6 +103,24 @@ def test_a_record_acknowledged_without_an_offset_is_archived(start: int, is_brok
     checker.verdict.violations.clear()
     checker._check_unplaced(part, {"plain:1", "plain:2"})
     assert checker.verdict.violations == [] and checker.verdict.figures["acknowledged_without_offset"] == 2
+
+
+def test_a_group_that_leaves_the_tables_is_missed(tmp_path: Path) -> None:
+    home = tmp_path / "topic=orders" / "_groups"
+    home.mkdir(parents=True)
+
+    def verdict(*tables: list[str] | None) -> list[str]:
+        for number, names in enumerate(tables):
+            asked = {"groups_asked": False} if names is None else {}
+            table = {"groups": [{"group_id": name} for name in names or ()], **asked}
+            (home / f"{number}.json").write_bytes(gzip.compress(json.dumps(table).encode()))
+        checker = Checker(tmp_path, "b:1", Ledgers(), {})
+        checker.check_groups("orders", frozenset({"a", "b"}))
+        return checker.verdict.violations
+
+    assert not verdict(["a"], ["a", "b", "c"], None, ["a", "b"])
+    assert verdict(["a", "b"], ["b"], None, None) == ["1.json of orders lacks groups that nobody deleted: ['a']"]
+    assert verdict(["b"], ["b"], None, ["a"]) == ["no table of orders has all groups"]
 
 
 HOME = "topic=orders/partition=00003/"

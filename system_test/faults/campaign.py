@@ -46,7 +46,7 @@ _STORE_FAULTS_SECONDS = 120.0
 _CHECK_SECONDS = 1800.0
 _SETTINGS = (
     *("--chunk-interval", "8s", "--chunk-records", "1000", "--block-bytes", "8KiB"),
-    *("--grace", "10s", "--memory", "64MiB"),
+    *("--grace", "10s", "--memory", "64MiB", "--groups-interval", "2s"),
     *("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500"),
 )
 

@@ -9,6 +9,7 @@ ARCHIVE is the folder that the S3 server keeps the archive in. It prints one JSO
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
@@ -31,6 +32,7 @@ from system_test.checker import (
     records_of_content,
 )
 from system_test.faults.asked import Asked
+from system_test.faults.cluster import GROUPS, TRANSACTIONAL
 from system_test.faults.fingerprint import fingerprint, key_hash
 from system_test.faults.positions import Holding, Outages, Process, Where, holdings
 from system_test.support.topics import Record, read, watermarks
@@ -446,6 +448,21 @@ class Checker:
                 if path.suffix in (".gz", ".zst") and (left := gone & set(_sequences(path))):
                     self.verdict.broken(f"{path.name} of {part.name} holds records that are erased: {sorted(left)}")
 
+    def check_groups(self, topic: str, groups: frozenset[str]) -> None:
+        """No table lacks a group after one had all: a broker that is down or just starting answers with fewer."""
+        had_all = False
+        for path in sorted(self._archive.glob(f"topic={topic}/_groups/*.json")):
+            table = json.loads(gzip.decompress(path.read_bytes()))
+            if table.get("groups_asked") is False:
+                continue
+            self.verdict.figures["group_tables"] += 1
+            missing = groups - {group["group_id"] for group in table["groups"]}
+            if missing and had_all:
+                self.verdict.broken(f"{path.name} of {topic} lacks groups that nobody deleted: {sorted(missing)}")
+            had_all = had_all or not missing
+        if not had_all:
+            self.verdict.broken(f"no table of {topic} has all groups")
+
 
 def _sequences(path: Path) -> Iterator[str]:
     """Those of all records in a chunk's data."""
@@ -489,6 +506,7 @@ def main() -> None:
         checker.check_topic(topic, [Life.of(topic, facts) for facts in lives])
     checker.check_hashes(truth["hashes"])
     checker.check_objects()
+    checker.check_groups(TRANSACTIONAL, GROUPS)
     lines = (Path(home) / ANSWERS).read_text().splitlines(keepends=True)
     checker.check_answers(json.loads(line) for line in lines if line.endswith("\n"))
     verdict = checker.verdict

@@ -14,6 +14,7 @@ from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.errors import KafkaError
 
 from system_test.faults.servers import VerifiableProducer, archived_topic_id
+from system_test.support.consumer_groups import commit
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import alter_topic, create_topic, delete_records, delete_topic, watermarks
 from system_test.support.waiting import wait_until
@@ -26,6 +27,8 @@ CREATED_AGAIN, TRUNCATED = "faults-created-again", "faults-truncated"
 PARTITIONS = {PLAIN: 4, TRANSACTIONAL: 3, COMPACTED: 2, CREATED_AGAIN: 2, TRUNCATED: 1}
 MOST_PARTITIONS = 12
 KEYS = {COMPACTED: 120}
+GROUPS = frozenset(f"reader-{number}" for number in range(12))
+"""Groups with a position in the transactional topic that nobody deletes."""
 _COMPACT = {
     "cleanup.policy": "compact",
     "segment.ms": "3000",
@@ -63,6 +66,8 @@ class Topics:
         for topic in PARTITIONS:
             self._producers[topic] = transactional if topic == TRANSACTIONAL else plain
             self._create(topic)
+        for group in GROUPS:
+            commit(self._bootstrap, group, TRANSACTIONAL, {0: 0})
 
     def recreate(self, topic: str, seconds: float) -> None:
         """Delete the topic and create it again `seconds` later."""
