@@ -26,14 +26,14 @@ from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimit
 from benchmarks.data import START_MS, STEP_MS, generated
 from benchmarks.measure import machine
 from benchmarks.tables import Table, as_markdown
-from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.archive.selection import scan
 from blockgz.process import share_heaps
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalStore
 from blockgz.store.retry import bounded_backoff
-from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, block_crc32, decode_block
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, WrappedKey
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, decode_block
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, WrappedKey, block_crc32
 from index_format.encryption import CIPHER, BlockCipher, opened_with
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.record_formats import record_format

@@ -15,9 +15,9 @@ import pyarrow as pa
 from benchmarks.data import START_MS, STEP_MS, generated
 from benchmarks.measure import machine
 from benchmarks.tables import Table, as_markdown
+from index_format import record_formats as line_formats
 from index_format import records
 from index_format.kernel_choice import KERNEL
-from index_format.record_formats import lines as line_formats
 from index_format.records import Record, batch_from_records
 
 SIZES = {"200 B": 200, "1 KB": 1024}

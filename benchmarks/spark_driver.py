@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from benchmarks.synthetic import write_bare_chain
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.store.address import LocalAddress
 from replayer.spark.verify import planned
 from replayer.verify.chunk_checks import EVERY_CHUNK

@@ -110,7 +110,7 @@ Answer = TypeVar("Answer")
 
 
 class RegularQuestion(Generic[Answer]):
-    """A question that is asked `every_seconds` after the last answer, without waiting for it."""
+    """A question to a broker or store, asked again `every_seconds` after its last answer, which nobody awaits."""
 
     def __init__(self, executor: Executor, every_seconds: float, answered_at: float | None = None) -> None:
         """`answered_at`: when the last answer came; None asks at once."""

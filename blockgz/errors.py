@@ -99,7 +99,7 @@ class BufferFull(BufferFailed):
 
 
 class ObjectMissing(BlockgzError, LookupError):
-    """There is no object of that key."""
+    """An object that does not exist."""
 
     exit_code = 3
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from index_format import zstd_frames
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Stored, block_crc32
 from index_format.errors import CorruptBlock, KeyMissing, TooLarge, UnsupportedVersion
 from index_format.key_filter import Hashes, column_hashes, key_filter
 from index_format.record_formats import Piece, RecordFormat, record_format
@@ -35,8 +35,6 @@ FED_BYTES = 64 * 1024
 DECODED_FOR_ONE = 32
 """Records that finding a single one may decode: for more than their share of a block, all of it is decoded."""
 
-Stored = bytes | memoryview
-"""One member or frame as stored; a part of what was read serves without a copy."""
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -114,11 +112,6 @@ COMPRESSORS: dict[str, type[IsalCompressor] | type[ZlibCompressor] | type[ZstdCo
     "zlib": ZlibCompressor,
     "zstd": ZstdCompressor,
 }
-
-
-def block_crc32(raw: Stored) -> int:
-    """Return the CRC-32 in an index entry: of a block's uncompressed bytes, or of an encrypted block as stored."""
-    return int(isal_zlib.crc32(raw))
 
 
 def member_crc32(member: Stored) -> int:

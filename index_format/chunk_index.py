@@ -22,6 +22,9 @@ MAX_KEY_FILTER_BITS = 32
 AUTHENTICATED = -1
 """Takes the place of the CRC-32 in the entry of a decrypted block, whose bytes are proved; no index holds it."""
 
+Stored = bytes | memoryview
+"""One member or frame as stored; a part of what was read serves without a copy."""
+
 EMPTY = "empty"
 """The reason of a gap in which the log held nothing to archive: holes, which no chunk's entry spans."""
 
@@ -101,6 +104,14 @@ class BlockEntry(msgspec.Struct, frozen=True):
 def _check_key_filter(stored: bytes) -> None:
     if not stored or not 1 <= stored[0] <= MAX_KEY_FILTER_BITS:
         raise ValueError(f"a key filter does not begin with a number from 1 to {MAX_KEY_FILTER_BITS}")
+
+
+def block_crc32(raw: Stored) -> int:
+    """Return the CRC-32 in an index entry: of a block's uncompressed bytes, or of an encrypted block as stored."""
+    # Here, because commands that read no block import this module, too.
+    from isal import isal_zlib  # noqa: PLC0415
+
+    return int(isal_zlib.crc32(raw))
 
 
 class WrappedKey(msgspec.Struct, frozen=True):

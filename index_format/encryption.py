@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, ChunkIndex, WrappedKey
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, ChunkIndex, Stored, WrappedKey, block_crc32
 from index_format.errors import CorruptBlock, UnsupportedVersion
 
 CIPHER = "AES-256-GCM"
@@ -54,13 +54,13 @@ class BlockCipher:
             [_text(archive_id), _text(topic), struct.pack(">QQ", partition, start_offset)],
         )
 
-    def sealed(self, number: int, member: bytes | memoryview) -> bytes:
+    def sealed(self, number: int, member: Stored) -> bytes:
         """Return a member or frame as it is stored; never give two different ones one number."""
         return self._cipher.encrypt(
             number.to_bytes(NONCE_BYTES, "big"), member, associated_data(self._bound_to, number)
         )
 
-    def opened(self, number: int, stored: bytes | memoryview) -> bytes:
+    def opened(self, number: int, stored: Stored) -> bytes:
         """Return the member that `sealed` got.
 
         Raises CorruptBlock for other bytes, or under another number or chunk.
@@ -87,14 +87,11 @@ def _text(text: str) -> bytes:
     return struct.pack(">Q", len(encoded)) + encoded
 
 
-def check_stored(stored: bytes | memoryview, entry: BlockEntry) -> None:
+def check_stored(stored: Stored, entry: BlockEntry) -> None:
     """Raise CorruptBlock unless these are the bytes that the index of an encrypted chunk describes; needs no key."""
     if len(stored) != entry.byte_length:
         raise _another_length()
-    # Here, because commands that read no block import this module, too.
-    from isal import isal_zlib  # noqa: PLC0415
-
-    if isal_zlib.crc32(stored) != entry.crc32:
+    if block_crc32(stored) != entry.crc32:
         raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
 
 
@@ -102,7 +99,7 @@ def _another_length() -> CorruptBlock:
     return CorruptBlock("a block is not the one its index describes", why="its length differs")
 
 
-def opened_block(stored: bytes | memoryview, number: int, index: ChunkIndex, secret: bytes) -> tuple[bytes, BlockEntry]:
+def opened_block(stored: Stored, number: int, index: ChunkIndex, secret: bytes) -> tuple[bytes, BlockEntry]:
     """Return the member or frame of an encrypted chunk's block, and its entry as `blocks.decode_block` takes both.
 
     Raises CorruptBlock, or UnsupportedVersion for another cipher.
@@ -118,9 +115,7 @@ def cipher_of(index: ChunkIndex, secret: bytes) -> BlockCipher:
     return BlockCipher(secret, index.archive_id, index.topic, index.partition, index.start_offset)
 
 
-def opened_with(
-    cipher: BlockCipher, number: int, stored: bytes | memoryview, entry: BlockEntry
-) -> tuple[bytes, BlockEntry]:
+def opened_with(cipher: BlockCipher, number: int, stored: Stored, entry: BlockEntry) -> tuple[bytes, BlockEntry]:
     """Return a block's member or frame and its entry, opened with the chunk's cipher. Raises CorruptBlock."""
     try:
         member = cipher.opened(number, stored)

@@ -90,8 +90,8 @@ class OldFile:
 def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> OldFile | None:
     """Return the file as its best index describes it, or None if it must be scanned: no index is readable and complete.
 
-    `bodies` are those of its `index_keys`. An index that reaches beyond the object is used if there is not a better
-    one: its offsets are right.
+    `bodies` are those of its `index_keys`. An index that reaches beyond the object is used if no better one exists:
+    its offsets are right.
     """
     short: OldFile | None = None
     notes: list[str] = []
@@ -311,7 +311,7 @@ class OldPartition:
 
     @property
     def num_records(self) -> int:
-        """Return records that its files say they hold, each counted once."""
+        """The number of records that its files say they hold, each counted once."""
         return sum(piece.num_records for piece in self.choice.pieces)
 
 

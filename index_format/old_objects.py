@@ -249,7 +249,7 @@ class OldFormat:
     def doubt(self, lines: int, delimited: int) -> str | None:
         """Return why this may be the wrong format, given the number of lines and of those with the delimiter.
 
-        Else None.
+        None if it looks right.
         """
         delimiter = self.delimiter.decode(errors="backslashreplace")
         if self.name == "lines" and 0 < lines == delimited:

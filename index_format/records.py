@@ -311,7 +311,7 @@ class RecordsDigest:
 def canonical_stream(batch: pa.RecordBatch) -> memoryview:
     """Return the bytes that `records.canonical_bytes` gives for each record of a batch of `records.SCHEMA`, in order.
 
-    Every record says if it ends, so the stream of two batches is the stream of the batch that holds both.
+    Every record says where it ends, so the stream of two batches is the stream of the batch that holds both.
     """
     if KERNEL and (stream := KERNEL.module.canonical_stream(batch)) is not None:
         return memoryview(stream)

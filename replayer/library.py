@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 import pyarrow as pa
 
 from blockgz.archive.archive import Archive as AsyncArchive
-from blockgz.archive.archive import parse_topic
+from blockgz.archive.archive import ArchivePlace, opened, parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.lookup import FoundRecord, RecordQuery, TimedOffset, failure, look_up_together, offset_at
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import position_of, time_of
 from blockgz.archive.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
 from blockgz.archive.selection import Selection, cuts_of, notes_of

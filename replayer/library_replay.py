@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_type_hints
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, ArchivePlace
 from blockgz.archive.cuts import refuse_doubtful
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.request import SKIPS, STOPS, DamagePolicies
 from blockgz.store.opening import open_store
 from blockgz.store.writer import Store

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from archiver.commit.objects import Held, store_once, swap_own_marker
 from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Now, Protocol
 from blockgz.config.model import RunConfig
-from blockgz.encryption.keyring import keyring_of
-from blockgz.encryption.opening import Sealing
+from blockgz.encryption.keyring import Sealing, keyring_of
 from blockgz.errors import AccessDenied, StoreError
 from blockgz.store.writer import Body, FileBody, StoredObject
 from index_format import marker as markers

@@ -16,10 +16,10 @@ from archiver.commit.commit import FinishedChunk
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from blockgz.config.model import RunConfig
-from blockgz.encryption.opening import Sealing
+from blockgz.encryption.keyring import Sealing
 from blockgz.errors import BufferFull
-from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, Stored, decode_block
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Gap
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, decode_block
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Gap, Stored
 from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPES, record_at, record_hash

@@ -17,8 +17,7 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, blocks_to_end, roll_reason, rows_that_fit
 from archiver.spark.context import WriteContext
 from archiver.spark.rows import BatchRefused, RowPartition, SortedRun, sorted_runs
-from blockgz.encryption.keyring import Keyring, keyring_of
-from blockgz.encryption.opening import opened_block
+from blockgz.encryption.keyring import Keyring, keyring_of, opened_block
 from blockgz.errors import StoreError
 from blockgz.store.opening import default_buffer_root
 from blockgz.store.writer import ToolStore
@@ -27,9 +26,8 @@ from index_format.blocks import decode_block
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
 from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
-from index_format.marker import CatalogReference, ChunkEntry, Marker
+from index_format.marker import CatalogReference, ChunkEntry, Marker, block_at_or_after, span_at_or_after
 from index_format.records import Record, iter_records, record_hash
-from index_format.seek import block_at_or_after, span_at_or_after
 
 OPEN_BLOCKS_SHARE = 0.25
 """The share of a task's memory for blocks that are not full, in addition to the records that wait to be sorted."""

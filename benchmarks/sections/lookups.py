@@ -34,7 +34,7 @@ from blockgz.store.address import parse_address
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import CountingReader, ObjectReader
 from blockgz.store.s3_settings import S3Settings
-from index_format.seek import block_at_or_after
+from index_format.marker import block_at_or_after
 
 TITLE = "Look one record up by its offset (1 KB records, 4 partitions), milliseconds"
 SEED = 11

@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from blockgz.archive.damage import Damaged, Unreadable
 from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched
-from blockgz.encryption.opening import opened_block
+from blockgz.encryption.keyring import opened_block
 from blockgz.errors import ObjectTruncated
-from index_format.blocks import Stored, count_records, decode_block, decode_block_near, decode_parts
-from index_format.chunk_index import BlockEntry
+from index_format.blocks import count_records, decode_block, decode_block_near, decode_parts
+from index_format.chunk_index import BlockEntry, Stored
 from index_format.encryption import check_stored
 from index_format.errors import BlockgzError, CorruptBlock, TooLarge
-from index_format.marker import ChunkEntry
-from index_format.seek import TimeBounded, blocks_between, range_groups
+from index_format.marker import ChunkEntry, TimeBounded, blocks_between, range_groups
 
 RANGE_BYTES = 8 * 1024 * 1024
 """Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU."""

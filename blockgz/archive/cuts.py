@@ -16,8 +16,7 @@ from blockgz.archive.positions import BeforeTime, Rule
 from blockgz.errors import CutUndecided
 from blockgz.units import time_text
 from index_format.chunk_index import BlockEntry
-from index_format.marker import CatalogReference, ChunkEntry, Span
-from index_format.seek import TimeBounded, range_groups
+from index_format.marker import CatalogReference, ChunkEntry, Span, TimeBounded, range_groups
 
 SETTLED = 1000
 """A cut is settled when this many more records of the time or later than before it follow."""

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from blockgz.errors import UsageError
-from index_format.record_formats.lines import json_object
+from index_format.record_formats import json_object
 from index_format.records import Headers, Record, is_large, iter_records, record_view
 
 

@@ -38,9 +38,8 @@ from blockgz.errors import NotInArchive, UsageError
 from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
-from index_format.marker import ChunkEntry
+from index_format.marker import ChunkEntry, block_at_or_after, gap_at, range_groups
 from index_format.records import Record, batch_from_records, is_large, record_at
-from index_format.seek import block_at_or_after, gap_at, range_groups
 
 CONCURRENT_INDEXES = 16
 CONCURRENT_PARTITIONS = 8
@@ -63,7 +62,7 @@ class FoundRecord:
 
 @dataclass(frozen=True)
 class Absent:
-    """A reason why there is no record."""
+    """The reason why an offset has no record."""
 
     kind: Literal["before first", "pruned", "erased", "gap", "hole", "not yet", "after last"]
     why: str
@@ -391,7 +390,7 @@ def parse_query(text: str, now: int, zone: tzinfo | None = None) -> RecordQuery:
 
 
 def failure(query: RecordQuery, outcome: Absent | Lost | NotInArchive) -> BlockgzError:
-    """Return the error that says why there is not a record."""
+    """Return the error that says why a record is missing."""
     if isinstance(outcome, NotInArchive):
         return outcome
     if isinstance(outcome, Lost):

@@ -16,9 +16,8 @@ from blockgz.archive.partition import END, ArchivedPartition, Chunk
 from blockgz.archive.positions import BeforeEnd, Latest, OffsetRange, Position, resolve_position
 from blockgz.archive.selection import trimmed
 from index_format.chunk_index import EMPTY, ERASED, Gap
-from index_format.marker import ChunkEntry
+from index_format.marker import ChunkEntry, blocks_between
 from index_format.records import Record, iter_records, payload_bytes
-from index_format.seek import blocks_between
 
 PAGE_BYTES = 8 * 1024 * 1024
 """A page ends after this many bytes of keys, values and headers."""

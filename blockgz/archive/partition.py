@@ -37,10 +37,12 @@ from index_format.marker import (
     Marker,
     ReferenceCatalog,
     Span,
+    TimeBounded,
     decode_catalog,
     decode_index,
+    gap_at,
+    span_at_or_after,
 )
-from index_format.seek import TimeBounded, gap_at, span_at_or_after
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -284,7 +286,7 @@ class ArchivedPartition:
         return next((folder.originals[entry.name] for folder in self._older if entry.name in folder.originals), entry)
 
     async def append_folder(self, newer: "ArchivedPartition", offset: int) -> "ArchivedPartition":
-        """Both as one partition: this one below `offset`, the newer one from there on; reads catalogs around it.
+        """Return both as one partition: this one below `offset`, the newer one from there on; reads catalogs around it.
 
         Raises MalformedObject if a chunk lies on both sides.
         """

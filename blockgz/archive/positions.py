@@ -14,7 +14,7 @@ from blockgz.archive.damage import across_rewrites
 from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.errors import UsageError
 from blockgz.units import timestamp_text
-from index_format.seek import block_for_time
+from index_format.marker import block_for_time
 
 TIME_FORMS = (
     "a time (2026-11-20T12:00:00Z, 2026-11-20, 05:27 for today, now), "

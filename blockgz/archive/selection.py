@@ -40,8 +40,7 @@ from blockgz.record_filter import RecordFilter
 from blockgz.units import timestamp_text
 from index_format.chunk_index import ERASED
 from index_format.keys import TopicFolder
-from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog
-from index_format.seek import TimeBounded
+from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog, TimeBounded
 
 
 class Selection(NamedTuple):

@@ -1,19 +1,33 @@
 """The master keys of encrypted archives: in a file, in the environment, or at AWS KMS (docs/encryption.md).
 
-Settings say if they are. Each machine looks them up if it needs them, and nothing shows them.
+Settings say where they are. Each machine looks them up when it needs them, and nothing shows them.
 """
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from blockgz.errors import UsageError
-from index_format.chunk_index import WrappedKey
-from index_format.encryption import KEY_BYTES, StoredKey, key_id, parse_key, unwrapped_key, wrapped_key
+from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Stored, WrappedKey, block_crc32
+from index_format.encryption import (
+    CIPHER,
+    KEY_BYTES,
+    BlockCipher,
+    StoredKey,
+    cipher_of,
+    key_id,
+    opened_with,
+    parse_key,
+    unwrapped_key,
+    wrapped_key,
+)
 from index_format.errors import KeyMissing, MalformedObject
 
 FORMS = "file:/path, env:NAME or kms:ARN, several separated by commas, the newest last"
@@ -216,3 +230,66 @@ def required(keyring: Keyring | None, what: str) -> Keyring:
     if keyring is None:
         raise KeyMissing(f"{what} is encrypted", why="no keys were given", remedy=REMEDY)
     return keyring
+
+
+Opener = Callable[[int, Stored, BlockEntry], tuple[Stored, BlockEntry]]
+"""A function from number, stored bytes and entry of a block to its member and entry, for `blocks.decode_block`."""
+
+
+def plain(number: int, stored: Stored, entry: BlockEntry) -> tuple[Stored, BlockEntry]:  # noqa: ARG001
+    """Return the block of a plain chunk unchanged."""
+    return stored, entry
+
+
+def opener_of(index: ChunkIndex, data_key: str, keyring: Keyring | None) -> Opener:
+    """Return the function that opens the blocks of a chunk.
+
+    `data_key` names the chunk in errors. Raises KeyMissing, a FormatError, and what a key service raises.
+    """
+    if not index.encryption:
+        return plain
+    secret = required(keyring, data_key).unwrap(index.encryption.key, data_key)
+    return partial(opened_with, cipher_of(index, secret))
+
+
+def opened_block(
+    stored: Stored, number: int, index: ChunkIndex, data_key: str, keyring: Keyring | None
+) -> tuple[Stored, BlockEntry]:
+    """Return one block of a chunk, opened; see `opener_of`. Raises CorruptBlock, too."""
+    return opener_of(index, data_key, keyring)(number, stored, index.blocks[number])
+
+
+@dataclass(frozen=True)
+class ChunkSeal:
+    """The cipher of one chunk, and what is stored with it."""
+
+    cipher: BlockCipher
+    encryption: Encryption
+    tail_secret: bytes = field(repr=False)
+    tail_key: WrappedKey
+
+    def sealed(self, number: int, member: Stored, entry: BlockEntry) -> tuple[bytes, BlockEntry]:
+        """Return a block as it is stored, and its entry; never give two different blocks one number."""
+        stored = self.cipher.sealed(number, member)
+        return stored, replace(entry, byte_length=len(stored), crc32=block_crc32(stored), key_filter=UNSET)
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """A partition whose chunks are encrypted, and the keys."""
+
+    keyring: Keyring
+    archive_id: str
+    topic: str
+    partition: int
+
+    def of_chunk(self, start_offset: int) -> ChunkSeal:
+        """Return the seal of a chunk, with a new key; raises what a key service raises."""
+        key, tail = self.keyring.new_key(), self.keyring.tail
+        cipher = BlockCipher(key.secret, self.archive_id, self.topic, self.partition, start_offset)
+        return ChunkSeal(cipher, Encryption(CIPHER, key.wrapped), tail.secret, tail.wrapped)
+
+    def opener(self, start_offset: int, encryption: Encryption) -> Opener:
+        """Return the function that opens the blocks of a chunk encrypted this way."""
+        secret = self.keyring.unwrap(encryption.key, f"{self.topic}:{self.partition}")
+        return partial(opened_with, BlockCipher(secret, self.archive_id, self.topic, self.partition, start_offset))

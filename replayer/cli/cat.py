@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import click
 
-from blockgz.archive.archive import TopicPartitions, parse_topic
+from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import parse_kcat_offset
 from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
 from blockgz.archive.selection import Positions, Selection

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from blockgz.archive.archive import parse_topic
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace, parse_topic
 from blockgz.errors import PARTLY_FAILED, NotInArchive
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.damage import Verdict
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import Rule
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async, share_heaps

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import click
 import orjson
 
-from blockgz.archive.archive import TopicPartitions, parse_topic
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.positions import Rule
 from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
 from blockgz.process import run_async

@@ -11,11 +11,10 @@ import click
 import msgspec
 import pyarrow as pa
 
-from blockgz.archive.archive import TopicPartitions, parse_topic
+from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.cuts import behind_note
 from blockgz.archive.formatting import Printer
 from blockgz.archive.lookup import TimedOffset, offset_at
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import AtTime, parse_time
 from blockgz.archive.request import DamagePolicies, SelectionRequest
 from blockgz.errors import UsageError

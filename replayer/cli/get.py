@@ -11,10 +11,9 @@ import click
 import msgspec
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, ArchivePlace
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
 from blockgz.archive.lookup import Absent, FoundRecord, Outcome, RecordQuery, failure, look_up_together, parse_query
-from blockgz.archive.place import ArchivePlace
 from blockgz.errors import NotInArchive, StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import NotInArchive, UsageError, listed
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options

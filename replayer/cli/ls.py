@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from blockgz.archive.archive import DamagedPartition, SurveyedTopic, TopicPartitions, parse_topic
+from blockgz.archive.archive import ArchivePlace, DamagedPartition, SurveyedTopic, TopicPartitions, parse_topic
 from blockgz.archive.damage import Damaged
 from blockgz.archive.inventory import (
     MissingPartition,
@@ -15,7 +15,6 @@ from blockgz.archive.inventory import (
     partition_document,
     topic_document,
 )
-from blockgz.archive.place import ArchivePlace
 from blockgz.errors import PARTLY_FAILED, exit_code
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure

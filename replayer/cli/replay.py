@@ -11,7 +11,7 @@ from dataclasses import replace
 import click
 import msgspec
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import FAILED, PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable, UsageError, exit_code
 from blockgz.process import loop_signals, run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
+from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.damage import LostRange
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import OffsetRange
 from blockgz.program.main import confirm
 from blockgz.program.tables import bytes_text, print_table, range_text

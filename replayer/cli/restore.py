@@ -15,9 +15,8 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, ArchivePlace
 from blockgz.archive.damage import Verdict
-from blockgz.archive.place import ArchivePlace
 from blockgz.errors import FAILED, PARTLY_FAILED, CutUndecided, UsageError, listed
 from blockgz.process import ENDING, loop_signals, run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options

@@ -14,7 +14,7 @@ import click
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import UsageError
 from blockgz.kafka.secrets import look_up_secrets
 from blockgz.kafka.settings import client_settings

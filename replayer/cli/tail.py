@@ -8,11 +8,10 @@ from typing import NamedTuple
 import click
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive, TopicPartitions, parse_topic
+from blockgz.archive.archive import Archive, ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.follow import FollowedPartition, Follower, last_records
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.request import SelectionRequest
 from blockgz.archive.selection import Selection, selected

@@ -8,8 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from blockgz.archive.archive import TopicPartitions, parse_topic
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.selection import Positions
 from blockgz.process import every, run_async
 from blockgz.program.kafka_options import kafka_options

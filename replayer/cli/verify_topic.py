@@ -8,9 +8,8 @@ from operator import attrgetter
 import click
 import msgspec
 
-from blockgz.archive.archive import TopicPartitions
+from blockgz.archive.archive import ArchivePlace, TopicPartitions
 from blockgz.archive.damage import Verdict
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.request import SKIPS, DamagePolicies
 from blockgz.archive.selection import Positions, Reading, Selection
 from blockgz.errors import PARTLY_FAILED

@@ -30,8 +30,7 @@ from blockgz.kafka.batch_producer import sizes_above
 from blockgz.record_filter import RecordFilter
 from blockgz.units import time_text
 from index_format.chunk_index import BlockEntry, Gap
-from index_format.marker import ChunkEntry
-from index_format.seek import TimeBounded, blocks_between
+from index_format.marker import ChunkEntry, TimeBounded, blocks_between
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks
 from replayer.replay.pipeline import KeepPartitions, Router, SpreadByKey

@@ -26,7 +26,7 @@ from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, Value
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
-from index_format.record_formats.lines import json_object
+from index_format.record_formats import json_object
 from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage import Axis, CoverageRow, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps
 from replayer.serve.content import shown

@@ -13,7 +13,7 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from blockgz.archive.place import opened
+from blockgz.archive.archive import opened
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import StoreBusy
 from blockgz.program.tables import bytes_text

@@ -7,7 +7,7 @@ from datetime import tzinfo
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import UsageError
 from blockgz.hosts import is_loopback
 

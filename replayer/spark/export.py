@@ -14,10 +14,9 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
-from blockgz.archive.archive import Archive, TopicPartitions, parse_partitions, parse_topic
+from blockgz.archive.archive import Archive, ArchivePlace, TopicPartitions, opened, parse_partitions, parse_topic
 from blockgz.archive.cuts import Cut
 from blockgz.archive.damage import STOP, SkipDamage
-from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.request import SelectionRequest
 from blockgz.archive.rows import to_rows

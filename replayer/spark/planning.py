@@ -33,9 +33,8 @@ from blockgz.units import timestamp_text
 from index_format.chunk_index import ERASED, UNVERIFIED, BlockEntry
 from index_format.errors import BlockgzError
 from index_format.keys import TopicFolder, parse_topic_folder
-from index_format.marker import ChunkEntry
+from index_format.marker import ChunkEntry, TimeBounded
 from index_format.records import NO_TIMESTAMP
-from index_format.seek import TimeBounded
 from replayer.spark.source_options import Bound, SourceOptions, Subscription, names_partition, position_in
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from functools import partial, reduce
 
 from pyspark.sql import SparkSession
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, ArchivePlace, opened
 from blockgz.archive.damage import STOP, LostRange, SkipDamage
-from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.request import SKIPS
 from blockgz.archive.selection import Reading, Selection

@@ -13,9 +13,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from blockgz.archive.archive import opened
 from blockgz.archive.damage import STOP, Unreadable
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.place import opened
 from blockgz.archive.positions import Earliest, Position
 from blockgz.archive.rows import HEADERS, INCARNATION, to_rows
 from blockgz.archive.selection import scan

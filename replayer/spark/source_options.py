@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest, Position
 from blockgz.errors import UsageError, camel_case
 from blockgz.spark.formats import FormatOptions, bad_value, json_object

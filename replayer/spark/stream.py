@@ -8,8 +8,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from blockgz.archive.archive import opened
 from blockgz.archive.partition import END, ArchivedPartition
-from blockgz.archive.place import opened
 from blockgz.archive.positions import Latest
 from index_format.keys import TopicFolder, parse_topic_folder
 from replayer.spark import planning

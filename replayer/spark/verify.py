@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.archive.partition import ArchivedPartition, streamed
-from blockgz.archive.place import ArchivePlace, opened
 from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker

@@ -21,7 +21,7 @@ from blockgz.signing import signature_of, signed
 from index_format.chunk_index import Erased, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import TopicFolder, parse_topic_folder
-from index_format.record_formats.lines import json_object
+from index_format.record_formats import json_object
 from index_format.records import Record
 
 

@@ -17,11 +17,10 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, ArchivePlace, opened
 from blockgz.archive.damage import Damaged
 from blockgz.archive.lookup import FoundRecord, Lost, Outcome, look_up_all
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.place import ArchivePlace, opened
 from blockgz.store.address import parse_address
 from blockgz.store.s3_settings import S3Settings
 from index_format.errors import BlockgzError

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from index_format.record_formats.lines import JsonLines
+from index_format.record_formats import JsonLines
 from index_format.records import batch_from_records
 from tests.index_format.builders import record
 from tests.support.kernel_campaign import check_lines

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from blockgz.encryption.keyring import Keyring
-from blockgz.encryption.opening import ChunkSeal
+from blockgz.encryption.keyring import ChunkSeal, Keyring
 from index_format import objects
 from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex, DataObject, Encryption, Gap

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from index_format import blocks
+from index_format import record_formats as line_formats
 from index_format.blocks import COMPRESSORS, Compressor, count_records, decode_block, decode_block_near, decode_parts
 from index_format.errors import CorruptBlock
-from index_format.record_formats import lines as line_formats
 from index_format.records import Record, iter_records
 from tests.index_format.builders import chunk_of, normal, record, record_lists
 from tests.index_format.test_blocks_hostile import (

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from index_format.blocks import COMPRESSORS, block_crc32, decode_block
-from index_format.chunk_index import AUTHENTICATED, ChunkIndex, Encryption, WrappedKey
+from index_format.blocks import COMPRESSORS, decode_block
+from index_format.chunk_index import AUTHENTICATED, ChunkIndex, Encryption, WrappedKey, block_crc32
 from index_format.encryption import (
     CIPHER,
     KEY_BYTES,

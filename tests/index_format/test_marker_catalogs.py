@@ -28,9 +28,10 @@ from index_format.marker import (
     encode,
     folded,
     reference_to,
+    span_at_or_after,
+    span_for_time,
     with_catalog_name,
 )
-from index_format.seek import span_at_or_after, span_for_time
 from tests.index_format.builders import SHA256, chunk_entry, marker_of
 
 SPAN = 10

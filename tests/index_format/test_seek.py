@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index_format.chunk_index import BlockEntry, Gap
-from index_format.marker import ChunkEntry
-from index_format.seek import (
+from index_format.marker import (
+    ChunkEntry,
     block_at_or_after,
     block_for_time,
     blocks_between,

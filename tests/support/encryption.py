@@ -7,8 +7,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from archiver.commit.commit import FinishedChunk
-from blockgz.encryption.keyring import Keyring, LocalKey
-from blockgz.encryption.opening import ChunkSeal, Sealing
+from blockgz.encryption.keyring import ChunkSeal, Keyring, LocalKey, Sealing
 from index_format.chunk_index import BlockEntry
 from index_format.records import Record, record_hash
 from tests.support.chunks import ARCHIVE_ID

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from index_format.errors import CorruptBlock
 from index_format.kernel_choice import KERNEL
-from index_format.record_formats.lines import JsonLines, decode_in_python
+from index_format.record_formats import JsonLines, decode_in_python
 from index_format.records import (
     TIMESTAMP_TYPES,
     Headers,

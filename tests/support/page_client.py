@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.testclient import TestClient
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.store.address import LocalAddress
 from replayer.serve.app import make_app
 from replayer.serve.settings import Access, ServeSettings

@@ -24,8 +24,7 @@ from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import SalvagedPiece, cut_chunk, members_of
-from blockgz.encryption.keyring import keyring_of
-from blockgz.encryption.opening import opened_block
+from blockgz.encryption.keyring import keyring_of, opened_block
 from blockgz.errors import BrokerUnreachable, ObjectMissing, UsageError
 from blockgz.kafka.settings import client_settings
 from blockgz.store.writer import ToolStore

@@ -23,8 +23,7 @@ from archiver.maintain.repair.chunk_indexes import (
     without_begun,
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from blockgz.encryption.keyring import Keyring, keyring_of
-from blockgz.encryption.opening import opened_block
+from blockgz.encryption.keyring import Keyring, keyring_of, opened_block
 from blockgz.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
 from index_format import objects

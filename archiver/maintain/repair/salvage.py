@@ -25,17 +25,15 @@ from archiver.maintain.gc import offsets_of, read_chain, read_offsets
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from blockgz.encryption.keyring import keyring_of
-from blockgz.encryption.opening import ChunkSeal, Sealing, opened_block
+from blockgz.encryption.keyring import ChunkSeal, Sealing, keyring_of, opened_block
 from blockgz.store.writer import FileBody, ToolStore
-from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, Stored, decode_block
-from index_format.chunk_index import ERASED, BlockEntry, ChunkIndex, Gap
+from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, decode_block
+from index_format.chunk_index import ERASED, BlockEntry, ChunkIndex, Gap, Stored
 from index_format.errors import BlockgzError
 from index_format.keys import ChunkStart, ObjectKind, PartitionKeys
-from index_format.marker import Marker, replaceable_gap
+from index_format.marker import Marker, blocks_between, replaceable_gap
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, Record, record_at, record_hash
-from index_format.seek import blocks_between
 
 LEVEL_OF_CUT_BLOCKS = 2
 

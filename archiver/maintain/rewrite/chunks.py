@@ -14,15 +14,23 @@ from msgspec.structs import replace
 
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
-from blockgz.encryption.keyring import Keyring, joined_keys, keyring_of, required
-from blockgz.encryption.opening import ChunkSeal, Opener, Sealing, opener_of, plain
+from blockgz.encryption.keyring import (
+    ChunkSeal,
+    Keyring,
+    Opener,
+    Sealing,
+    joined_keys,
+    keyring_of,
+    opener_of,
+    plain,
+    required,
+)
 from blockgz.store.writer import Body, FileBody
-from index_format.blocks import Compressor, RawBlock, Stored
-from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap
+from index_format.blocks import Compressor, RawBlock
+from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap, Stored
 from index_format.errors import CorruptBlock
 from index_format.keys import PartitionKeys, data_suffix
-from index_format.marker import ChunkEntry
-from index_format.seek import merged_ranges
+from index_format.marker import ChunkEntry, merged_ranges
 
 Offsets = npt.NDArray[np.int64]
 

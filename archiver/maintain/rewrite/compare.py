@@ -20,8 +20,8 @@ from archiver.maintain.rewrite.encode import erased_of, gaps_of
 from index_format.blocks import decode_parts
 from index_format.chunk_index import BlockEntry
 from index_format.key_filter import column_hashes, holds_all
+from index_format.marker import block_at_or_after
 from index_format.records import RecordsDigest
-from index_format.seek import block_at_or_after
 
 
 def check_contents(

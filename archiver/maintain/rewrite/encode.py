@@ -19,7 +19,7 @@ from archiver.maintain.rewrite.chunks import (
     OpenedBlock,
     whole_data,
 )
-from blockgz.encryption.opening import ChunkSeal
+from blockgz.encryption.keyring import ChunkSeal
 from blockgz.errors import UsageError
 from index_format.blocks import (
     COMPRESSORS,

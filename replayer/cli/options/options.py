@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import Archive, ArchivePlace, opened
 from blockgz.archive.partition import ObjectCache
-from blockgz.archive.place import ArchivePlace, opened
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import (
     archive_option,

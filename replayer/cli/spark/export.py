@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
-from blockgz.archive.place import ArchivePlace
 from blockgz.archive.request import SKIPS
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async

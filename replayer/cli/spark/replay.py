@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options

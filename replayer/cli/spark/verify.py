@@ -5,7 +5,7 @@ from dataclasses import replace
 import click
 import msgspec
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.process import run_async
 from blockgz.program.command import debug
 from blockgz.program.main import closing

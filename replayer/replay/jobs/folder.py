@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import NoArchiveThere, UsageError
 from blockgz.store.opening import open_existing_store, open_store
 from blockgz.store.s3_settings import S3Settings

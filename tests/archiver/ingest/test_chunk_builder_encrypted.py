@@ -9,7 +9,7 @@ import pytest
 from archiver.commit.commit import FinishedChunk
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, FinishedEncoding, RollLimits, part_below
-from blockgz.encryption.opening import Sealing
+from blockgz.encryption.keyring import Sealing
 from blockgz.errors import BufferFull
 from index_format.blocks import IsalCompressor, decode_block
 from index_format.chunk_index import Encryption

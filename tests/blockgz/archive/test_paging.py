@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from blockgz.archive import paging
+from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.archive.paging import Missing, Page, missing_between, page_at, page_before, page_from
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.place import ArchivePlace, opened
 from blockgz.archive.positions import AtTime, BeforeEnd, Latest
 from blockgz.store.address import LocalAddress
 from index_format.chunk_index import Gap

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from blockgz.encryption import keyring as keyrings
-from blockgz.encryption.keyring import Keyring, KeySource, joined_keys, keyring_of, load_keyring, parse_keys
-from blockgz.encryption.opening import opened_block
+from blockgz.encryption.keyring import (
+    Keyring,
+    KeySource,
+    joined_keys,
+    keyring_of,
+    load_keyring,
+    opened_block,
+    parse_keys,
+)
 from blockgz.errors import UsageError, exit_code
 from index_format.chunk_index import WrappedKey
 from index_format.errors import KeyMissing, MalformedObject

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index_format.errors import CorruptBlock
-from index_format.record_formats import record_format
-from index_format.record_formats.lines import json_object
+from index_format.record_formats import json_object, record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, iter_records
 from tests.index_format.builders import MAX_INT64, MIN_INT64, normal, record, record_lists
 

@@ -14,7 +14,7 @@ import pytest
 
 from index_format.errors import CorruptBlock
 from index_format.kernel_choice import KERNEL
-from index_format.record_formats.lines import JsonLines, decode_in_python
+from index_format.record_formats import JsonLines, decode_in_python
 from index_format.records import SCHEMA, Record, batch_from_capsules, batch_from_records
 from tests.index_format.builders import record
 from tests.support.kernel_campaign import changed, check_batch, check_lines, rounds

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from index_format import objects
 from index_format.identity import TopicConfig
 from index_format.keys import MARKER_OBJECT, TOPIC_CONFIG_OBJECT
-from index_format.record_formats.lines import json_object
+from index_format.record_formats import json_object
 from index_format.records import Record
 from replayer.cli import main
 from tests.support.archives import ArchiveWriter, PartitionWriter, records

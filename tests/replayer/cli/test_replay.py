@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.batch_producer import BatchProducer, batch_producer
 from blockgz.store.address import LocalAddress

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from replayer.cli import main
 from replayer.replay.jobs.folder import open_jobs
 from replayer.restore.document import RestorePlan, TopicToRestore, WantedTopics, plan_text

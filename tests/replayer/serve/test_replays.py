@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import NotInArchive, StoreBusy, StoreUnavailable, UsageError, exit_code
 from blockgz.store.address import LocalAddress, S3Address
 from blockgz.store.opening import open_store

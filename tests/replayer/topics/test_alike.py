@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import parse_address
 from index_format.identity import TopicConfig as ArchivedTopic

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.maintain.rewrite.chunks import ChunkData, NewChunk, OldChunk, data_of_body
-from blockgz.encryption.keyring import Keyring
-from blockgz.encryption.opening import Sealing, opened_block, opener_of
+from blockgz.encryption.keyring import Keyring, Sealing, opened_block, opener_of
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import COMPRESSORS, BlockBuilder, decode_block

@@ -13,8 +13,7 @@ from archiver.maintain.compact import CompactedContents, Compaction, Conversion
 from archiver.maintain.rewrite.chunks import NO_KEYS, NewChunk, OldChunk, Replacement, RewriteKeys, data_in
 from archiver.maintain.rewrite.encode import ConvertSettings, MergeLimits, is_as_asked
 from archiver.maintain.rewrite.replace import taken
-from blockgz.encryption.keyring import Keyring
-from blockgz.encryption.opening import opened_block
+from blockgz.encryption.keyring import Keyring, opened_block
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Encryption, WrappedKey

@@ -24,8 +24,8 @@ from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, 
 from archiver.maintain.repair.salvage import plan_salvage
 from blockgz.errors import StoreError
 from index_format import marker as markers
-from index_format.blocks import BlockBuilder, block_crc32
-from index_format.chunk_index import BlockEntry
+from index_format.blocks import BlockBuilder
+from index_format.chunk_index import BlockEntry, block_crc32
 from index_format.keys import Conflict
 from index_format.record_formats import record_format
 from index_format.records import batch_from_records

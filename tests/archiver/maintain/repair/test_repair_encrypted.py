@@ -16,8 +16,7 @@ from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
 from blockgz.archive.archive import Archive
 from blockgz.archive.selection import scan
-from blockgz.encryption.keyring import load_keyring
-from blockgz.encryption.opening import Sealing
+from blockgz.encryption.keyring import Sealing, load_keyring
 from blockgz.errors import exit_code
 from index_format.errors import KeyMissing
 from index_format.keys import ENCRYPTED_SUFFIX

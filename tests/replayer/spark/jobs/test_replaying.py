@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.errors import exit_code as exit_code_of

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.damage import LostRange
-from blockgz.archive.place import ArchivePlace
 from blockgz.errors import ObjectMissing, UsageError
 from blockgz.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from blockgz.store.address import LocalAddress

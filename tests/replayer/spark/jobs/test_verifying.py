@@ -15,8 +15,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.place import ArchivePlace, opened
+from blockgz.archive.archive import Archive, ArchivePlace, opened
 from blockgz.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
 from replayer.cli import main

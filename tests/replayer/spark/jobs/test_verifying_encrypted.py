@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import ArchivePlace
 from blockgz.store.address import LocalAddress
 from replayer.verify.chunk_checks import EVERY_CHUNK
 from replayer.verify.report import Depth

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.place import ArchivePlace
+from blockgz.archive.archive import Archive, ArchivePlace
 from blockgz.archive.positions import Earliest, Latest
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import PassingReader

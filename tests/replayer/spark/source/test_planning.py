@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from blockgz.archive.place import opened
+from blockgz.archive.archive import opened
 from blockgz.archive.positions import Earliest
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, UsageError

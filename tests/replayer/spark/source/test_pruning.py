@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from blockgz.archive.place import opened
+from blockgz.archive.archive import opened
 from blockgz.archive.positions import Earliest
 from replayer.spark import planning
 from replayer.spark.planning import PartitionRange

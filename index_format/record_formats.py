@@ -1,9 +1,10 @@
-"""Record format `json`: one lossless JSON object a line (FORMAT.md, "Record format json")."""
+"""How records are laid out inside a block; the chunk index names the format."""
 
 import binascii
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
 from index_format import arrow_functions as pc
-from index_format.errors import CorruptBlock
+from index_format.errors import CorruptBlock, UnsupportedVersion
 from index_format.kernel_choice import KERNEL
 from index_format.records import (
     HEADER_TYPE,
@@ -29,6 +30,198 @@ from index_format.records import (
     header_rows,
     iter_records,
 )
+
+Piece = Any
+"""Consecutive records on their way into a block: bytes, or a batch, as the record format has it."""
+
+
+class Encoded(Protocol):
+    """A batch ready to be cut."""
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """For each record, the bytes that the records up to and with it take in a block, the framing apart."""
+
+    def piece(self, start: int, stop: int) -> Piece:
+        """Rows [start, stop), stop > start; keeps nothing of the others in memory."""
+
+
+class RecordFormat(Protocol):
+    """Turns batches of `records.SCHEMA` into block bytes and back."""
+
+    name: str
+    needs_contiguous_blocks: bool
+    """True if a reader counts offsets, so that a block may not span a hole."""
+
+    def objections(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """Rows that the format cannot hold without loss, each with the reason; empty when it holds them all."""
+
+    framing_bytes: int
+    """Bytes that a block takes for framing, at most."""
+
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> Encoded:
+        """Return the records of a batch without objections; `timestamp_type` is the one in the chunk index."""
+
+    def merge(self, pieces: Sequence[Piece]) -> Piece:
+        """Return several pieces as one."""
+
+    def join(self, pieces: Sequence[Piece]) -> bytes:
+        """Return the bytes of a block of these records, before compression."""
+
+    def parts(self, raw: Iterable[bytes]) -> Iterator[bytes | bytearray]:
+        """Yield consecutive pieces of a block's bytes, cut between records, each like the bytes of a smaller block."""
+
+    def count(self, raw: bytes | bytearray) -> int:
+        """Return the number of records in a block's bytes without decoding them; raises CorruptBlock."""
+
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:
+        """Return the records of one block whose first offset and timestamp type the chunk index gives.
+
+        The batch may lie on `raw`, and a bytearray be overwritten. Raises CorruptBlock if the bytes are not of this
+        format.
+        """
+
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch | None:
+        """Return the first and last record of a block, and for each offset the nearest below and at or above it.
+
+        None if all are decoded as quickly; raises as `decode` does, for what it meets.
+        """
+
+
+FIXED_BYTES = 8 + 8 + 1 + 3 * 4 + 1
+"""Bytes of each record: offset, timestamp, its type, the ends of key, value and headers, and the null bits."""
+HEADER_BYTES = 2 * 4 + 1
+"""Bytes of each header: the ends of its key and value, and the null bit."""
+END_MARKER = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_HEADER_SLOT = 8
+_COMPRESSION_SLOT = 10
+"""Slots of the batch and of compressed buffers in the vtables of a Message and a RecordBatch (Message.fbs)."""
+_NOT_THIS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
+
+
+class EncodedRows(NamedTuple):
+    """Consecutive records, and the bytes that they take in a block up to and with each one."""
+
+    batch: pa.RecordBatch
+    ends: npt.NDArray[np.int64]
+
+    def piece(self, start: int, stop: int) -> pa.RecordBatch:
+        rows = self.batch.slice(start, stop - start)
+        # A slice holds all of the batch that it was cut from.
+        return pa.concat_batches([rows]) if rows.get_total_buffer_size() > 2 * rows.nbytes else rows
+
+
+class ArrowStream:
+    """Lossless; the fast way into Spark, pandas, Polars and DuckDB."""
+
+    name = "arrow"
+    needs_contiguous_blocks = False
+    framing_bytes = 2048
+
+    def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
+        return {}
+
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedRows:  # noqa: ARG002
+        sizes = _lengths(batch.column("key")) + _lengths(batch.column("value")) + FIXED_BYTES
+        headers = batch.column("headers")
+        flat = headers.flatten()
+        if len(flat):
+            each = _lengths(flat.field("key")) + _lengths(flat.field("value")) + HEADER_BYTES
+            before = np.concatenate(([0], np.cumsum(each)))
+            ends = headers.offsets.to_numpy() - headers.offsets[0].as_py()
+            sizes = sizes + before[ends[1:]] - before[ends[:-1]]
+        return EncodedRows(batch, np.cumsum(sizes))
+
+    def merge(self, pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return pa.concat_batches(pieces)
+
+    def join(self, pieces: Sequence[pa.RecordBatch]) -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+            writer.write_batch(pa.concat_batches(pieces))
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
+
+    def parts(self, raw: Iterable[bytes]) -> Iterator[bytearray]:
+        """See RecordFormat; a stream is not cut."""
+        whole = bytearray()
+        for piece in raw:
+            whole += piece
+        yield whole
+
+    def count(self, raw: bytes | bytearray) -> int:
+        """See RecordFormat; nothing is decoded."""
+        return sum(batch.num_rows for batch in _batches(raw))
+
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+        """See RecordFormat; the batch lies on `raw` without a copy where the block holds one."""
+        batches = _batches(raw)
+        try:
+            for batch in batches:
+                batch.validate(full=True)
+            whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            types = set(pc.unique(whole.column("timestamp_type")).to_pylist())
+        except _NOT_THIS as error:
+            raise _corrupt(str(error)) from error
+        headers = whole.column("headers")
+        nested = (headers.values.field("key"), headers.values) if len(headers.values) else ()
+        required = [whole.column(field.name) for field in SCHEMA if not field.nullable]
+        if any(column.null_count for column in (*required, *nested)) or not types <= TIMESTAMP_TYPES.keys():
+            raise _corrupt("a field that every record has is null or unknown")
+        return whole
+
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> None:
+        """See RecordFormat; a few records cost as much as all."""
+
+
+def _batches(raw: bytes | bytearray) -> list[pa.RecordBatch]:
+    source = pa.BufferReader(raw)
+    try:
+        messages = list(pa.ipc.MessageReader.open_stream(source))
+        # Told another kind of message, what reads a schema or a batch crashes.
+        if [message.type for message in messages] != ["schema", *["record batch"] * (len(messages) - 1)]:
+            raise pa.ArrowInvalid("it is not one schema and batches")
+        head, *messages = messages
+        same = pa.ipc.read_schema(head).equals(SCHEMA)
+        compressed = any(map(_is_compressed, messages))
+        batches = [pa.ipc.read_record_batch(message, SCHEMA) for message in messages] if same and not compressed else []
+        end = source.tell()
+    except _NOT_THIS as error:
+        raise _corrupt(str(error)) from error
+    if not same or compressed:
+        raise _corrupt("its buffers are compressed" if same else "its columns are others")
+    if end != len(raw) or not raw.endswith(END_MARKER):
+        raise _corrupt("it does not end where the block does")
+    return batches
+
+
+def _is_compressed(message: pa.Message) -> bool:
+    metadata = message.metadata.to_pybytes()
+    header = _table_field(metadata, _indirect(metadata, 0), _HEADER_SLOT)
+    batch = None if header is None else _indirect(metadata, header)
+    return batch is None or _table_field(metadata, batch, _COMPRESSION_SLOT) is not None
+
+
+def _indirect(flatbuffer: bytes, position: int) -> int:
+    return position + int(struct.unpack_from("<I", flatbuffer, position)[0])
+
+
+def _table_field(flatbuffer: bytes, table: int, slot: int) -> int | None:
+    vtable = table - struct.unpack_from("<i", flatbuffer, table)[0]
+    if vtable < 0 or slot >= struct.unpack_from("<H", flatbuffer, vtable)[0]:
+        return None
+    distance = struct.unpack_from("<H", flatbuffer, vtable + slot)[0]
+    return table + distance if distance else None
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
+
+
+def _corrupt(why: str) -> CorruptBlock:
+    return CorruptBlock("a block is not the Arrow stream that its index says", why=why)
+
 
 COUNTED_AT_ONCE = 256 * 1024
 NEWLINE = 10
@@ -519,3 +712,18 @@ def _binary(contents: Sequence[memoryview | None]) -> pa.BinaryArray:
 
 def _address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+RECORD_FORMATS: dict[str, RecordFormat] = {fmt.name: fmt for fmt in (JsonLines(), ArrowStream(), TextLines())}
+
+
+def record_format(name: str) -> RecordFormat:
+    """Return the record format of that name; raises UnsupportedVersion for one this release does not know."""
+    try:
+        return RECORD_FORMATS[name]
+    except KeyError:
+        raise UnsupportedVersion(
+            f"record format {name!r} is unknown",
+            why=f"this release reads {', '.join(sorted(RECORD_FORMATS))}",
+            remedy="use a newer release of blockgz",
+        ) from None
