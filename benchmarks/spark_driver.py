@@ -1,4 +1,4 @@
-"""What the driver of `replayer spark verify` costs: `python -m benchmarks.spark_driver [CHUNKS...]`; starts no Spark.
+"""What the driver of `replayer verify --spark` costs: `python -m benchmarks.spark_driver [CHUNKS...]`; starts no Spark.
 
 For each number of chunks in one partition: the seconds of planning, the tasks, and the bytes of the largest one.
 """

@@ -68,8 +68,8 @@ def archive(tmp_path: Path) -> ArchiveWriter:
 
 
 def program(*arguments: object) -> dict[str, Any]:
-    """`replayer spark` in this process, so that its jobs find the session of the module."""
-    result = CliRunner().invoke(main, ["spark", *map(str, arguments), "--json"], prog_name="replayer")
+    """The program in this process, so that its jobs find the session of the module."""
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"], prog_name="replayer")
     assert result.exit_code == 0, result.stderr + result.stdout
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -132,9 +132,9 @@ def test_an_executor_dies_while_it_exports(spark: SparkSession, archive: Archive
 def test_an_archive_in_s3(spark: SparkSession, archive: ArchiveWriter, moto: MotoServer, tmp_path: Path) -> None:
     """Executors read the store by themselves."""
     where = stored(archive, moto, "spark")
-    exported = program("export", "orders", tmp_path / "out", "--format", "parquet", "--from", "+100", *where)
+    exported = program("spark", "export", "orders", tmp_path / "out", "--format", "parquet", "--from", "+100", *where)
     assert exported["records"] == 2 * (RECORDS - 100)
-    checked = program("verify", "--records", "--task-bytes", "10kB", *where)
+    checked = program("verify", "--spark", "--records", "--task-bytes", "10kB", *where)
     assert checked["verdict"] == "OK"
     assert [each["records"] for each in checked["partitions"]] == [RECORDS, RECORDS]
     options = {"path": moto.url("spark"), "subscribe": "orders", "endpointUrl": moto.endpoint_url}
@@ -154,7 +154,7 @@ def test_executors_compact_partitions(spark: SparkSession, moto: MotoServer, tmp
     result = CliRunner().invoke(archiver_main, command, prog_name="archiver")
     assert result.exit_code == 0, result.stderr + result.stdout
     assert [each["compacted"] for each in json.loads(result.stdout)["partitions"]] == [True] * 3
-    checked = program("verify", "--records", *where)
+    checked = program("verify", "--spark", "--records", *where)
     assert checked["verdict"] == "OK"
     assert [(each["records"], each["chunks"]) for each in checked["partitions"]] == [(700, 7)] * 3
 

@@ -71,6 +71,10 @@ def replayer(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["spark", *map(str, arguments)], prog_name="replayer")
 
 
+def checked(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["verify", "--spark", *map(str, arguments)], prog_name="replayer")
+
+
 def done(result: Result, code: int = 0) -> dict[str, Any]:
     assert result.exit_code == code, result.stderr + result.stdout
     found: dict[str, Any] = json.loads(result.stdout)
@@ -304,7 +308,7 @@ def test_a_table_is_loaded(spark: SparkSession, shop: ArchiveWriter) -> None:
 
 def reports(root: Path, *options: object) -> tuple[Result, Result]:
     where = ("-a", root, "--json")
-    spread = replayer("verify", "--records", *options, "--task-bytes", "1kB", *where)
+    spread = checked("--records", *options, "--task-bytes", "1kB", *where)
     alone = CliRunner().invoke(main, ["verify", "--records", *map(str, where)], prog_name="replayer")
     return spread, alone
 
@@ -349,7 +353,7 @@ def test_the_program_by_spark_submit(shop: ArchiveWriter) -> None:
     """As docs/spark.md has it: master and settings are spark-submit's, output and exit code the program's."""
     submit = str(Path(sys.executable).with_name("spark-submit"))
     options = ("--master", "local[2]", "--conf", "spark.ui.enabled=false")
-    job = ("spark", "verify", "orders", "--records", "--json", "-a", str(shop.root))
+    job = ("verify", "--spark", "orders", "--records", "--json", "-a", str(shop.root))
     done = subprocess.run(
         [submit, *options, str(EXAMPLES / "replayer_job.py"), *job],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(EXAMPLES.parent.parent)},

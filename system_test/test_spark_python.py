@@ -54,7 +54,7 @@ def ran(command: list[str], folder: Path, **env: str) -> subprocess.CompletedPro
 
 
 def verification(site: Site, *options: str) -> list[str]:
-    return [sys.executable, "-m", "replayer", "spark", "verify", "--json", *site.archive, *options]
+    return [sys.executable, "-m", "replayer", "verify", "--spark", "--json", *site.archive, *options]
 
 
 @in_long_run

@@ -263,7 +263,7 @@ def test_a_stream_over_a_topic_that_was_created_again(spark: SparkSession, site:
 
 
 def replaying(site: Site, topic: str, copy: str, *options: str, env: Mapping[str, str]) -> Running:
-    fixed = ("spark", "replay", topic, "--to-topic", copy, "--yes", "--json", "--master", "local[2]")
+    fixed = ("replay", topic, "--spark", "--to-topic", copy, "--yes", "--json", "--master", "local[2]")
     return start("replayer", *fixed, *options, *site.kafka, *site.archive, env={**site.env, **env})
 
 
@@ -286,7 +286,7 @@ def test_the_command_on_executors(
     site.once(topic_name, "--block-bytes", "1KiB")
 
     def replay(copy: str, *options: str) -> dict[str, Any]:
-        arguments = ["spark", "replay", topic_name, "--to-topic", copy, "--yes", "--json", *options]
+        arguments = ["replay", topic_name, "--spark", "--to-topic", copy, "--yes", "--json", *options]
         assert main([*arguments, *site.kafka, *site.archive], standalone_mode=False) == 0
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
         return result

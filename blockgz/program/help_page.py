@@ -40,7 +40,7 @@ GROUPS = {
         *("single_writer", "takeover"),
     ),
     "Reading archives": ("keyring", "on_damage", "cache", "max_block_bytes", "old_format", "key_delimiter"),
-    "Spark": ("master", "jars", "settings", "task_bytes", "min_tasks", "checkpoint"),
+    "Spark": ("on_spark", "master", "jars", "settings", "task_bytes", "min_tasks", "digests", "checkpoint"),
     "S3": (
         *("region", "endpoint_url", "profile", "role_arn", "external_id", "proxy_url", "customer_key"),
         *("access_key_id", "secret_access_key", "session_token"),

@@ -83,7 +83,7 @@ COMMANDS = {
     ),
     "spark": CommandPlace(
         "replayer.cli.spark:command",
-        "Load, export, verify and replay archives as Spark jobs, on this machine or a cluster.",
+        "Load and export archives as Spark jobs, on this machine or a cluster.",
     ),
 }
 """Commands, the modules that define them, and their lines on the help page; a module is imported when it is used."""

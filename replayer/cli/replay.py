@@ -22,6 +22,7 @@ from index_format.errors import BlockgzError, masked_urls
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped, with_choice
+from replayer.cli.options.spark_options import SparkOptions, spark_switch
 from replayer.cli.replay_output import (
     agreed,
     left_out_json,
@@ -239,13 +240,21 @@ def _failure_of(error: Exception) -> JobFailure:
         "replayer replay orders --to-topic load-test --rate 20MB/s --yes -b localhost:9092 -a ./archive",
         "replayer replay orders --to-topic '{topic}-v2' --create-topic --partitions by-key:24 -b HOST:PORT -a DIR",
         "replayer replay orders:0,2-4 --to-topic test --from -1000 --dry-run -b localhost:9092 -a s3://bucket/prefix",
+        "replayer replay orders --to-topic orders-copy --transactional --spark -b HOST:PORT -a s3://bucket/prefix",
     ),
 )
 @replay_options
+@spark_switch(without=("jobs", "patience", "rate", "speed", "control"), why="only a single process can keep to it")
 @json_option
 @kafka_options(required=True)
 @archive_options
-def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> int:
+def command(
+    options: ReplayOptions,
+    spark: SparkOptions | None,
+    as_json: bool,
+    kafka: dict[str, str],
+    archive: ArchivePlace,
+) -> int:
     """Write archived records to a topic, unchanged and in order.
 
     Prints the plan and asks first. With --transactional, every record arrives exactly once, however often the replay is
@@ -254,7 +263,17 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
 
     SIGUSR1 pauses, SIGUSR2 resumes. SIGTERM and Ctrl-C commit, then exit. With --control, replayer jobs does the same
     from anywhere.
+
+    With --spark, each source partition is one Spark task, however large: executors beyond the number of partitions are
+    idle. With --transactional, every record still arrives exactly once, across retried tasks and lost executors.
     """
+    if options.request.undo_retention:
+        click.echo(run_async(undone_retention(options.request, kafka)))
+        return 0
+    if spark is not None:
+        from replayer.cli.replay_on_spark import replay_on_spark  # noqa: PLC0415  # Spark is an extra
+
+        return with_choice(lambda rule: run_async(replay_on_spark(options.ruled(rule), spark, as_json, kafka, archive)))
     share_heaps()
     gc.freeze()
     return with_choice(lambda rule: run_async(_replay(options.ruled(rule), as_json, kafka, archive)))
@@ -262,9 +281,6 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
 
 async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace) -> int:
     request = options.request
-    if request.undo_retention:
-        click.echo(await undone_retention(request, properties))
-        return 0
     steering = Steering(request.pace, options.rate)
     async with AsyncExitStack() as stack:
         if options.control:

@@ -3,21 +3,32 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.selection import Positions
 from blockgz.process import every, run_async
+from blockgz.program.command import debug
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
+from blockgz.program.options import Option, spark_needed
 from blockgz.program.progress import PLAIN_SECONDS
 from blockgz.program.tables import bytes_text
 from blockgz.program.terminal import unescaped
 from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
 from replayer.cli.options.selection_options import range_options
+from replayer.cli.options.spark_options import (
+    SparkOptions,
+    dry_run_option,
+    spark_switch,
+    stage_progress,
+    task_bytes_option,
+)
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude, naming_what_is_left
 from replayer.verify.chunk_checks import ChunkChoice
@@ -38,6 +49,7 @@ from replayer.verify.verifying import VerifyWork, verify_archive
         "replayer verify orders --against-topic orders -b localhost:9092 -a ./archive",
         "replayer verify --job restore-1 -b localhost:9092 -a ./archive",
         "replayer verify orders --against-topic orders-copy --at 2026-11-20T12:00:00Z -b localhost:9092 -a ./archive",
+        "replayer verify --spark --records --master local[4] -a s3://bucket/prefix",
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
@@ -54,6 +66,13 @@ from replayer.verify.verifying import VerifyWork, verify_archive
 @earlier_options
 @range_options
 @report_options
+@spark_switch(
+    Option("--digests", is_flag=True, help="With --spark --records: digests of all partitions, a task for each."),
+    task_bytes_option,
+    dry_run_option,
+    without=("against_topic", "partitions", "job", "jobs", "start", "end", "at", "at_rule"),
+    why="a Spark job checks an archive by itself",
+)
 @json_option
 @kafka_options()
 @archive_options
@@ -70,6 +89,7 @@ def command(
     earlier: StoredReport | None,
     positions: Positions,
     report_to: ReportFiles,
+    spark: SparkOptions | None,
     as_json: bool,
     kafka: dict[str, str],
     archive: ArchivePlace,
@@ -88,22 +108,21 @@ def command(
     topic record by record.
 
     With --job, applies what a replay did to the archived records again, and compares the result with what it wrote.
+    With --spark, Spark tasks check all data, as --deep does; digests need one task per partition: --digests.
     """
+    sampled = not choice.takes_all
     if job is not None:
         chosen = (topics, deep, records, against_topic, earlier, partitions, expected, report_to.paths)
-        beside = any(chosen) or not choice.takes_all or positions != Positions()
+        beside = any(chosen) or sampled or positions != Positions()
         return _verify_job(job, jobs, kafka, archive, as_json=as_json, beside=beside)
     if against_topic is not None:
-        if deep or records:
-            raise click.UsageError("--against-topic reads every record anyway: remove --deep and --records")
-        if not choice.takes_all:
-            raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic, use --from")
-        if earlier is not None:
-            raise click.UsageError("--since-report compares the archive with itself: remove --against-topic")
-        if expected:
-            raise click.UsageError("--expect requires topics in an archive; --against-topic names the one to compare")
-        if len(topics) != 1:
-            raise click.UsageError("--against-topic compares one archived topic: name it")
+        _refuse(
+            (deep or records, "--against-topic reads every record anyway: remove --deep and --records"),
+            (sampled, "--since and --sample choose chunks of an archive; with --against-topic, use --from"),
+            (earlier is not None, "--since-report compares the archive with itself: remove --against-topic"),
+            (expected, "--expect requires topics in an archive; --against-topic names the one to compare"),
+            (len(topics) != 1, "--against-topic compares one archived topic: name it"),
+        )
         # Here, because no other verification needs a Kafka client.
         from replayer.cli.verify_topic import verify_against  # noqa: PLC0415
 
@@ -111,9 +130,54 @@ def command(
         return verify_against(wanted, against_topic, positions, kafka, archive, report_to, as_json=as_json)
     if partitions is not None or positions != Positions():
         raise click.UsageError("--partitions, --from, --to and --at require --against-topic")
-    depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
-    report = run_async(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier, expected))
+    depth = Depth.RECORDS if records else Depth.BLOCKS if deep or spark else Depth.STRUCTURE
+    if spark is None:
+        report = run_async(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier, expected))
+    else:
+        report = _verify_on_spark(archive, topics, depth, choice, earlier, expected, spark, as_json=as_json)
     return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
+
+
+def _refuse(*rules: tuple[object, str]) -> None:
+    """Raise a usage error with the text of the first rule that applies."""
+    for applies, text in rules:
+        if applies:
+            raise click.UsageError(text)
+
+
+def _verify_on_spark(
+    archive: ArchivePlace,
+    topics: Sequence[str],
+    depth: Depth,
+    choice: ChunkChoice,
+    earlier: StoredReport | None,
+    expected: Sequence[str],
+    spark: SparkOptions,
+    *,
+    as_json: bool,
+) -> ArchiveReport:
+    """Return the report of a Spark job after its plan is printed; raise click's Exit then for a dry run."""
+    if spark.digests and depth is not Depth.RECORDS:
+        raise click.UsageError("--digests requires --records")
+    with spark_needed("replayer verify --spark"):
+        from blockgz.spark.session import session  # noqa: PLC0415
+        from replayer.spark.verify import planned, verify  # noqa: PLC0415
+
+    place = replace(archive.absolute(), old_format=None)
+    plan = run_async(
+        planned(place, topics, choice, spark.task_bytes, digests=spark.digests, expected=expected, earlier=earlier)
+    )
+    text = f"{plan.chunks:,} chunks, {bytes_text(plan.bytes)}, in {len(plan.slices):,} tasks"
+    if spark.dry_run:
+        counts = {"partitions": len(plan.subjects), "chunks": plan.chunks, "bytes": plan.bytes}
+        click.echo(msgspec.json.encode(counts | {"tasks": len(plan.slices)}) if as_json else f"would check {text}")
+        raise click.exceptions.Exit(0)
+    click.echo(f"checks {text}", err=True)
+    with (
+        session("replayer verify", spark.master, spark.settings, quiet=not debug.get()) as running,
+        stage_progress("verify", running.sparkContext.statusTracker(), as_json=as_json),
+    ):
+        return verify(running, plan, place, depth)
 
 
 def _verify_job(

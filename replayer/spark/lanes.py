@@ -1,6 +1,6 @@
 """Lanes: the records of one source partition go to a topic in transactions, each with the position after it.
 
-The job `replayer spark replay` and the format `blockgz-kafka` are exactly-once by it alike: which group and partition
+The job `replayer replay --spark` and the format `blockgz-kafka` are exactly-once by it alike: which group and partition
 keep a lane's position, the producer that fences the one before it, what is committed then, and the end of both. The one
 producer of a lane writes to every target partition that its records go to, so no other needs to read them.
 

@@ -70,9 +70,9 @@ def _replay(
     to_topic: str | None,
     dry_run: bool,
     yes: bool,
-    rate: str | None = None,
-    speed: str | None = None,
-    control: bool = False,
+    rate: str | None,
+    speed: str | None,
+    control: bool,
     **given: Any,
 ) -> ReplayOptions:
     if given["topic_config"] and not given["create_topic"]:
@@ -93,7 +93,10 @@ def _replay(
 _BY_FIELD = _options()
 TARGET_FIELDS = tuple(_BY_FIELD)[: tuple(_BY_FIELD).index("undo_retention") + 1]
 """Fields about changes to records, and about the target topic."""
-_SHARED = (
+
+replay_options = OptionSet(
+    "options",
+    _replay,
     Argument("topic", metavar="TOPIC[:P[,P-P]]", parse=parse_topic),
     Option(
         "--to-topic",
@@ -104,20 +107,10 @@ _SHARED = (
     record_options,
     *(option for name, option in _BY_FIELD.items() if name in TARGET_FIELDS),
     damage_option,
-    *(option for name, option in _BY_FIELD.items() if name not in (*TARGET_FIELDS, "patience")),
+    *(option for name, option in _BY_FIELD.items() if name not in TARGET_FIELDS),
     dry_run_option,
     yes_option,
-)
-
-shared_replay_options = OptionSet("options", _replay, *_SHARED)
-"""The options of a replay without what only one process can keep: a job folder, patience and a pace."""
-
-replay_options = OptionSet(
-    "options",
-    _replay,
-    *_SHARED,
     jobs_option,
-    _BY_FIELD["patience"],
     Option(
         "--rate",
         metavar="N/s",

@@ -1,4 +1,4 @@
-"""`replayer spark`: what one machine is too small for, as Spark jobs. Nothing here imports Spark before a job runs."""
+"""`replayer spark`: exports and loads as Spark jobs. Nothing here imports Spark before a job runs."""
 
 import click
 
@@ -10,14 +10,6 @@ COMMANDS = {
         "Load records into a table of Spark's catalog, with the columns of `spark export`.",
     ),
     "export": CommandPlace("replayer.cli.spark.export:export", "Write records to files in a common format."),
-    "verify": CommandPlace(
-        "replayer.cli.spark.verify:command",
-        "Check all data of an archive, as `replayer verify --deep` does, in the tasks of a Spark job.",
-    ),
-    "replay": CommandPlace(
-        "replayer.cli.spark.replay:command",
-        "Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.",
-    ),
 }
 """Commands with their modules and their lines on the help page; each is imported when it is used."""
 
@@ -28,11 +20,12 @@ COMMANDS = {
     places=COMMANDS,
     epilog=closing(
         "replayer spark export orders ./orders --format parquet -a ./archive",
-        "replayer spark verify --records --master local[4] -a s3://bucket/prefix",
+        "replayer spark load orders --table shop.orders --master local[4] -a s3://bucket/prefix",
     ),
 )
 def command() -> None:
-    """Load, export, verify and replay archives as Spark jobs, on this machine or a cluster.
+    """Load and export archives as Spark jobs, on this machine or a cluster.
 
-    Needs Spark: pip install 'blockgz[spark]', and Java 17.
+    Needs Spark: pip install 'blockgz[spark]', and Java 17. `replayer replay` and `replayer verify` run on Spark with
+    --spark.
     """

@@ -18,14 +18,15 @@ from blockgz.program.options import spark_needed, with_options
 from blockgz.program.tables import bytes_text
 from replayer.cli.options.options import archive_options, json_option
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION, damage_option, selection_options
-from replayer.cli.spark.options import (
-    SessionOptions,
-    cutting_options,
+from replayer.cli.options.spark_options import (
+    SparkOptions,
     dry_run_option,
+    min_tasks_option,
     mode_option,
     partition_by_option,
     session_options,
     stage_progress,
+    task_bytes_option,
     value_options,
 )
 
@@ -51,7 +52,8 @@ def _write_options(function: Any) -> Any:
             value_options,
             selection_options,
             damage_option,
-            cutting_options,
+            task_bytes_option,
+            min_tasks_option,
             dry_run_option,
             session_options,
             json_option,
@@ -130,9 +132,8 @@ def _run(
     *,
     archive: ArchivePlace,
     values: dict[str, Any],
-    cutting: dict[str, Any],
     on_damage: str,
-    spark: SessionOptions,
+    spark: SparkOptions,
     dry_run: bool,
     as_json: bool,
     **chosen: Any,
@@ -143,7 +144,7 @@ def _run(
         from replayer.spark.export import Export, ValueOptions, plan_export, write_export  # noqa: PLC0415
     began = time.monotonic()
     place, skips = replace(archive.absolute(), old_format=None), on_damage == SKIPS
-    export = Export(place=place, values=ValueOptions(**values), skips_damage=skips, **cutting, **chosen)
+    export = Export(place=place, values=ValueOptions(**values), skips_damage=skips, **chosen)
     plan = run_async(plan_export(export))
     document = _plan_document(plan, export)
     if dry_run:

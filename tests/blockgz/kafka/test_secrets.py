@@ -62,7 +62,6 @@ CALLS = {
     "replayer restore": Call((*ARCHIVE, "--at", "2026-01-01", "--dry-run", "--json")),
     # It serves until it is ended, and makes its clients when they are needed.
     "replayer serve": Call((*ARCHIVE, "--http", "127.0.0.1:0"), -1, asks_broker=False),
-    "replayer spark replay": Call(("orders", *ARCHIVE, "--to-topic", "copy", "--dry-run", "--json")),
     "replayer topics apply": Call(("orders", *ARCHIVE, "--dry-run", "--json")),
     "replayer topics diff": Call(("orders", *ARCHIVE, "--json")),
     "replayer undo": Call(("--job", "j", "--jobs", "./jobs", "--dry-run", "--json")),

@@ -22,9 +22,9 @@ from blockgz.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main
+from replayer.cli.options import spark_options as progress_module
+from replayer.cli.options.spark_options import stage_progress, tasks_now
 from replayer.cli.spark import command as group
-from replayer.cli.spark import options as progress_module
-from replayer.cli.spark.options import stage_progress, tasks_now
 from tests.support.archives import ArchiveWriter, records
 
 
@@ -32,11 +32,22 @@ def spark(*args: object) -> Result:
     return CliRunner().invoke(main, ["spark", *map(str, args)], prog_name="replayer")
 
 
-def planned(*args: object) -> dict[str, Any]:
-    result = spark(*args, "--dry-run", "--json")
+def verify(*args: object) -> Result:
+    return CliRunner().invoke(main, ["verify", "--spark", *map(str, args)], prog_name="replayer")
+
+
+def done(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
+
+
+def planned(*args: object) -> dict[str, Any]:
+    return done(spark(*args, "--dry-run", "--json"))
+
+
+def checked(*args: object) -> dict[str, Any]:
+    return done(verify(*args, "--dry-run", "--json"))
 
 
 @pytest.fixture
@@ -139,22 +150,39 @@ class TestPlans:
             assert [(end["end"], end["is_chosen"]) for end in ends] == [(600, True), (0, True)]
 
     def test_a_verification(self, root: Path) -> None:
-        plan = planned("verify", "--records", "--task-bytes", "1", "-a", root)
+        plan = checked("--records", "--task-bytes", "1", "-a", root)
         assert (plan["partitions"], plan["chunks"], plan["tasks"]) == (3, 7, 7)
-        assert planned("verify", "--records", "--digests", "-a", root)["tasks"] == 3
+        assert checked("--records", "--digests", "-a", root)["tasks"] == 3
 
     def test_a_verification_that_compares_and_demands(self, root: Path) -> None:
         report = root.parent / f"{root.name}.json"
         assert CliRunner().invoke(main, ["verify", "--report", str(report), "-a", str(root)]).exit_code == 0
-        since = ("verify", "--expect", "orders", "--since-report", report, "-a", root)
-        assert planned(*since)["partitions"] == 3
+        since = ("--expect", "orders", "--since-report", report, "-a", root)
+        assert checked(*since)["partitions"] == 3
         report.write_text(json.dumps(json.loads(report.read_bytes()) | {"archive_id": "another"}))
-        refused = spark(*since, "--dry-run")
+        refused = verify(*since, "--dry-run")
         assert (refused.exit_code, "is not of this archive" in refused.stderr) == (2, True)
-        bad = spark("verify", "--expect", "orders~0", "--dry-run", "-a", root)
+        bad = verify("--expect", "orders~0", "--dry-run", "-a", root)
         assert (bad.exit_code, "orders~0" in bad.stderr) == (2, True)
-        unread = spark("verify", "--since-report", "none.json", "--dry-run", "-a", root)
+        unread = verify("--since-report", "none.json", "--dry-run", "-a", root)
         assert (unread.exit_code, "none.json cannot be read" in unread.stderr) == (2, True)
+
+    @pytest.mark.parametrize("given", [("--master", "local"), ("--task-bytes", "1"), ("--digests",), ("--dry-run",)])
+    def test_options_of_a_job_require_the_switch(self, root: Path, given: tuple[str, ...]) -> None:
+        refused = CliRunner().invoke(main, ["verify", *given, "-a", str(root)], prog_name="replayer")
+        assert (refused.exit_code, f"{given[0]} requires --spark" in refused.stderr) == (2, True)
+
+    @pytest.mark.parametrize("given", [("--against-topic", "copy"), ("--job", "j"), ("--from", "3"), ("--at", "-1d")])
+    def test_a_verification_of_a_topic_takes_one_process(self, root: Path, given: tuple[str, ...]) -> None:
+        refused = verify(*given, "-a", root)
+        assert (refused.exit_code, f"{given[0]} cannot be combined with --spark" in refused.stderr) == (2, True)
+
+    def test_variables_for_other_commands_are_no_refusal(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BLOCKGZ_JOBS", str(root / "jobs"))
+        monkeypatch.setenv("BLOCKGZ_SPARK_MASTER", "local[2]")
+        assert checked("-a", root)["partitions"] == 3
+        alone = CliRunner().invoke(main, ["verify", "-a", str(root)], prog_name="replayer")
+        assert alone.exit_code == 0, alone.stderr
 
     def test_for_people(self, root: Path) -> None:
         text = spark("export", "orders", "/out", "--format", "avro", "--dry-run", "-a", root).stdout

@@ -1,4 +1,4 @@
-"""`replayer spark replay` as a user runs it, on a mock cluster, its tasks run here one after the other."""
+"""`replayer replay --spark` as a user runs it, on a mock cluster, its tasks run here one after the other."""
 
 import itertools
 import json
@@ -73,7 +73,7 @@ class Program:
 
     def __call__(self, *args: str) -> Result:
         where = ("-a", str(self._root), "-b", self._cluster.bootstrap_servers)
-        return CliRunner().invoke(main, ["spark", "replay", *args, *where], prog_name="replayer")
+        return CliRunner().invoke(main, ["replay", "--spark", *args, *where], prog_name="replayer")
 
     def held(self, topic: str) -> list[int]:
         admin = KafkaAdmin({"bootstrap.servers": self._cluster.bootstrap_servers})
@@ -135,7 +135,10 @@ def test_a_dry_run_starts_nothing(program: Program, copy: str, sessions: list[in
         (("orders", "--to-topic", "orders", "--yes"), "is the topic that was archived"),
         (("orders", "--to-topic", "{copy}"), "--yes is not set"),
         (("orders", "--yes"), "--to-topic, which says where the records go"),
-        (("orders", "--to-topic", "{copy}", "--rate", "5/s", "--yes"), "No such option"),
+        (("orders", "--to-topic", "{copy}", "--rate", "5/s", "--yes"), "--rate cannot be combined with --spark"),
+        (("orders", "--to-topic", "{copy}", "--jobs", "./jobs", "--yes"), "--jobs cannot be combined with --spark"),
+        (("orders", "--to-topic", "{copy}", "--patience", "1m", "--yes"), "--patience cannot be combined with"),
+        (("orders", "--to-topic", "{copy}", "--control", "--job", "j", "--yes"), "--control cannot be combined"),
         (("orders", "--to-topic", "{copy}", "--partitions", "9:0", "--yes"), "does not say where partition 0 goes"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from blockgz.errors import NotInArchive, UsageError
-from replayer.cli.spark.options import _schema_text
+from replayer.cli.options.spark_options import _schema_text
 from replayer.spark.export import ValueOptions, check_parts, json_schema, row_decoder
 from tests.support.protobuf_values import ANSWERS
 from tests.support.schema_registry import registry_of, schema_registry

@@ -1,12 +1,14 @@
-"""Options of the Spark jobs, and their progress."""
+"""Options of commands that run on Spark, and the progress of such jobs."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from blockgz.errors import UsageError
 from blockgz.process import every
@@ -20,16 +22,23 @@ _MAX_SCHEMA = 4 * 1024 * 1024
 POLL_SECONDS = 0.5
 
 
-class SessionOptions(NamedTuple):
-    """The master of Spark (None: that of spark-submit, or this machine), and settings of Spark."""
+@dataclass(frozen=True)
+class SparkOptions:
+    """Options of a Spark session, and of the job where `spark_switch` adds some."""
 
     master: str | None
+    """None: the master of spark-submit, or this machine."""
     settings: dict[str, str]
+    digests: bool = False
+    task_bytes: int = TASK_BYTES
+    dry_run: bool = False
 
 
-def _session(*, master: str | None, settings: tuple[str, ...], jars: tuple[str, ...]) -> SessionOptions:
+def _spark_options(
+    *, master: str | None, settings: tuple[str, ...], jars: tuple[str, ...], **of_job: Any
+) -> SparkOptions:
     given = dict(map(_setting, settings))
-    return SessionOptions(master, given | ({"spark.jars": ",".join(jars)} if jars else {}))
+    return SparkOptions(master, given | ({"spark.jars": ",".join(jars)} if jars else {}), **of_job)
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -57,9 +66,7 @@ def _schema_text(schema: str) -> str:
         ) from error
 
 
-session_options = OptionSet(
-    "spark",
-    _session,
+_SESSION = (
     Option(
         "--master",
         envvar="BLOCKGZ_SPARK_MASTER",
@@ -82,6 +89,30 @@ session_options = OptionSet(
         help="A jar that Spark loads, such as spark-avro; may be repeated.",
     ),
 )
+session_options = OptionSet("spark", _spark_options, *_SESSION)
+"""Passes `spark: SparkOptions`."""
+
+
+def spark_switch(*of_job: Option, without: Collection[str], why: str) -> OptionSet:
+    """Return --spark, the options of a session, and those `of_job`; they pass `spark: SparkOptions | None`.
+
+    `without` names the command's other parameters that a Spark job does not take, and `why`.
+    """
+
+    def make(*, on_spark: bool, **given: Any) -> SparkOptions | None:
+        context = click.get_current_context()
+        for parameter in context.command.params:
+            name = str(parameter.name)
+            # The environment is no refusal: its variables are set for all commands of a machine.
+            is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            if is_given and name in (without if on_spark else given):
+                reason = f"cannot be combined with --spark: {why}" if on_spark else "requires --spark"
+                raise click.UsageError(f"{max(parameter.opts, key=len)} {reason}")
+        return _spark_options(**given) if on_spark else None
+
+    switch = Option("--spark", "on_spark", is_flag=True, help="Do the work in the tasks of a Spark job.")
+    return OptionSet("spark", make, switch, *_SESSION, *of_job)
+
 
 value_options = OptionSet(
     "values",
@@ -114,18 +145,17 @@ value_options = OptionSet(
     ),
 )
 
-cutting_options = OptionSet(
-    "cutting",
-    dict,
-    Option(
-        "--task-bytes",
-        type=SIZE,
-        default=TASK_BYTES,
-        show_default="128MiB",
-        parse=lambda size: max(1, size),
-        help="Stored bytes per task.",
-    ),
-    Option("--min-tasks", type=click.IntRange(min=1), default=1, help="Minimum number of tasks, given enough blocks."),
+task_bytes_option = Option(
+    "--task-bytes",
+    type=SIZE,
+    default=TASK_BYTES,
+    show_default="128MiB",
+    parse=lambda size: max(1, size),
+    help="Stored bytes per task of Spark.",
+)
+
+min_tasks_option = Option(
+    "--min-tasks", type=click.IntRange(min=1), default=1, help="Minimum number of tasks, given enough blocks."
 )
 
 dry_run_option = Option("--dry-run", is_flag=True, help="Print what would be read and exit without starting Spark.")

@@ -1,4 +1,4 @@
-"""`replayer spark replay`."""
+"""`replayer replay --spark`: one task for each source partition, and the output of that."""
 
 import time
 from typing import TYPE_CHECKING
@@ -8,63 +8,30 @@ import msgspec
 
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import PARTLY_FAILED
-from blockgz.process import run_async
-from blockgz.program.kafka_options import kafka_options
-from blockgz.program.main import closing, noting_what_is_left
+from blockgz.program.main import noting_what_is_left
 from blockgz.program.options import spark_needed
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import print_table, range_text
-from replayer.cli.options.options import archive_options, json_option, open_archive
-from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
+from replayer.cli.options.options import open_archive
+from replayer.cli.options.replay_options import ReplayOptions
+from replayer.cli.options.spark_options import SparkOptions
 from replayer.cli.replay_output import agreed, left_out_json, print_left_out
-from replayer.cli.spark.options import SessionOptions, session_options
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.replaying import undone_retention
 from replayer.replay.result import plan_json
 
 if TYPE_CHECKING:
     from replayer.spark.replay import LanesResult, Replay
 
 
-@click.command(
-    "replay",
-    epilog=closing(
-        "replayer spark replay orders --to-topic orders-copy --transactional -b HOST:PORT -a s3://bucket/prefix",
-        "replayer spark replay orders --to-topic orders-copy --transactional --resume --yes -b HOST:PORT -a ./archive",
-        "replayer spark replay orders:0,2-4 --to-topic test --from -1000 --dry-run -b localhost:9092 -a ./archive",
-    ),
-)
-@shared_replay_options
-@session_options
-@json_option
-@kafka_options(required=True)
-@archive_options
-def command(
-    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
+async def replay_on_spark(
+    options: ReplayOptions, spark: SparkOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace
 ) -> int:
-    """Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.
-
-    Records of one source partition keep their order, so a partition is one task, however large: executors beyond the
-    number of partitions are idle. With --transactional, every record arrives exactly once, across retried tasks, lost
-    executors and drivers, and --resume. Without it, a retried task sends everything after its last checkpoint again.
-    """
-    with spark_needed("replayer spark"):
-        import replayer.spark.replay  # noqa: F401, PLC0415
-    return run_async(_replay(options, spark, as_json, kafka, archive))
-
-
-async def _replay(
-    options: ReplayOptions, spark: SessionOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace
-) -> int:
-    from replayer.spark.replay import planned_lanes  # noqa: PLC0415
-
-    request = options.request
-    if request.undo_retention:
-        click.echo(await undone_retention(request, properties))
-        return 0
+    """Plan the replay, ask, and run it with one Spark task per source partition; return the exit code."""
+    with spark_needed("replayer replay --spark"):
+        from replayer.spark.replay import planned_lanes  # noqa: PLC0415
     async with (
         open_archive(address) as archive,
-        planned_lanes(request, archive, address.absolute(), properties) as (ground, plan, job),
+        planned_lanes(options.request, archive, address.absolute(), properties) as (ground, plan, job),
     ):
         if not agreed(plan, options, as_json=as_json):
             return 0
@@ -83,7 +50,7 @@ async def _replay(
     return PARTLY_FAILED if result.skipped or result.left_out.unfit or ground.missing else 0
 
 
-async def _run(job: "Replay", plan: ReplayPlan, spark: SessionOptions, *, as_json: bool) -> "LanesResult":
+async def _run(job: "Replay", plan: ReplayPlan, spark: SparkOptions, *, as_json: bool) -> "LanesResult":
     from blockgz.spark.session import session  # noqa: PLC0415
     from replayer.spark.replay import LanesResult, run_rounds, written  # noqa: PLC0415
 
