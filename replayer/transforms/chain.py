@@ -2,40 +2,24 @@
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from blockgz.errors import UsageError
-from replayer.transforms.fields import (
-    Cast,
-    ExtractField,
-    Flatten,
-    HoistField,
-    InsertField,
-    MaskField,
-    ReplaceField,
-    SetSchemaMetadata,
-    ValueToKey,
+from replayer.transforms import fields, metadata
+from replayer.transforms.metadata import Predicate
+from replayer.transforms.record import (
+    CannotTransform,
+    ConnectRecord,
+    Converter,
+    JsonConverter,
+    Side,
+    StringConverter,
+    Transform,
 )
-from replayer.transforms.metadata import (
-    DropHeaders,
-    Filter,
-    HasHeaderKey,
-    HeaderFrom,
-    InsertHeader,
-    Predicate,
-    RecordIsTombstone,
-    RegexRouter,
-    TimestampRouter,
-    TopicNameMatches,
-)
-from replayer.transforms.record import CannotTransform, ConnectRecord, Converter, JsonConverter, Side, StringConverter
 from replayer.transforms.settings import Settings
-from replayer.transforms.times import TimestampConverter
-
-Transform = Callable[[ConnectRecord], ConnectRecord | None]
-"""None: the record is dropped. Raises CannotTransform."""
+from replayer.transforms.times import convert_timestamp
 
 PACKAGE = "org.apache.kafka.connect.transforms."
 PREDICATE_PACKAGE = PACKAGE + "predicates."
@@ -45,30 +29,30 @@ CONVERTERS: Mapping[str, Callable[[], Converter]] = {
 }
 SIDES: Mapping[str, Side] = {"Key": "key", "Value": "value"}
 SIDED: Mapping[str, Callable[[Settings, Side], Transform]] = {
-    "Cast": Cast.of,
-    "ExtractField": ExtractField.of,
-    "Flatten": Flatten.of,
-    "HeaderFrom": HeaderFrom.of,
-    "HoistField": HoistField.of,
-    "InsertField": InsertField.of,
-    "MaskField": MaskField.of,
-    "ReplaceField": ReplaceField.of,
-    "SetSchemaMetadata": SetSchemaMetadata.of,
-    "TimestampConverter": TimestampConverter.of,
+    "Cast": fields.cast,
+    "ExtractField": fields.extract_field,
+    "Flatten": fields.flatten,
+    "HeaderFrom": metadata.copy_to_headers,
+    "HoistField": fields.hoist_field,
+    "InsertField": fields.insert_field,
+    "MaskField": fields.mask_field,
+    "ReplaceField": fields.replace_field,
+    "SetSchemaMetadata": fields.set_schema_metadata,
+    "TimestampConverter": convert_timestamp,
 }
 """Transforms that exist for keys and for values."""
 WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
-    "DropHeaders": DropHeaders.of,
-    "Filter": lambda _settings: Filter(),
-    "InsertHeader": InsertHeader.of,
-    "RegexRouter": RegexRouter.of,
-    "TimestampRouter": TimestampRouter.of,
-    "ValueToKey": ValueToKey.of,
+    "DropHeaders": metadata.drop_headers,
+    "Filter": metadata.drop_records,
+    "InsertHeader": metadata.insert_header,
+    "RegexRouter": metadata.route_by_regex,
+    "TimestampRouter": metadata.route_by_timestamp,
+    "ValueToKey": fields.value_to_key,
 }
 PREDICATES: Mapping[str, Callable[[Settings], Predicate]] = {
-    "HasHeaderKey": HasHeaderKey.of,
-    "RecordIsTombstone": lambda _settings: RecordIsTombstone(),
-    "TopicNameMatches": TopicNameMatches.of,
+    "HasHeaderKey": metadata.has_header_key,
+    "RecordIsTombstone": metadata.record_is_tombstone,
+    "TopicNameMatches": metadata.topic_name_matches,
 }
 MOST_NAMES = 20
 """Names of fields that an error lists."""
@@ -77,85 +61,71 @@ TYPES = (*(f"{name}${side}" for name in SIDED for side in SIDES), *WHOLE)
 
 @dataclass(frozen=True)
 class Step:
-    """A transform by the name that it has in the settings, and the answer of its predicate for which it is applied."""
+    """A transform by its name in the settings, and the answer of its predicate for which it is applied."""
 
     alias: str
+    kind: str
+    """The transform's name in Connect, without the part that it changes."""
     transform: Transform
     predicate: Predicate | None = None
     applies_when: bool = True
 
     def applies_to(self, record: ConnectRecord) -> bool:
         """Return whether the predicate, if there is one, lets the transform see a record."""
-        return self.predicate is None or self.predicate(record) is self.applies_when
-
-    @property
-    def named(self) -> tuple[Side | None, tuple[tuple[str, ...], ...], bool]:
-        """The part whose fields the transform names (None: headers), their paths, and whether it needs all of them.
-
-        A transform that hides fields needs all: one that is misspelt would stay. Paths are empty if it names none.
-        """
-        side: Side | None = getattr(self.transform, "side", None)
-        names: Iterable[str] = ()
-        needs_all = True
-        match self.transform:
-            case ExtractField(path=path):
-                return side, (path,), True
-            case MaskField(fields=names):
-                pass
-            case ReplaceField(exclude=exclude, include=include, renames=renames):
-                names, needs_all = (*sorted(exclude), *sorted(include), *renames), not include and not renames
-            case Cast(fields=names):
-                needs_all = False
-            case TimestampConverter(field=str() as name):
-                names = (name,)
-            case HeaderFrom(pairs=pairs):
-                names, needs_all = [name for name, _ in pairs], False
-            case ValueToKey(fields=names):
-                side = "value"
-            case DropHeaders(names=headers):
-                names = sorted(headers)
-        return side, tuple((name,) for name in names), needs_all
+        return self.predicate is None or self.predicate.matches(record) is self.applies_when
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
         """Return the changed record, None if it is dropped; raises CannotTransform, naming the transform."""
         if not self.applies_to(record):
             return record
         try:
-            return self.transform(record)
+            return self.transform.apply(record)
         except CannotTransform as error:
-            raise CannotTransform(f"transform {self.alias} ({type(self.transform).__name__}): {error}") from error
+            raise CannotTransform(f"transform {self.alias} ({self.kind}): {error}") from error
         except RecursionError as error:
             raise CannotTransform(f"transform {self.alias}: it is nested too deeply") from error
 
 
 @dataclass(frozen=True)
 class Chain:
-    """All transforms, and how keys and values are read and written. `fingerprint` holds every setting."""
+    """All transforms, and how keys and values are read and written."""
 
     steps: tuple[Step, ...]
     key_converter: Converter
     value_converter: Converter
-    fingerprint: str
+    settings: Mapping[str, str]
+    """Every setting that it was built from."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the settings as a text that is equal for equal chains."""
+        return "transforms " + json.dumps(self.settings, sort_keys=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Functions made of settings cannot be pickled: Spark's executors build the chain again.
+        return build_chain, (self.settings,)
 
     @property
     def routes(self) -> bool:
-        """True if it may give a record another topic."""
-        return any(isinstance(step.transform, RegexRouter | TimestampRouter) for step in self.steps)
+        """Return whether it may give a record another topic."""
+        return any(step.transform.route is not None for step in self.steps)
 
     def routed_name(self, topic: str) -> str | None:
-        """The topic of all records of `topic`; None if nothing routes, or where records decide about it."""
+        """Return the topic of all records of `topic`; None if nothing routes, or if records decide about it."""
         if not self.routes:
             return None
         for step in self.steps:
-            if isinstance(step.transform, TimestampRouter):
-                return None
-            if isinstance(step.transform, RegexRouter):
-                if isinstance(step.predicate, TopicNameMatches):
-                    if step.predicate.matches(topic) is not step.applies_when:
-                        continue
-                elif step.predicate is not None:
+            if step.transform.route is None:
+                continue
+            if step.predicate is not None:
+                if step.predicate.matches_topic is None:
                     return None
-                topic = step.transform.renamed(topic)
+                if step.predicate.matches_topic(topic) is not step.applies_when:
+                    continue
+            routed = step.transform.route(topic)
+            if routed is None:
+                return None
+            topic = routed
         return topic
 
     def __call__(self, record: ConnectRecord, changed: dict[str, int] | None = None) -> ConnectRecord | None:
@@ -187,27 +157,26 @@ class Effect:
         if not self.step.applies_to(record):
             return
         self.applied += 1
-        side, paths, _ = self.step.named
-        if not paths:
+        transform = self.step.transform
+        if not transform.paths:
             return
-        data: Any = dict(record.headers) if side is None else record.part(side).data
+        data: Any = dict(record.headers) if transform.side is None else record.part(transform.side).data
         if isinstance(data, dict):
             self.present.update(dict.fromkeys(data))
-            self.found.update(path for path in paths if _holds(data, path))
+            self.found.update(path for path in transform.paths if _holds(data, path))
 
     @property
     def missing(self) -> str | None:
         """Return why the step has no effect on these records; None if it has one."""
-        kind = type(self.step.transform).__name__
+        transform = self.step.transform
         if not self.applied and (self.step.predicate is not None or not self.reached):
             return "its predicate matches none of them" if self.reached else "no record reaches it"
-        side, paths, needs_all = self.step.named
-        lacking = [".".join(path) for path in paths if path not in self.found]
-        if not lacking or (self.found and not needs_all):
+        lacking = [".".join(path) for path in transform.paths if path not in self.found]
+        if not lacking or (self.found and not transform.needs_all):
             return None
-        what, of = ("header", "they") if side is None else ("field", f"their {side}s")
+        what, of = ("header", "they") if transform.side is None else ("field", f"their {transform.side}s")
         names = ", ".join(list(self.present)[:MOST_NAMES]) or "none"
-        return f"{kind} names {what} {', '.join(lacking)}, which none of them has; {of} have: {names}"
+        return f"{self.step.kind} names {what} {', '.join(lacking)}, which none of them has; {of} have: {names}"
 
 
 def differs(before: ConnectRecord, after: ConnectRecord) -> bool:
@@ -253,7 +222,7 @@ def build_chain(properties: Mapping[str, str]) -> Chain:
     predicates = {alias: _predicate(mine, alias) for alias in _aliases(mine, "predicates")}
     steps = tuple(_step(mine, alias, predicates) for alias in aliases)
     key, value = _converter(mine, "key"), _converter(mine, "value")
-    return Chain(steps, key, value, "transforms " + json.dumps(mine, sort_keys=True))
+    return Chain(steps, key, value, mine)
 
 
 def _aliases(properties: Mapping[str, str], kind: str) -> tuple[str, ...]:
@@ -277,7 +246,6 @@ def _step(properties: Mapping[str, str], alias: str, predicates: Mapping[str, Pr
     predicate, applies_when = _condition(settings, predicates)
     name = settings.text("type").removeprefix(PACKAGE)
     base, _, side = name.partition("$")
-    transform: Transform
     if base in SIDED and side in SIDES:
         transform = SIDED[base](settings, SIDES[side])
     elif name in WHOLE:
@@ -288,7 +256,7 @@ def _step(properties: Mapping[str, str], alias: str, predicates: Mapping[str, Pr
             f"{prefix}type={name[:80]} is not a transform", why=f"the transforms are {', '.join(TYPES)}", remedy=remedy
         )
     settings.finish()
-    return Step(alias, transform, predicate, applies_when)
+    return Step(alias, base, transform, predicate, applies_when)
 
 
 def _condition(settings: Settings, predicates: Mapping[str, Predicate]) -> tuple[Predicate | None, bool]:

@@ -1,26 +1,27 @@
 """Transforms of fields: InsertField, ReplaceField, MaskField, ValueToKey and so on, and of the schema around them.
 
-Each is a function from record to record, made of its settings. `side` is the part of the record it works on.
+Each function makes a transform from its settings; `side` is the part of the record that it changes.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from replayer.transforms.record import (
     CannotTransform,
     ConnectRecord,
-    DataTransform,
     Moment,
     Side,
+    Transform,
     fields_of,
     float32,
     java_text,
     kind_of,
     narrowed,
+    transform_data,
 )
 from replayer.transforms.settings import Settings
 
@@ -28,202 +29,149 @@ LARGEST_EXPONENT = 307
 """Exponent of ten, for a float."""
 
 
-@dataclass(frozen=True)
-class InsertField:
-    """Adds fields from where the record stands, or one with a fixed text; null stays null."""
+def insert_field(settings: Settings, side: Side) -> Transform:
+    """Add fields with the record's origin and time, or one with a fixed text; null stays null."""
+    fields = [settings.optional(f"{name}.field") for name in ("topic", "partition", "offset", "timestamp", "static")]
+    # `!` and `?` say whether the field is required in the schema, and there is none.
+    names = [name[:-1] if name and name[-1] in "!?" else name for name in fields]
+    text = settings.optional("static.value")
+    settings.without_effect("replace.null.with.default")
+    if all(name is None for name in names):
+        raise settings.wrong("static.field", "no field to insert is named")
+    if names[-1] is not None and text is None:
+        raise settings.wrong("static.value", "the static field has no value")
 
-    side: Side
-    names: tuple[str | None, ...]
-    """Names of the fields for topic, partition, offset, timestamp and the fixed text; None for none."""
-    text: str | None
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "InsertField":
-        names = [settings.optional(f"{name}.field") for name in ("topic", "partition", "offset", "timestamp", "static")]
-        # `!` and `?` say whether the field is required in the schema, and there is none.
-        names = [name[:-1] if name and name[-1] in "!?" else name for name in names]
-        text = settings.optional("static.value")
-        settings.without_effect("replace.null.with.default")
-        if all(name is None for name in names):
-            raise settings.wrong("static.field", "no field to insert is named")
-        if names[-1] is not None and text is None:
-            raise settings.wrong("static.value", "the static field has no value")
-        return cls(side, tuple(names), text)
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = record.part(self.side).data
+    def apply(record: ConnectRecord) -> ConnectRecord:
+        data = record.part(side).data
         if data is None:
             return record
-        values = (record.topic, record.partition, record.offset, record.timestamp, self.text)
-        pairs = zip(self.names, values, strict=True)
+        pairs = zip(names, (record.topic, record.partition, record.offset, record.timestamp, text), strict=True)
         added = {name: value for name, value in pairs if name is not None and value is not None}
-        return record.with_data(self.side, fields_of(data) | added)
+        return record.with_data(side, fields_of(data) | added)
+
+    return Transform(apply)
 
 
-@dataclass(frozen=True)
-class ReplaceField(DataTransform):
-    """A transform that drops and renames fields; null stays null."""
+def replace_field(settings: Settings, side: Side) -> Transform:
+    """Drop and rename fields; null stays null."""
+    renames = {}
+    for item in settings.items("renames"):
+        before, _, after = item.partition(":")
+        if not before or not after or ":" in after:
+            raise settings.wrong("renames", f"{item!r} is not OLD:NEW")
+        renames[before] = after
+    settings.without_effect("replace.null.with.default")
+    exclude, include = frozenset(settings.items("exclude")), frozenset(settings.items("include"))
 
-    exclude: frozenset[str]
-    include: frozenset[str]
-    renames: Mapping[str, str]
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "ReplaceField":
-        renames = {}
-        for item in settings.items("renames"):
-            before, _, after = item.partition(":")
-            if not before or not after or ":" in after:
-                raise settings.wrong("renames", f"{item!r} is not OLD:NEW")
-            renames[before] = after
-        settings.without_effect("replace.null.with.default")
-        return cls(side, frozenset(settings.items("exclude")), frozenset(settings.items("include")), renames)
-
-    def changed(self, data: Any) -> Any:
+    def change(data: Any) -> Any:
         return {
-            self.renames.get(name, name): value
+            renames.get(name, name): value
             for name, value in fields_of(data).items()
-            if name not in self.exclude and (not self.include or name in self.include)
+            if name not in exclude and (not include or name in include)
         }
 
-
-@dataclass(frozen=True)
-class MaskField:
-    """Puts the empty value of its kind in a field's place, or a replacement; null stays null, a null record is none."""
-
-    side: Side
-    fields: tuple[str, ...]
-    replacement: str | None
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "MaskField":
-        replacement = settings.optional("replacement")
-        if replacement == "":
-            raise settings.wrong("replacement", "it is empty; without it a text becomes empty anyway")
-        settings.without_effect("replace.null.with.default")
-        return cls(side, settings.names("fields"), replacement)
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = fields_of(record.part(self.side).data)
-        return record.with_data(self.side, data | {name: self._masked(data.get(name)) for name in self.fields})
-
-    def _masked(self, value: Any) -> Any:
-        if value is None:
-            return None
-        if self.replacement is None:
-            return Moment(0, 0) if isinstance(value, Moment) else type(value)()
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise CannotTransform(f"it cannot put a replacement in the place of {kind_of(value)}")
-        if isinstance(value, str):
-            return self.replacement
-        try:
-            number = Decimal(self.replacement)
-        except InvalidOperation as error:
-            raise CannotTransform(f"the replacement {self.replacement!r} is not a number") from error
-        if not number.is_finite() or number.adjusted() > LARGEST_EXPONENT:
-            raise CannotTransform(f"JSON has no number for the replacement {self.replacement!r}")
-        return float(number) if isinstance(value, float) else narrowed(int(number), 64)
+    # One that only hides fields needs all of them: one that is misspelt would stay.
+    names = (*sorted(exclude), *sorted(include), *renames)
+    return transform_data(side, change, names, needs_all=not include and not renames)
 
 
-@dataclass(frozen=True)
-class ValueToKey:
-    """Makes a new key of fields of the value; a field that is not there is null in it."""
+def mask_field(settings: Settings, side: Side) -> Transform:
+    """Replace fields by the empty value of their type, or by a text; null stays null, a null record is an error."""
+    replacement = settings.optional("replacement")
+    if replacement == "":
+        raise settings.wrong("replacement", "it is empty; without it a text becomes empty anyway")
+    settings.without_effect("replace.null.with.default")
+    fields = settings.names("fields")
 
-    fields: tuple[str, ...]
+    def apply(record: ConnectRecord) -> ConnectRecord:
+        data = fields_of(record.part(side).data)
+        return record.with_data(side, data | {name: _masked(data.get(name), replacement) for name in fields})
 
-    @classmethod
-    def of(cls, settings: Settings) -> "ValueToKey":
-        settings.without_effect("replace.null.with.default")
-        return cls(settings.names("fields"))
+    return Transform(apply, side, tuple((name,) for name in fields))
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+
+def _masked(value: Any, replacement: str | None) -> Any:
+    if value is None:
+        return None
+    if replacement is None:
+        return Moment(0, 0) if isinstance(value, Moment) else type(value)()
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise CannotTransform(f"it cannot put a replacement in the place of {kind_of(value)}")
+    if isinstance(value, str):
+        return replacement
+    try:
+        number = Decimal(replacement)
+    except InvalidOperation as error:
+        raise CannotTransform(f"the replacement {replacement!r} is not a number") from error
+    if not number.is_finite() or number.adjusted() > LARGEST_EXPONENT:
+        raise CannotTransform(f"JSON has no number for the replacement {replacement!r}")
+    return float(number) if isinstance(value, float) else narrowed(int(number), 64)
+
+
+def value_to_key(settings: Settings) -> Transform:
+    """Make a new key of fields of the value; a missing field is null in it."""
+    settings.without_effect("replace.null.with.default")
+    fields = settings.names("fields")
+
+    def apply(record: ConnectRecord) -> ConnectRecord:
         data = fields_of(record.value.data)
-        return record.with_data("key", {name: data.get(name) for name in self.fields})
+        return record.with_data("key", {name: data.get(name) for name in fields})
+
+    return Transform(apply, "value", tuple((name,) for name in fields))
 
 
-@dataclass(frozen=True)
-class HoistField:
-    """Wraps all of it, null too, in an object with one field."""
-
-    side: Side
-    field: str
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "HoistField":
-        return cls(side, settings.text("field"))
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        return record.with_data(self.side, {self.field: record.part(self.side).data})
+def hoist_field(settings: Settings, side: Side) -> Transform:
+    """Wrap the data, null too, in an object with one field."""
+    field = settings.text("field")
+    return Transform(lambda record: record.with_data(side, {field: record.part(side).data}))
 
 
-@dataclass(frozen=True)
-class ExtractField(DataTransform):
-    """Puts one field, or null if it is not there, in the place of the object; null stays null."""
-
-    path: tuple[str, ...]
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "ExtractField":
-        version = settings.text("field.syntax.version", "V1").upper()
-        if version not in ("V1", "V2"):
-            raise settings.wrong("field.syntax.version", "it is V1 or V2")
-        settings.without_effect("replace.null.with.default")
-        return cls(side, settings.made("field", parse_path) if version == "V2" else (settings.text("field"),))
-
-    def changed(self, data: Any) -> Any:
-        return value_at(fields_of(data), self.path)
+def extract_field(settings: Settings, side: Side) -> Transform:
+    """Replace an object by one of its fields, or by null if it is missing; null stays null."""
+    version = settings.text("field.syntax.version", "V1").upper()
+    if version not in ("V1", "V2"):
+        raise settings.wrong("field.syntax.version", "it is V1 or V2")
+    settings.without_effect("replace.null.with.default")
+    path = settings.made("field", parse_path) if version == "V2" else (settings.text("field"),)
+    return replace(transform_data(side, lambda data: value_at(fields_of(data), path)), paths=(path,))
 
 
-@dataclass(frozen=True)
-class Flatten(DataTransform):
-    """Makes objects in objects into fields whose names are joined; arrays stay as they are, null stays null."""
+def flatten(settings: Settings, side: Side) -> Transform:
+    """Turn objects in objects into fields whose names are joined; arrays stay as they are, null stays null."""
+    delimiter = settings.text("delimiter", ".")
 
-    delimiter: str
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "Flatten":
-        return cls(side, settings.text("delimiter", "."))
-
-    def changed(self, data: Any) -> Any:
-        flat: dict[str, Any] = {}
-        self._flatten(fields_of(data), "", flat)
-        return flat
-
-    def _flatten(self, data: dict[str, Any], prefix: str, flat: dict[str, Any]) -> None:
+    def flattened(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for name, value in data.items():
-            joined = f"{prefix}{self.delimiter}{name}" if prefix else name
+            joined = f"{prefix}{delimiter}{name}" if prefix else name
             if isinstance(value, dict):
-                self._flatten(value, joined, flat)
+                yield from flattened(value, joined)
             else:
-                flat[joined] = value
+                yield joined, value
+
+    return transform_data(side, lambda data: dict(flattened(fields_of(data), "")))
 
 
-@dataclass(frozen=True)
-class SetSchemaMetadata(DataTransform):
-    """Changes the schema of JSON of the form `{"schema": {…}, "payload": …}`; null stays null.
+def set_schema_metadata(settings: Settings, side: Side) -> Transform:
+    """Change the schema of JSON of the form `{"schema": {…}, "payload": …}`; null stays null.
 
     Anything else has no schema to name, and that is an error, as in Connect.
     """
+    changes: dict[str, Any] = {}
+    name = settings.optional("schema.name")
+    if name is not None:
+        changes["name"] = name
+    if settings.optional("schema.version") is not None:
+        changes["version"] = settings.made("schema.version", int)
+    settings.without_effect("replace.null.with.default")
+    if not changes:
+        raise settings.wrong("schema.name", "neither a name nor a version is set")
 
-    changes: tuple[tuple[str, Any], ...]
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "SetSchemaMetadata":
-        changes: list[tuple[str, Any]] = []
-        name = settings.optional("schema.name")
-        if name is not None:
-            changes.append(("name", name))
-        if settings.optional("schema.version") is not None:
-            changes.append(("version", settings.made("schema.version", int)))
-        settings.without_effect("replace.null.with.default")
-        if not changes:
-            raise settings.wrong("schema.name", "neither a name nor a version is set")
-        return cls(side, tuple(changes))
-
-    def changed(self, data: Any) -> Any:
+    def change(data: Any) -> Any:
         if not isinstance(data, dict) or data.keys() != {"schema", "payload"} or not isinstance(data["schema"], dict):
             raise CannotTransform('it has no schema: it is not {"schema": {…}, "payload": …}')
-        return data | {"schema": data["schema"] | dict(self.changes)}
+        return data | {"schema": data["schema"] | changes}
+
+    return transform_data(side, change)
 
 
 def parse_path(text: str) -> tuple[str, ...]:
@@ -326,37 +274,31 @@ CASTS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Cast(DataTransform):
-    """Casts the whole where `whole` is set, else these fields; a field that is not there is null from then on."""
+def cast(settings: Settings, side: Side) -> Transform:
+    """Cast the data, or some of its fields, to other types; a missing field becomes null."""
+    fields: dict[str, str] = {}
+    whole: str | None = None
+    items = settings.names("spec")
+    for item in items:
+        name, separator, kind = item.rpartition(":")
+        kind = kind.strip().lower()
+        if kind not in CASTS or ":" in name:
+            raise settings.wrong("spec", f"{item!r} is not FIELD:TYPE; types are {', '.join(CASTS)}")
+        if separator:
+            fields[name.strip()] = kind
+        else:
+            whole = kind
+    if whole is not None and len(items) > 1:
+        raise settings.wrong("spec", "a type for the whole value stands alone")
+    settings.without_effect("replace.null.with.default")
 
-    whole: str | None
-    fields: Mapping[str, str]
-
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "Cast":
-        fields: dict[str, str] = {}
-        whole = None
-        items = settings.names("spec")
-        for item in items:
-            name, separator, kind = item.rpartition(":")
-            kind = kind.strip().lower()
-            if kind not in CASTS or ":" in name:
-                raise settings.wrong("spec", f"{item!r} is not FIELD:TYPE; types are {', '.join(CASTS)}")
-            if separator:
-                fields[name.strip()] = kind
-            else:
-                whole = kind
-        if whole is not None and len(items) > 1:
-            raise settings.wrong("spec", "a type for the whole value stands alone")
-        settings.without_effect("replace.null.with.default")
-        return cls(side, whole, fields)
-
-    def changed(self, data: Any) -> Any:
-        if self.whole is not None:
-            return _cast(data, self.whole)
+    def change(data: Any) -> Any:
+        if whole is not None:
+            return _cast(data, whole)
         data = fields_of(data)
-        return data | {name: _cast(data.get(name), to) for name, to in self.fields.items()}
+        return data | {name: _cast(data.get(name), to) for name, to in fields.items()}
+
+    return transform_data(side, change, fields, needs_all=False)
 
 
 def _cast(value: Any, kind: str) -> Any:

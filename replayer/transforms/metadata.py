@@ -1,6 +1,5 @@
 """Transforms of a record's topic and headers, the predicates on records, and Filter, which drops them."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ from replayer.transforms.record import (
     CannotTransform,
     ConnectRecord,
     Side,
+    Transform,
     fields_of,
     java_pattern,
     java_replacement,
@@ -16,151 +16,100 @@ from replayer.transforms.record import (
 from replayer.transforms.settings import Settings
 from replayer.transforms.times import DateFormat
 
-Predicate = Callable[[ConnectRecord], bool]
-
 
 @dataclass(frozen=True)
-class TopicNameMatches:
-    """A predicate that matches the whole name of the record's topic."""
+class Predicate:
+    """A condition on records."""
 
-    pattern: re.Pattern[str]
-
-    @classmethod
-    def of(cls, settings: Settings) -> "TopicNameMatches":
-        if not settings.text("pattern"):
-            raise settings.wrong("pattern", "it is empty")
-        return cls(settings.made("pattern", java_pattern))
-
-    def __call__(self, record: ConnectRecord) -> bool:
-        return self.matches(record.topic)
-
-    def matches(self, topic: str) -> bool:
-        return self.pattern.fullmatch(topic) is not None
+    matches: Callable[[ConnectRecord], bool]
+    matches_topic: Callable[[str], bool] | None = None
+    """The condition, if it is one on the topic's name alone."""
 
 
-@dataclass(frozen=True)
-class HasHeaderKey:
-    """A predicate for records with a header of that name."""
-
-    name: str
-
-    @classmethod
-    def of(cls, settings: Settings) -> "HasHeaderKey":
-        name = settings.text("name")
-        if not name:
-            raise settings.wrong("name", "it is empty")
-        return cls(name)
-
-    def __call__(self, record: ConnectRecord) -> bool:
-        return any(name == self.name for name, _ in record.headers)
+def topic_name_matches(settings: Settings) -> Predicate:
+    """Match the whole name of the record's topic."""
+    if not settings.text("pattern"):
+        raise settings.wrong("pattern", "it is empty")
+    pattern = settings.made("pattern", java_pattern)
+    return Predicate(
+        lambda record: pattern.fullmatch(record.topic) is not None,
+        lambda topic: pattern.fullmatch(topic) is not None,
+    )
 
 
-@dataclass(frozen=True)
-class RecordIsTombstone:
-    """A predicate for records whose value is null."""
-
-    def __call__(self, record: ConnectRecord) -> bool:
-        return record.value.is_null
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A transform that drops every record."""
-
-    def __call__(self, _record: ConnectRecord) -> None:
-        """Nothing is left."""
+def has_header_key(settings: Settings) -> Predicate:
+    """Match records with a header of that name."""
+    wanted = settings.text("name")
+    if not wanted:
+        raise settings.wrong("name", "it is empty")
+    return Predicate(lambda record: any(name == wanted for name, _ in record.headers))
 
 
-@dataclass(frozen=True)
-class DropHeaders:
-    """A transform that removes headers by name."""
-
-    names: frozenset[str]
-
-    @classmethod
-    def of(cls, settings: Settings) -> "DropHeaders":
-        return cls(frozenset(settings.names("headers")))
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        return record._replace(headers=tuple(header for header in record.headers if header[0] not in self.names))
+def record_is_tombstone(_: Settings) -> Predicate:
+    """Match records whose value is null."""
+    return Predicate(lambda record: record.value.is_null)
 
 
-@dataclass(frozen=True)
-class InsertHeader:
-    """A transform that adds a header with a fixed text."""
-
-    name: str
-    value: bytes
-
-    @classmethod
-    def of(cls, settings: Settings) -> "InsertHeader":
-        return cls(settings.text("header"), settings.text("value.literal").encode())
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        return record._replace(headers=(*record.headers, (self.name, self.value)))
+def drop_records(_: Settings) -> Transform:
+    """Drop every record."""
+    return Transform(lambda _: None)
 
 
-@dataclass(frozen=True)
-class HeaderFrom:
-    """Copies fields to headers, or moves them; a field that is not there makes a null header."""
+def drop_headers(settings: Settings) -> Transform:
+    """Remove headers by name."""
+    names = frozenset(settings.names("headers"))
+    return Transform(
+        lambda record: record._replace(headers=tuple(header for header in record.headers if header[0] not in names)),
+        paths=tuple((name,) for name in sorted(names)),
+    )
 
-    side: Side
-    pairs: tuple[tuple[str, str], ...]
-    operation: str
 
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "HeaderFrom":
-        fields, headers = settings.names("fields"), settings.names("headers")
-        if len(fields) != len(headers):
-            raise settings.wrong("headers", f"{len(headers)} headers are named for {len(fields)} fields")
-        operation = settings.choice("operation", ("move", "copy"))
-        settings.without_effect("replace.null.with.default")
-        return cls(side, tuple(zip(fields, headers, strict=True)), operation)
+def insert_header(settings: Settings) -> Transform:
+    """Add a header with a fixed text."""
+    header = (settings.text("header"), settings.text("value.literal").encode())
+    return Transform(lambda record: record._replace(headers=(*record.headers, header)))
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = fields_of(record.part(self.side).data)
-        found = tuple((header, data.get(field)) for field, header in self.pairs)
-        made = tuple((header, None if value is None else text_of(value).encode()) for header, value in found)
-        record = record._replace(headers=(*record.headers, *made))
-        if self.operation == "copy":
+
+def copy_to_headers(settings: Settings, side: Side) -> Transform:
+    """Copy fields to headers, or move them; a missing field makes a null header."""
+    fields, headers = settings.names("fields"), settings.names("headers")
+    if len(fields) != len(headers):
+        raise settings.wrong("headers", f"{len(headers)} headers are named for {len(fields)} fields")
+    is_copy = settings.choice("operation", ("move", "copy")) == "copy"
+    settings.without_effect("replace.null.with.default")
+
+    def apply(record: ConnectRecord) -> ConnectRecord:
+        data = fields_of(record.part(side).data)
+        values = [data.get(field) for field in fields]
+        made = [None if value is None else text_of(value).encode() for value in values]
+        record = record._replace(headers=(*record.headers, *zip(headers, made, strict=True)))
+        if is_copy:
             return record
-        moved = {field for field, _ in self.pairs}
-        return record.with_data(self.side, {name: value for name, value in data.items() if name not in moved})
+        return record.with_data(side, {name: value for name, value in data.items() if name not in fields})
+
+    return Transform(apply, side, tuple((name,) for name in fields), needs_all=False)
 
 
-@dataclass(frozen=True)
-class RegexRouter:
-    """A router that replaces the first match if the whole name matches."""
+def route_by_regex(settings: Settings) -> Transform:
+    """Replace the first match in the topic's name if the pattern matches all of it."""
+    regex = settings.made("regex", java_pattern)
+    replacement = settings.made("replacement", lambda text: java_replacement(regex, text))
 
-    regex: re.Pattern[str]
-    replacement: Callable[[re.Match[str]], str]
+    def rename(topic: str) -> str:
+        return regex.sub(replacement, topic, count=1) if regex.fullmatch(topic) else topic
 
-    @classmethod
-    def of(cls, settings: Settings) -> "RegexRouter":
-        regex = settings.made("regex", java_pattern)
-        return cls(regex, settings.made("replacement", lambda text: java_replacement(regex, text)))
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        return record._replace(topic=self.renamed(record.topic))
-
-    def renamed(self, topic: str) -> str:
-        return self.regex.sub(self.replacement, topic, count=1) if self.regex.fullmatch(topic) else topic
+    return Transform(lambda record: record._replace(topic=rename(record.topic)), route=rename)
 
 
-@dataclass(frozen=True)
-class TimestampRouter:
-    """A name made of the topic and the record's time, in UTC."""
+def route_by_timestamp(settings: Settings) -> Transform:
+    """Make the topic's name of the topic and the record's time, in UTC."""
+    timestamp_format = settings.made("timestamp.format", DateFormat, "yyyyMMdd")
+    topic_format = settings.text("topic.format", "${topic}-${timestamp}")
 
-    topic_format: str
-    timestamp_format: DateFormat
-
-    @classmethod
-    def of(cls, settings: Settings) -> "TimestampRouter":
-        timestamp_format = settings.made("timestamp.format", DateFormat, "yyyyMMdd")
-        return cls(settings.text("topic.format", "${topic}-${timestamp}"), timestamp_format)
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+    def apply(record: ConnectRecord) -> ConnectRecord:
         if record.timestamp is None:
             raise CannotTransform("it has no timestamp")
-        named = self.topic_format.replace("${topic}", record.topic)
-        return record._replace(topic=named.replace("${timestamp}", self.timestamp_format.format(record.timestamp)))
+        named = topic_format.replace("${topic}", record.topic)
+        return record._replace(topic=named.replace("${timestamp}", timestamp_format.format(record.timestamp)))
+
+    return Transform(apply, route=lambda _: None)

@@ -2,8 +2,7 @@
 
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -139,18 +138,31 @@ class ConnectRecord(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DataTransform(ABC):
-    """A transform of the data of one part; null stays null."""
+class Transform:
+    """A transform of records, and the fields or headers that it names."""
 
-    side: Side
+    apply: Callable[[ConnectRecord], ConnectRecord | None]
+    """Returns the changed record, None to drop it; raises CannotTransform."""
+    side: Side | None = None
+    """The part whose fields it names; None: headers."""
+    paths: tuple[tuple[str, ...], ...] = ()
+    """The fields or headers that it names."""
+    needs_all: bool = True
+    """False if it has an effect on records that lack some of them."""
+    route: Callable[[str], str | None] | None = None
+    """Returns the topic of all records of a topic, None if records decide; None if the transform keeps the topic."""
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = record.part(self.side).data
-        return record if data is None else record.with_data(self.side, self.changed(data))
 
-    @abstractmethod
-    def changed(self, data: Any) -> Any:
-        """Return the data after the transform; raises CannotTransform."""
+def transform_data(
+    side: Side, change: Callable[[Any], Any], names: Iterable[str] = (), *, needs_all: bool = True
+) -> Transform:
+    """Return a transform of the data of one part, whose fields `names` it needs; null stays null."""
+
+    def apply(record: ConnectRecord) -> ConnectRecord:
+        data = record.part(side).data
+        return record if data is None else record.with_data(side, change(data))
+
+    return Transform(apply, side, tuple((name,) for name in names), needs_all)
 
 
 def fields_of(data: Any) -> dict[str, Any]:

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from replayer.transforms.record import CannotTransform, DataTransform, Moment, Side, fields_of, kind_of, toward_zero
+from replayer.transforms.record import (
+    CannotTransform,
+    Moment,
+    Side,
+    Transform,
+    fields_of,
+    kind_of,
+    toward_zero,
+    transform_data,
+)
 from replayer.transforms.settings import Settings
 
 DAY_MS = 86_400_000
@@ -184,58 +193,54 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class TimestampConverter(DataTransform):
-    """An integer is a Unix time in `unit` (ns), a text is read by `format`; `field` None means all of it."""
+def convert_timestamp(settings: Settings, side: Side) -> Transform:
+    """Convert a time, or a field with one, between integers of some unit, text by a format, and Connect's types."""
+    target = settings.choice("target.type", ("string", "unix", "Date", "Time", "Timestamp"))
+    blank = not settings.text("format", "").strip()
+    if target == "string" and blank:
+        raise settings.wrong("format", "a text requires one")
+    unit = NANOSECONDS[settings.choice("unix.precision", tuple(NANOSECONDS), "milliseconds")]
+    settings.without_effect("replace.null.with.default")
+    form = None if blank else settings.made("format", DateFormat)
+    field = settings.text("field", "") or None
 
-    field: str | None
-    target: str
-    format: DateFormat | None
-    unit: int
+    def convert(value: Any) -> Any:
+        return None if value is None else _as_type(_read_time(value, form, unit), target, form, unit)
 
-    @classmethod
-    def of(cls, settings: Settings, side: Side) -> "TimestampConverter":
-        target = settings.choice("target.type", ("string", "unix", "Date", "Time", "Timestamp"))
-        blank = not settings.text("format", "").strip()
-        if target == "string" and blank:
-            raise settings.wrong("format", "a text requires one")
-        precision = settings.choice("unix.precision", tuple(NANOSECONDS), "milliseconds")
-        settings.without_effect("replace.null.with.default")
-        form = None if blank else settings.made("format", DateFormat)
-        return cls(side, settings.text("field", "") or None, target, form, NANOSECONDS[precision])
-
-    def changed(self, data: Any) -> Any:
-        if self.field is None:
-            return self._converted(data)
+    def change(data: Any) -> Any:
+        if field is None:
+            return convert(data)
         data = fields_of(data)
-        return data | {self.field: self._converted(data.get(self.field))}
+        return data | {field: convert(data.get(field))}
 
-    def _converted(self, value: Any) -> Any:
-        return None if value is None else self._shown(self._milliseconds(value))
+    return transform_data(side, change, () if field is None else (field,))
 
-    def _milliseconds(self, value: Any) -> int:
-        match value:
-            case Moment():
-                return value.ms
-            case str() if self.format is not None:
-                return self.format.parse(value)
-            case str():
-                raise CannotTransform("a text can only be read with a format")
-            case int() if not isinstance(value, bool):
-                return toward_zero(value * self.unit, MILLISECOND)
-            case _:
-                raise CannotTransform(f"{kind_of(value)} is not a time")
 
-    def _shown(self, ms: int) -> Any:
-        match self.target:
-            case "unix":
-                return toward_zero(ms * MILLISECOND, self.unit)
-            case "string":
-                assert self.format is not None
-                return self.format.format(ms)
-            case "Date":
-                return Moment(ms - ms % DAY_MS, ms // DAY_MS)
-            case "Time":
-                return Moment(ms % DAY_MS, ms % DAY_MS)
-            case _:
-                return Moment(ms, ms)
+def _read_time(value: Any, form: DateFormat | None, unit: int) -> int:
+    """Return ms since the epoch of a value; an integer counts units of so many ns."""
+    match value:
+        case Moment():
+            return value.ms
+        case str() if form is not None:
+            return form.parse(value)
+        case str():
+            raise CannotTransform("a text can only be read with a format")
+        case int() if not isinstance(value, bool):
+            return toward_zero(value * unit, MILLISECOND)
+        case _:
+            raise CannotTransform(f"{kind_of(value)} is not a time")
+
+
+def _as_type(ms: int, target: str, form: DateFormat | None, unit: int) -> Any:
+    match target:
+        case "unix":
+            return toward_zero(ms * MILLISECOND, unit)
+        case "string":
+            assert form is not None
+            return form.format(ms)
+        case "Date":
+            return Moment(ms - ms % DAY_MS, ms // DAY_MS)
+        case "Time":
+            return Moment(ms % DAY_MS, ms % DAY_MS)
+        case _:
+            return Moment(ms, ms)
