@@ -7,9 +7,12 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from index_format.errors import BadName, MalformedObject
+
+if TYPE_CHECKING:
+    from index_format.chunk_index import ChunkIndex
 
 ARCHIVE_OBJECT = "_archive.json"
 INVENTORY_OBJECT = "_inventory.json"
@@ -79,6 +82,15 @@ class TopicFolder(NamedTuple):
         """`orders`, or `orders~2` for the second incarnation."""
         check_topic(self.topic)
         return self.topic if self.incarnation == 1 else f"{self.topic}~{self.incarnation}"
+
+
+class Named(Protocol):
+    """A chunk's entry or a reference to a catalog: something with a name and an offset at which it starts."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_offset(self) -> int: ...
 
 
 class ChunkStart(NamedTuple):
@@ -153,39 +165,10 @@ def floor_name(pruned_before: int) -> str:
     return f"{FLOORS_FOLDER}{pruned_before:020d}"
 
 
-class PartitionKeys(Protocol):
+class PartitionKeys:
     """The keys of one topic-partition's objects, in one layout."""
 
-    layout: str
-    folder: TopicFolder
-    partition: int
-
-    @property
-    def home(self) -> str:
-        """The folder of marker and catalogs, with a slash at its end."""
-
-    @property
-    def marker(self) -> str:
-        """The marker's key."""
-
-    @property
-    def chunks(self) -> str:
-        """The folder that data and index names are relative to, with a slash at its end; may be empty."""
-
-    def data_name(self, start: ChunkStart, suffix: str, mark: Mark | None = None) -> str:
-        """Return the name of a chunk's data; `suffix` is the record format's and codec's, such as `.gz`."""
-
-    def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
-        """Return the name of a chunk's index."""
-
-    def check_name(self, name: str, position: int, suffix: str) -> str:
-        """Return the name if a chunk at that position may have it; raises MalformedObject."""
-
-
-class TopicLayoutKeys:
-    """Layout `topic`: `topic=orders/partition=00003/00000000000000000000.gz`."""
-
-    layout = "topic"
+    layout: ClassVar[str]
 
     def __init__(self, folder: TopicFolder, partition: int) -> None:
         self.folder = folder
@@ -193,11 +176,51 @@ class TopicLayoutKeys:
 
     @cached_property
     def home(self) -> str:
-        return f"topic={self.folder}/partition={self.partition:05d}/"
+        """The folder of marker and catalogs, with a slash at its end."""
+        return f"{topic_home(self.layout, self.folder)}partition={self.partition:05d}/"
 
     @property
     def marker(self) -> str:
+        """The marker's key."""
         return self.home + MARKER_OBJECT
+
+    @property
+    def chunks(self) -> str:
+        """The folder that data and index names are relative to, with a slash at its end; may be empty."""
+        raise NotImplementedError
+
+    def data_name(self, start: ChunkStart, suffix: str, mark: Mark | None = None) -> str:
+        """Return the name of a chunk's data; `suffix` is the record format's and codec's, such as `.gz`."""
+        raise NotImplementedError
+
+    def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
+        """Return the name of a chunk's index."""
+        return self.data_name(start, INDEX_SUFFIXES[self.layout], mark)
+
+    def check_name(self, name: str, position: int, suffix: str) -> str:
+        """Return the name if a chunk at that position may have it; raises MalformedObject."""
+        raise NotImplementedError
+
+    def index_key(self, entry: "Named") -> str:
+        """Return the key of a chunk's index, by its entry; raises MalformedObject for a name that is not derived."""
+        return self.chunks + self.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.layout])
+
+    def data_key(self, index: "ChunkIndex") -> str:
+        """Return the key of a chunk's data, by its index; raises MalformedObject for a name that is not derived."""
+        suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
+        return self.chunks + self.check_name(index.data.name, index.start_offset, suffix)
+
+    def catalog_key(self, reference: "Named", level: int) -> str:
+        """Return the key of a catalog, by its reference; raises MalformedObject for a name that is not derived."""
+        if not is_catalog_name(reference.name, level, reference.start_offset):
+            raise _bad_name(reference.name, self.home)
+        return self.home + reference.name
+
+
+class TopicLayoutKeys(PartitionKeys):
+    """Layout `topic`: `topic=orders/partition=00003/00000000000000000000.gz`."""
+
+    layout = "topic"
 
     @property
     def chunks(self) -> str:
@@ -206,9 +229,6 @@ class TopicLayoutKeys:
     def data_name(self, start: ChunkStart, suffix: str, mark: Mark | None = None) -> str:
         return f"{start.position:020d}{mark or ''}{suffix}"
 
-    def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
-        return self.data_name(start, INDEX_SUFFIX, mark)
-
     def check_name(self, name: str, position: int, suffix: str) -> str:
         match = _STEM.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
         if match and int(match[1]) == position:
@@ -216,23 +236,10 @@ class TopicLayoutKeys:
         raise _bad_name(name, self.home)
 
 
-class SeedLayoutKeys:
+class SeedLayoutKeys(PartitionKeys):
     """Layout `seed`: `2016-02-24/bar-00000-000000000000.gz`, with our own objects under `_blockgz/`."""
 
     layout = "seed"
-
-    def __init__(self, folder: TopicFolder, partition: int) -> None:
-        self.folder = folder
-        self.partition = partition
-        self._home = TopicLayoutKeys(folder, partition)
-
-    @cached_property
-    def home(self) -> str:
-        return SEED_HOME + self._home.home
-
-    @property
-    def marker(self) -> str:
-        return SEED_HOME + self._home.marker
 
     @property
     def chunks(self) -> str:
@@ -256,9 +263,6 @@ class SeedLayoutKeys:
         date = utc_date(start.first_timestamp)
         return f"{date}{mark or ''}/{self.folder.topic}-{self.partition:05d}-{start.first_offset:012d}{suffix}"
 
-    def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
-        return self.data_name(start, SEED_INDEX_SUFFIX, mark)
-
     def check_name(self, name: str, position: int, suffix: str) -> str:
         """See PartitionKeys; the first offset may lie above the position."""
         match = _SEED_STEM.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
@@ -271,7 +275,7 @@ class SeedLayoutKeys:
         raise _bad_name(name, self.home)
 
 
-LAYOUTS: dict[str, type[TopicLayoutKeys] | type[SeedLayoutKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
+LAYOUTS: dict[str, type[PartitionKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
 INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 """The suffixes of our own chunk indexes, by layout."""
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from index_format import objects
 from index_format.chunk_index import EMPTY, ERASED, BlockEntry, ChunkIndex, Gap, WrappedKey, check_gaps
 from index_format.errors import MalformedObject
-from index_format.keys import catalog_name
+from index_format.keys import PartitionKeys, catalog_name
 from index_format.objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
 
 FAN_OUT = 64
@@ -339,6 +339,16 @@ def encode(value: Marker | Catalog) -> bytes:
 def decode_marker(body: bytes, name: str = "the marker") -> Marker:
     """Return the marker in `body`; raises a FormatError if it breaks the format."""
     return objects.decode(body, Marker, name)
+
+
+def decode_own_marker(body: bytes, keys: PartitionKeys) -> Marker:
+    """Return a partition's marker; raises a FormatError if it breaks the format, or is another partition's."""
+    marker = decode_marker(body, keys.marker)
+    if (marker.topic, marker.partition) != (keys.folder.topic, keys.partition):
+        raise MalformedObject(
+            f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
+        )
+    return marker
 
 
 def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Catalog:
@@ -706,11 +716,6 @@ def span_at_or_after(spans: Sequence[S], offset: int) -> S | None:
     """Return the first span that ends above `offset`: it holds the offset, or the first record after it."""
     position = bisect_right(spans, offset, key=lambda span: span.next_offset)
     return spans[position] if position < len(spans) else None
-
-
-def span_for_time(spans: Sequence[S], timestamp: int) -> S | None:
-    """Return the first span with a record at or after `timestamp` (ms)."""
-    return next((span for span in spans if span.max_timestamp >= timestamp), None)
 
 
 def block_at_or_after(blocks: Sequence[BlockEntry], offset: int) -> int | None:

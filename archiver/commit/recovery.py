@@ -31,7 +31,7 @@ from blockgz.errors import StoreError, UsageError
 from blockgz.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import ChunkIndex, Gap, WrappedKey
-from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
+from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
 
@@ -356,7 +356,7 @@ def archived_level(keys: PartitionKeys, marker: Marker) -> Protocol[str | None]:
 
 def _newest_index(keys: PartitionKeys, marker: Marker) -> Protocol[ChunkIndex]:
     entry = marker.tail[-1]
-    key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+    key = keys.index_key(entry)
     found: StoredObject | None = yield from retrying(Get(key))
     if found is None:
         raise StoreError(

@@ -24,8 +24,7 @@ from blockgz.store.writer import ToolStore
 from index_format import marker as markers
 from index_format.blocks import decode_block
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
-from index_format.errors import MalformedObject
-from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
+from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, ChunkEntry, Marker, block_at_or_after, span_at_or_after
 from index_format.records import Record, iter_records, record_hash
 
@@ -246,15 +245,12 @@ def differs(
     entry = _entry_at(store, keys, marker, record.offset)
     if entry is None:
         return False
-    index_name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
-    found = _get(store, keys.chunks + index_name)
+    found = _get(store, keys.index_key(entry))
     index = markers.decode_index(found, entry, marker.topic, marker.partition)
     number = block_at_or_after(index.blocks, record.offset)
     if number is None or index.blocks[number].first_record_offset > record.offset:
         return False
-    ending = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
-    key = keys.chunks + keys.check_name(index.data.name, index.start_offset, ending)
-    block = index.blocks[number]
+    key, block = keys.data_key(index), index.blocks[number]
     member = store.get_range(key, block.byte_offset, block.byte_end)
     batch = decode_block(*opened_block(member, number, index, key, keyring), index, DEFAULT_MAX_BLOCK_BYTES)
     archived = next((each for each in iter_records(batch) if each.offset == record.offset), None)
@@ -270,9 +266,7 @@ def _entry_at(store: ToolStore, keys: PartitionKeys, marker: Marker, offset: int
     span = span_at_or_after(marker.spans, offset)
     level = levels.get(span.name, 0) if span is not None else 0
     while isinstance(span, CatalogReference):
-        if not is_catalog_name(span.name, level, span.start_offset):
-            raise MalformedObject(f"the name {span.name[:120]!r} does not belong in {keys.home}")
-        catalog = markers.decode_catalog(_get(store, keys.home + span.name), span, level)
+        catalog = markers.decode_catalog(_get(store, keys.catalog_key(span, level)), span, level)
         span, level = span_at_or_after(catalog.entries, offset), level - 1
     return span if isinstance(span, ChunkEntry) else None
 

@@ -17,7 +17,7 @@ from benchmarks.figures import Json
 from benchmarks.site import Site, all_bytes, clear
 from benchmarks.tables import Table, times
 from blockgz.archive.archive import Archive
-from blockgz.archive.positions import Earliest
+from blockgz.archive.positions import AT_START
 from blockgz.archive.selection import scan
 from blockgz.store.address import parse_address
 from blockgz.store.opening import open_reader
@@ -150,7 +150,7 @@ def _bounds(shape: TopicShape) -> dict[str, str]:
 
 async def _fetched(given: dict[str, str]) -> int:
     """Bytes that planning and tasks of a batch ask the store for: the same calls, over a store that counts."""
-    options = parse_options(given, default_start=Earliest())
+    options = parse_options(given, default_start=AT_START)
     async with open_reader(parse_address(given["path"])) as reader:
         counting = CountingReader(reader)
         archive = Archive(counting, options.place.max_block_bytes)

@@ -2,12 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from blockgz.archive.damage import Damaged
 from blockgz.archive.partition import ArchivedPartition, ObjectCache
@@ -37,11 +37,15 @@ from index_format.keys import (
     topic_folders,
     topic_home,
 )
-from index_format.marker import decode_marker
+from index_format.marker import decode_own_marker
 from index_format.old_objects import OldFormat, group_by_partition
+
+if TYPE_CHECKING:
+    from blockgz.archive.old_archive import OldArchive
 
 MAX_PARTITIONS = 100_000
 CONCURRENT_MARKERS = 32
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True)
@@ -88,35 +92,12 @@ def parse_partitions(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-class DamagedPartition(NamedTuple):
-    """A partition that is there and cannot be opened."""
-
-    partition: int
-    error: BlockgzError
-
-
 class SurveyedTopic(NamedTuple):
     """The partitions of a topic, in order of their numbers."""
 
     partitions: tuple[ArchivedPartition, ...]
-    damaged: tuple[DamagedPartition, ...]
-
-
-class OtherArchive(Protocol):
-    """An archive of another kind that can be read as if it were a current one."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return notes on the archive, for people."""
-
-    def folders(self) -> tuple[TopicFolder, ...]:
-        """Return its topics, in order."""
-
-    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
-        """Return the numbers of a topic's partitions, in order."""
-
-    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
-        """Return one of its partitions, or None if it does not exist."""
+    damaged: Mapping[int, BlockgzError]
+    """Partitions that exist and cannot be opened, by number, and why."""
 
 
 class Archive:
@@ -126,23 +107,20 @@ class Archive:
         self,
         reader: ObjectReader,
         max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
-        find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
+        old_format: OldFormat | None = None,
         cache: ObjectCache | None = None,
         keyring: Keyring | None = None,
     ) -> None:
-        """Create an archive that is read on demand.
-
-        If no current one is there, `find_other` looks once for another kind.
-        """
+        """Create an archive that is read on demand; `old_format` is that of an old one, if one may be read instead."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
         self.keyring = keyring
         self._cache = cache
         self._layouts = tuple(LAYOUTS)
-        self._find_other = find_other
+        self._old_format = old_format
         self._finding = asyncio.Lock()
-        self.other: OtherArchive | None = None
-        """The archive of another kind that was found."""
+        self.other: OldArchive | None = None
+        """The old archive that was found in the place of a current one."""
         self._pinned: dict[str, list[TopicFolder]] | None = None
         """Each topic's folders, if they were listed once for all."""
 
@@ -315,8 +293,8 @@ class Archive:
         Raises as `open_partition`.
         """
         opened = await self.survey_topic(topic, partitions)
-        for damaged in opened.damaged:
-            raise damaged.error
+        for error in opened.damaged.values():
+            raise error
         return opened.partitions
 
     async def survey_topic(self, topic: str, partitions: Sequence[int] | None = None) -> SurveyedTopic:
@@ -324,18 +302,18 @@ class Archive:
         numbers = await self.partitions(topic) if partitions is None else sorted(set(partitions))
         limit = asyncio.Semaphore(CONCURRENT_MARKERS)
 
-        async def opened(number: int) -> ArchivedPartition | DamagedPartition:
+        damaged: dict[int, BlockgzError] = {}
+
+        async def opened(number: int) -> ArchivedPartition | None:
             async with limit:
                 try:
                     return await self.open_partition(topic, number)
                 except Damaged as error:
-                    return DamagedPartition(number, error)
+                    damaged[number] = error
+                    return None
 
         found = await asyncio.gather(*(opened(number) for number in numbers))
-        return SurveyedTopic(
-            tuple(each for each in found if isinstance(each, ArchivedPartition)),
-            tuple(each for each in found if isinstance(each, DamagedPartition)),
-        )
+        return SurveyedTopic(tuple(each for each in found if each is not None), dict(sorted(damaged.items())))
 
     async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
         if self.other is not None:
@@ -352,11 +330,7 @@ class Archive:
                 denied = denied or error
                 continue
             self._layouts = (layout,)
-            marker = decode_marker(body, keys.marker)
-            if (marker.topic, marker.partition) != (folder.topic, partition):
-                raise MalformedObject(
-                    f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
-                )
+            marker = decode_own_marker(body, keys)
             reopen = partial(self._reopened, folder, partition)
             limit, cache, keyring = self.max_block_bytes, self._cache, self.keyring
             return ArchivedPartition(self.reader, keys, marker, limit, cache, (), reopen, keyring)
@@ -381,8 +355,7 @@ class Archive:
                 return folders
         # Concurrent callers must not list the whole bucket several times.
         async with self._finding:
-            if self.other is None and self._find_other is not None:
-                self.other = await self._find_other(self.reader)
+            self.other = self.other or await self._find_old()
         if self.other is not None:
             return self.other.folders()
         raise NoArchiveThere(
@@ -390,6 +363,16 @@ class Archive:
             why="it holds neither _archive.json nor a topic",
             remedy="check -a/--archive, or create one: archiver run TOPIC --once -a ADDRESS",
         )
+
+    async def _find_old(self) -> "OldArchive | None":
+        # One request for folders, before everything is listed: a bucket of other things may be too large for that.
+        if self._old_format is None or not any(_DATE.match(name) for name in await self.reader.folders("")):
+            return None
+        # Here, because few archives are old ones and it loads slowly.
+        from blockgz.archive.old_archive import OldArchive  # noqa: PLC0415
+
+        found = group_by_partition([key async for key in self.reader.list("")])
+        return OldArchive(self.reader, found, self._old_format, self.max_block_bytes) if found else None
 
     async def _has_archive_object(self, layout: str) -> bool:
         try:
@@ -467,29 +450,6 @@ async def opened(
     around: Callable[[ObjectReader], ObjectReader] = lambda reader: reader,
 ) -> AsyncIterator[Archive]:
     """Open the archive of a place, which reads through `around`; close its store at the end."""
-    old, limit = place.old_format, place.max_block_bytes
-    finder = None if old is None else old_archive_finder(old, limit)
     keyring = keyring_of(place.keys)
     async with open_reader(place.address, place.s3) as reader:
-        yield Archive(around(reader), limit, finder, cache, keyring)
-
-
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-def old_archive_finder(
-    old_format: OldFormat, max_block_bytes: int
-) -> Callable[[ObjectReader], Awaitable[OtherArchive | None]]:
-    """Return a function that looks for an old archive, for use if no current one is found."""
-
-    async def find(reader: ObjectReader) -> OtherArchive | None:
-        # One request for folders, before everything is listed.
-        if not any(_DATE.match(name) for name in await reader.folders("")):
-            return None  # a bucket of other things may be too large to list
-        # Here, because few archives are old ones and it loads slowly.
-        from blockgz.archive.old_archive import OldArchive  # noqa: PLC0415
-
-        found = group_by_partition([key async for key in reader.list("")])
-        return OldArchive(reader, found, old_format, max_block_bytes) if found else None
-
-    return find
+        yield Archive(around(reader), place.max_block_bytes, place.old_format, cache, keyring)

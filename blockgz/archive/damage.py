@@ -99,21 +99,15 @@ class LostRange(NamedTuple):
     reason: str
 
 
-class DamagePolicy(Protocol):
-    """A scan's behaviour when it comes to something that it cannot read."""
+class DamagePolicy:
+    """A scan's behaviour when it comes to something that it cannot read: it ends with the error that says what."""
 
     def meet(self, unreadable: Unreadable) -> None:
-        """Called in offset order, between the records before and behind it; raises to end the scan there."""
-
-
-class StopAtDamage:
-    """Ends the scan with the error that says what is damaged."""
-
-    def meet(self, unreadable: Unreadable) -> None:
+        """Raise to end the scan there; called in offset order, between the records before and behind it."""
         raise unreadable.error
 
 
-class SkipDamage:
+class SkipDamage(DamagePolicy):
     """Skips what is damaged, and remembers it: one object for each scan."""
 
     def __init__(self) -> None:
@@ -129,4 +123,4 @@ class SkipDamage:
             self.skipped.append(found)
 
 
-STOP = StopAtDamage()
+STOP = DamagePolicy()

@@ -1,16 +1,17 @@
 """Topics and partitions as JSON values, and what is missing of those in the inventory."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz.archive.archive import Archive, DamagedPartition, SurveyedTopic
+from blockgz.archive.archive import Archive, SurveyedTopic
 from blockgz.archive.damage import Damage, Damaged
-from blockgz.archive.partition import ArchivedPartition, prefetched, streamed, summarize
+from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
 from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
+from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo, Inventory, parse_inventory
 from index_format.keys import TopicFolder, archive_key, inventory_key, parse_topic_folder
 
@@ -125,15 +126,15 @@ async def archive_info(archive: Archive) -> ArchiveInfo | None:
 
 def topic_document(name: str, survey: SurveyedTopic) -> dict[str, Any]:
     """Return one topic's partitions, and the sums and bounds over them; no request."""
-    partitions = [summarize(each) for each in survey.partitions]
+    partitions = [figures(each) for each in survey.partitions]
     return {
         "topic": name,
-        "records": sum(each.records for each in partitions),
-        "chunks": sum(each.chunks for each in partitions),
-        "bytes": sum(each.bytes for each in partitions),
-        "min_timestamp_ms": known(min, [each.min_timestamp_ms for each in partitions]),
-        "max_timestamp_ms": known(max, [each.max_timestamp_ms for each in partitions]),
-        "partitions": msgspec.to_builtins(partitions),
+        "records": sum(each.num_records for each in survey.partitions),
+        "chunks": sum(each.num_chunks for each in survey.partitions),
+        "bytes": sum(each.num_bytes for each in survey.partitions),
+        "min_timestamp_ms": known(min, [each["min_timestamp_ms"] for each in partitions]),
+        "max_timestamp_ms": known(max, [each["max_timestamp_ms"] for each in partitions]),
+        "partitions": partitions,
         "damaged": damaged_document(survey.damaged),
     }
 
@@ -144,15 +145,35 @@ def known(bound: Any, numbers: Sequence[int | None]) -> int | None:
     return found
 
 
-def damaged_document(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
-    """Partitions that cannot be opened, and why."""
-    return [{"partition": each.partition, "error": each.error.reason} for each in damaged]
+def damaged_document(damaged: Mapping[int, BlockgzError]) -> list[dict[str, Any]]:
+    """Return the partitions that cannot be opened, and why."""
+    return [{"partition": number, "error": error.reason} for number, error in damaged.items()]
+
+
+def figures(partition: ArchivedPartition) -> dict[str, Any]:
+    """Return sums over a partition's chunks, as JSON values, and without a request; None for what is not known.
+
+    Bytes are counted as stored. Timestamps are in ms, of the records that have one.
+    """
+    timed = [span for span in partition.spans if span.max_timestamp >= 0]
+    is_begun = partition.marker.next_offset is not None
+    return {
+        "partition": partition.partition,
+        "records": partition.num_records,
+        "chunks": partition.num_chunks,
+        "bytes": partition.num_bytes,
+        "start_offset": partition.start_offset if is_begun else None,
+        "next_offset": partition.marker.next_offset,
+        "min_timestamp_ms": min((max(span.min_timestamp, 0) for span in timed), default=None),
+        "max_timestamp_ms": max((span.max_timestamp for span in timed), default=None),
+        "pruned_before": partition.floor or None,
+    }
 
 
 async def partition_document(partition: ArchivedPartition) -> dict[str, Any]:
     """Return the facts about a partition; reads all catalogs, which hold its older gaps. Raises as `gaps` does."""
     marker = partition.marker
-    return asdict(summarize(partition)) | {
+    return figures(partition) | {
         "gaps": msgspec.to_builtins(await partition.gaps()),
         "layout": partition.keys.layout,
         "folder": str(partition.keys.folder),

@@ -21,13 +21,12 @@ from blockgz.archive.blocks import (
     fetch_range,
     read_block,
 )
-from blockgz.archive.damage import MOST_REWRITES, Damaged, across_rewrites
+from blockgz.archive.damage import MOST_REWRITES, Damaged, Unreadable, across_rewrites
 from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched, streamed
 from blockgz.archive.positions import (
     AtOffset,
     AtTime,
     BeforeEnd,
-    Latest,
     Position,
     block_at_time,
     first_row_since,
@@ -119,16 +118,6 @@ Outcomes = dict[int, Outcome]
 """Outcomes by offset."""
 
 
-class _SoughtRange(NamedTuple):
-    read: RangeRead
-    offsets: Mapping[int, Sequence[int]]
-
-
-class _SoughtBlock(NamedTuple):
-    block: StoredBlock
-    offsets: Sequence[int]
-
-
 async def look_up(partition: ArchivedPartition, offset: int) -> FoundRecord | Absent:
     """Return the record at an offset, or why there is none: at most one index, one block, and one catalog per level.
 
@@ -167,24 +156,15 @@ async def _all_outcomes(partition: ArchivedPartition, offsets: Iterable[int]) ->
             by_chunk.setdefault(entry.name, (entry, []))[1].append(offset)
         else:
             outcomes[offset] = entry
-    # What an earlier stage could decide passes through the later ones.
     located = prefetched(
-        streamed(by_chunk.values()), partial(_located, partition), cost=lambda _: 1, budget=CONCURRENT_INDEXES
+        streamed(by_chunk.values()), partial(_located, partition, outcomes), cost=lambda _: 1, budget=CONCURRENT_INDEXES
     )
-    fetched = prefetched(
-        _one_by_one(located),
-        partial(_fetched, partition),
-        cost=lambda each: each.read.num_bytes if isinstance(each, _SoughtRange) else 0,
-        budget=READ_AHEAD.fetched,
-    )
+    # What is decoded at once is bounded, not what is fetched: the former is what takes memory.
     decided = prefetched(
-        _one_by_one(fetched),
-        partial(_decided, partition.max_block_bytes),
-        cost=lambda each: each.block.entry.byte_length_uncompressed if isinstance(each, _SoughtBlock) else 0,
-        budget=READ_AHEAD.decoded,
+        _one_by_one(located), partial(_decided, partition, outcomes), cost=_raw_bytes, budget=READ_AHEAD.decoded
     )
-    async for known in decided:
-        outcomes.update(known)
+    async for _ in decided:
+        pass
     return outcomes
 
 
@@ -231,7 +211,7 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
         if not isinstance(outcome, Absent) or outcome.kind == "before first":
             return outcome
         if outcome.resume is None:
-            is_newest = isinstance(position, Latest | BeforeEnd)
+            is_newest = isinstance(position, BeforeEnd)
             return await _newest(partition) if is_newest else _after_last(partition.next_offset)
         offset = outcome.resume
 
@@ -271,24 +251,29 @@ async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outc
         return Lost(error)
 
 
+_Sought = tuple[RangeRead, Mapping[int, Sequence[int]]]
+"""Blocks to read together, and the offsets to look for in each, by its number."""
+
+
 async def _located(
-    partition: ArchivedPartition, wanted: tuple[ChunkEntry, Sequence[int]]
-) -> list[Outcomes | _SoughtRange]:
+    partition: ArchivedPartition, outcomes: Outcomes, wanted: tuple[ChunkEntry, Sequence[int]]
+) -> list[_Sought]:
+    """Find the blocks of a chunk that hold the offsets; an offset without one gets its outcome."""
     entry, offsets = wanted
     try:
         chunk = await partition.chunk(entry)
     except Damaged as error:
-        return [dict.fromkeys(offsets, Lost(error))]
-    known: Outcomes = {}
+        outcomes.update(dict.fromkeys(offsets, Lost(error)))
+        return []
     by_block: dict[int, list[int]] = {}
     for offset in offsets:
         block = await _block(partition, chunk, offset)
         if isinstance(block, int):
             by_block.setdefault(block, []).append(offset)
         else:
-            known[offset] = block
+            outcomes[offset] = block
     groups = range_groups(chunk.index.blocks, sorted(by_block), RANGE_BYTES)
-    return [known, *(_SoughtRange(RangeRead(chunk, group), {n: by_block[n] for n in group}) for group in groups)]
+    return [(RangeRead(chunk, group), {number: by_block[number] for number in group}) for group in groups]
 
 
 async def _block(partition: ArchivedPartition, chunk: Chunk, offset: int) -> int | Outcome:
@@ -312,39 +297,33 @@ async def _block(partition: ArchivedPartition, chunk: Chunk, offset: int) -> int
     return number
 
 
-async def _fetched(partition: ArchivedPartition, sought: Outcomes | _SoughtRange) -> list[Outcomes | _SoughtBlock]:
-    if isinstance(sought, dict):
-        return [sought]
-    items: list[Outcomes | _SoughtBlock] = []
-    for block in await fetch_range(partition, sought.read):
-        if isinstance(block, StoredBlock):
-            items.append(_SoughtBlock(block, sought.offsets[block.number]))
-        else:
-            offsets = (offset for each in sought.offsets.values() for offset in each)
-            items.append({offset: Lost(block.error) for offset in offsets if block.start <= offset < block.end})
-    return items
+def _raw_bytes(sought: _Sought) -> int:
+    return sum(sought[0].chunk.index.blocks[number].byte_length_uncompressed for number in sought[1])
 
 
-async def _decided(max_bytes: int, sought: Outcomes | _SoughtBlock) -> Outcomes:
-    if isinstance(sought, dict):
-        return sought
-    block, offsets = sought
-    try:
-        batch = await asyncio.to_thread(decoded_near, block, offsets, max_bytes)
-    except Damaged as error:
-        return dict.fromkeys(offsets, Lost(error))
-    return _in_batch(batch, offsets, block.chunk.index.data.bytes)
+async def _decided(partition: ArchivedPartition, outcomes: Outcomes, sought: _Sought) -> None:
+    """Read a range of blocks; each offset that is looked for in it gets its outcome."""
+    read, offsets = sought
 
+    async def decide(block: StoredBlock | Unreadable) -> None:
+        if isinstance(block, Unreadable):
+            inside = (each for some in offsets.values() for each in some if block.start <= each < block.end)
+            outcomes.update(dict.fromkeys(inside, Lost(block.error)))
+            return
+        here = offsets[block.number]
+        try:
+            batch = await asyncio.to_thread(decoded_near, block, here, partition.max_block_bytes)
+        except Damaged as error:
+            outcomes.update(dict.fromkeys(here, Lost(error)))
+            return
+        present = batch.column("offset").to_numpy()
+        for offset, row in zip(here, np.searchsorted(present, here).tolist(), strict=True):
+            if present[row] == offset:
+                outcomes[offset] = FoundRecord(_copy_row(batch, row), read.chunk.index.data.bytes)
+            else:
+                outcomes[offset] = hole(int(present[row - 1]), int(present[row]))
 
-def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -> Outcomes:
-    present = batch.column("offset").to_numpy()
-    outcomes: Outcomes = {}
-    for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
-        if present[row] == offset:
-            outcomes[offset] = FoundRecord(_copy_row(batch, int(row)), chunk_bytes)
-        else:
-            outcomes[offset] = hole(int(present[row - 1]), int(present[row]))
-    return outcomes
+    await asyncio.gather(*(decide(block) for block in await fetch_range(partition, read)))
 
 
 def _copy_row(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:

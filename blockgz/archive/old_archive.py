@@ -66,13 +66,15 @@ class OldArchive:
         return ("this is an old archive: its writer counted the offsets, and it has no timestamps", *odd)
 
     def folders(self) -> tuple[TopicFolder, ...]:
+        """Return its topics, in order."""
         return tuple(sorted({TopicFolder(place.topic) for place in self._found}))
 
     def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        """Return the numbers of a topic's partitions, in order."""
         return tuple(place.partition for place in self._found if TopicFolder(place.topic) == folder)
 
     async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
-        """See OtherArchive; reads all of its indexes, and the data that has none."""
+        """Return one of its partitions, or None if it does not exist; reads its indexes, and data that has none."""
         place = OldPlace(folder.topic, partition)
         found = self._found.get(place)
         if found is None or folder.incarnation != 1:

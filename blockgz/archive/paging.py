@@ -4,7 +4,7 @@ A reason is a gap, a hole, damage, or that offsets were pruned or erased.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 from blockgz.archive.blocks import decoded_parts, fetch_blocks, unreadable_blocks
 from blockgz.archive.damage import MOST_REWRITES, Damaged, Unreadable
 from blockgz.archive.partition import END, ArchivedPartition, Chunk
-from blockgz.archive.positions import BeforeEnd, Latest, OffsetRange, Position, resolve_position
-from blockgz.archive.selection import trimmed
+from blockgz.archive.positions import BeforeEnd, OffsetRange, Position, resolve_position
+from blockgz.archive.selection import chosen_entries, trimmed
 from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.marker import ChunkEntry, blocks_between
 from index_format.records import Record, iter_records, payload_bytes
@@ -56,10 +56,7 @@ class Page(NamedTuple):
 
 async def page_at(partition: ArchivedPartition, position: Position, count: int) -> Page:
     """Return the page that begins at a position; for `latest`, and `-N` if nothing follows, the one before the end."""
-    if isinstance(position, Latest):
-        return await page_before(partition, partition.next_offset, count)
-    offset = await resolve_position(position, partition)
-    page = await page_from(partition, offset, count)
+    page = await page_from(partition, await resolve_position(position, partition), count)
     if not page.records and isinstance(position, BeforeEnd):
         return await page_before(partition, partition.next_offset, count)
     return page
@@ -67,89 +64,122 @@ async def page_at(partition: ArchivedPartition, position: Position, count: int) 
 
 async def page_from(partition: ArchivedPartition, offset: int, count: int) -> Page:
     """Return at most `count` records at and above an offset. Raises as opening a chunk does, unless that is damage."""
-    return await _sound(partition, lambda newest: _page_from(newest, offset, count))
-
-
-async def _page_from(partition: ArchivedPartition, offset: int, count: int) -> Page:
-    start = min(max(offset, partition.start_offset), partition.next_offset)
-    taken = _Taken(partition, count)
-    async with aclosing(_upwards(partition, start, taken.chunks)) as pieces:
-        async for piece in pieces:
-            if taken.is_full:
-                break
-            taken.add(piece)
-    end = taken.ends[-1] if taken.is_full else partition.next_offset
-    return taken.page(OffsetRange(start, max(start, end)))
+    return await _sound_page(partition, offset, count, step=1)
 
 
 async def page_before(partition: ArchivedPartition, offset: int, count: int) -> Page:
     """Return at most `count` records below an offset. Raises as opening a chunk does, unless that is damage."""
-    return await _sound(partition, lambda newest: _page_before(newest, offset, count))
+    return await _sound_page(partition, offset, count, step=-1)
 
 
-async def _sound(partition: ArchivedPartition, make: Callable[[ArchivedPartition], Awaitable[Page]]) -> Page:
-    page = await make(partition)
+async def _sound_page(partition: ArchivedPartition, offset: int, count: int, step: int) -> Page:
+    page = await _PageMaker(partition, count, step).page(offset)
     for _ in range(MOST_REWRITES):
         damaged = [each for each in page.items if isinstance(each, Missing) and each.kind == "damage"]
         newer = await partition.newer(damaged[0].start) if damaged else None
         if newer is None:
             break
         partition = newer
-        page = await make(partition)
+        page = await _PageMaker(partition, count, step).page(offset)
     return page
 
 
-async def _page_before(partition: ArchivedPartition, offset: int, count: int) -> Page:
-    end = min(max(offset, partition.start_offset), partition.next_offset)
-    taken = _Taken(partition, count)
-    async with aclosing(_downwards(partition, end, taken.chunks)) as pieces:
-        async for piece in pieces:
-            if taken.is_full:
-                break
-            taken.add_below(piece)
-    start = taken.starts[-1] if taken.is_full else partition.start_offset
-    return taken.page(OffsetRange(min(start, end), end))
+class _PageMaker:
+    """A walk from an offset upwards (`step` 1) or downwards (-1), until the page is full."""
 
-
-class _Taken:
-    def __init__(self, partition: ArchivedPartition, count: int) -> None:
+    def __init__(self, partition: ArchivedPartition, count: int, step: int) -> None:
         self._partition = partition
+        self._step = step
         self._left, self._bytes_left = count, PAGE_BYTES
         self._pieces: list[Piece] = []
-        self.chunks: dict[str, Chunk] = {}
+        self._chunks: dict[str, Chunk] = {}
         """The opened chunks, by name."""
 
+    async def page(self, offset: int) -> Page:
+        partition = self._partition
+        at = min(max(offset, partition.start_offset), partition.next_offset)
+        async with aclosing(self._walk(at)) as pieces:
+            async for piece in pieces:
+                if self._is_full:
+                    break
+                self._add(piece)
+        edge = self._edge if self._is_full else partition.next_offset if self._step > 0 else partition.start_offset
+        return self._page(OffsetRange(at, max(at, edge)) if self._step > 0 else OffsetRange(min(at, edge), at))
+
+    async def _walk(self, at: int) -> AsyncGenerator[Piece]:
+        partition, is_up = self._partition, self._step > 0
+        if not is_up and at > partition.start_offset:
+            # A gap right below is recorded by the chunk behind it.
+            above = await self._entry(at - 1, is_up=True)
+            if isinstance(above, ChunkEntry) and above.start_offset < at <= above.first_offset:
+                async for piece in self._blocks(above, OffsetRange(at, at)):
+                    yield piece
+                at = above.start_offset
+        while (is_up or at > partition.start_offset) and (entry := await self._entry(at, is_up=is_up)) is not None:
+            if isinstance(entry, ChunkEntry):
+                async for piece in self._blocks(entry, OffsetRange(at, END) if is_up else OffsetRange(0, at)):
+                    yield piece
+                at = entry.next_offset if is_up else entry.start_offset
+            else:
+                yield entry
+                at = entry.end if is_up else entry.start
+
+    async def _entry(self, offset: int, *, is_up: bool) -> ChunkEntry | Unreadable | None:
+        partition = self._partition
+        try:
+            return await (partition.chunk_at_or_after(offset) if is_up else partition.chunk_before(offset))
+        except Damaged:
+            found = None
+            async for each in chosen_entries(partition, *((offset, END) if is_up else (0, offset))):
+                found = each
+                if is_up:
+                    break
+            return found
+
+    async def _blocks(self, entry: ChunkEntry, offsets: OffsetRange) -> AsyncGenerator[Piece]:
+        partition = self._partition
+        try:
+            chunk = await partition.chunk(entry)
+        except Damaged as error:
+            yield Unreadable(
+                entry.start_offset, entry.next_offset, entry.num_records, partition.index_key(entry), error
+            )
+            return
+        self._chunks[entry.name] = chunk
+        for number in blocks_between(chunk.index.blocks, *offsets)[:: self._step]:
+            try:
+                (block,) = await fetch_blocks(partition, chunk, range(number, number + 1))
+                parts = await asyncio.to_thread(decoded_parts, block, partition.max_block_bytes)
+            except Damaged as error:
+                yield unreadable_blocks(chunk, range(number, number + 1), error)
+                continue
+            for part in parts[:: self._step]:
+                inside = trimmed(part, *offsets)
+                if inside.num_rows:
+                    yield inside
+
     @property
-    def is_full(self) -> bool:
+    def _is_full(self) -> bool:
         damaged = sum(isinstance(piece, Unreadable) for piece in self._pieces)
         return self._left <= 0 or self._bytes_left <= 0 or damaged >= MOST_DAMAGED
 
     @property
-    def starts(self) -> list[int]:
-        return [
-            each.start if isinstance(each, Unreadable) else each.column("offset")[0].as_py() for each in self._pieces
-        ]
+    def _edge(self) -> int:
+        last, is_up = self._pieces[-1], self._step > 0
+        if isinstance(last, Unreadable):
+            return last.end if is_up else last.start
+        offsets = last.column("offset")
+        return int(offsets[-1].as_py()) + 1 if is_up else int(offsets[0].as_py())
 
-    @property
-    def ends(self) -> list[int]:
-        return [
-            each.end if isinstance(each, Unreadable) else each.column("offset")[-1].as_py() + 1 for each in self._pieces
-        ]
-
-    def add(self, piece: Piece) -> None:
-        self._count(piece if isinstance(piece, Unreadable) else piece.slice(0, self._left))
-
-    def add_below(self, piece: Piece) -> None:
-        self._count(piece if isinstance(piece, Unreadable) else piece.slice(max(0, piece.num_rows - self._left)))
-
-    def _count(self, piece: Piece) -> None:
-        self._pieces.append(piece)
+    def _add(self, piece: Piece) -> None:
         if not isinstance(piece, Unreadable):
+            piece = piece.slice(0, self._left) if self._step > 0 else piece.slice(max(0, piece.num_rows - self._left))
             self._left -= piece.num_rows
             self._bytes_left -= payload_bytes(piece)
+        self._pieces.append(piece)
 
-    def page(self, offsets: OffsetRange) -> Page:
-        partition, chunks = self._partition, self.chunks.values()
+    def _page(self, offsets: OffsetRange) -> Page:
+        partition, chunks = self._partition, self._chunks.values()
         gaps: Iterable[Gap] = {*partition.read_gaps, *(gap for chunk in chunks for gap in chunk.gaps)}
         known = [
             Missing(gap.start, gap.end, "erased", ERASED_HERE)
@@ -201,77 +231,3 @@ def missing_between(start: int, end: int, known: Sequence[Missing]) -> Iterable[
             at = last
     if at < end:
         yield Missing(at, end, "hole", HOLE)
-
-
-async def _upwards(partition: ArchivedPartition, at: int, opened: dict[str, Chunk]) -> AsyncGenerator[Piece]:
-    while (entry := await _entry_from(partition, at)) is not None:
-        if isinstance(entry, ChunkEntry):
-            async for piece in _blocks(partition, entry, OffsetRange(at, END), opened, step=1):
-                yield piece
-            at = entry.next_offset
-        else:
-            yield entry
-            at = entry.end
-
-
-async def _downwards(partition: ArchivedPartition, end: int, opened: dict[str, Chunk]) -> AsyncGenerator[Piece]:
-    if end > partition.start_offset:
-        # A gap right below is recorded by the chunk behind it.
-        above = await _entry_from(partition, end - 1)
-        if isinstance(above, ChunkEntry) and above.start_offset < end <= above.first_offset:
-            async for piece in _blocks(partition, above, OffsetRange(end, end), opened, step=-1):
-                yield piece
-            end = above.start_offset
-    while end > partition.start_offset and (entry := await _entry_below(partition, end)) is not None:
-        if isinstance(entry, ChunkEntry):
-            async for piece in _blocks(partition, entry, OffsetRange(0, end), opened, step=-1):
-                yield piece
-            end = entry.start_offset
-        else:
-            yield entry
-            end = entry.start
-
-
-async def _entry_from(partition: ArchivedPartition, offset: int) -> ChunkEntry | Unreadable | None:
-    try:
-        return await partition.chunk_at_or_after(offset)
-    except Damaged:
-        return await anext(_only_entries(partition.walk(offset, END)), None)
-
-
-async def _entry_below(partition: ArchivedPartition, offset: int) -> ChunkEntry | Unreadable | None:
-    try:
-        return await partition.chunk_before(offset)
-    except Damaged:
-        found = None
-        async for each in _only_entries(partition.walk(0, offset)):
-            found = each
-        return found
-
-
-async def _only_entries(opened: AsyncIterator[object]) -> AsyncIterator[ChunkEntry | Unreadable]:
-    async for each in opened:
-        if isinstance(each, ChunkEntry | Unreadable):
-            yield each
-
-
-async def _blocks(
-    partition: ArchivedPartition, entry: ChunkEntry, offsets: OffsetRange, opened: dict[str, Chunk], *, step: int
-) -> AsyncGenerator[Piece]:
-    try:
-        chunk = await partition.chunk(entry)
-    except Damaged as error:
-        yield Unreadable(entry.start_offset, entry.next_offset, entry.num_records, partition.index_key(entry), error)
-        return
-    opened[entry.name] = chunk
-    for number in blocks_between(chunk.index.blocks, *offsets)[::step]:
-        try:
-            (block,) = await fetch_blocks(partition, chunk, range(number, number + 1))
-            parts = await asyncio.to_thread(decoded_parts, block, partition.max_block_bytes)
-        except Damaged as error:
-            yield unreadable_blocks(chunk, range(number, number + 1), error)
-            continue
-        for part in parts[::step]:
-            inside = trimmed(part, *offsets)
-            if inside.num_rows:
-                yield inside

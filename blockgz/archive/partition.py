@@ -28,7 +28,7 @@ from blockgz.store.reader import ObjectReader
 from index_format import objects
 from index_format.chunk_index import EMPTY, ChunkIndex, Erased, Gap
 from index_format.errors import MalformedObject
-from index_format.keys import INDEX_SUFFIXES, PartitionKeys, catalog_level, data_suffix, is_catalog_name
+from index_format.keys import PartitionKeys, catalog_level
 from index_format.marker import (
     Catalog,
     CatalogReference,
@@ -399,11 +399,9 @@ class ArchivedPartition:
             self._chunks.move_to_end(entry.name)
             return remembered
         keys, stored = self.keys_of(entry), self.as_stored(entry)
-        name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
-        index = decode_index(await self._get(keys.chunks + name, entry.sha256), stored, self.topic, self.partition)
-        suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
-        data_name = keys.check_name(index.data.name, index.start_offset, suffix)
-        chunk = Chunk(entry, index, keys.chunks + data_name, self.keyring)
+        body = await self._get(keys.index_key(entry), entry.sha256)
+        index = decode_index(body, stored, self.topic, self.partition)
+        chunk = Chunk(entry, index, keys.data_key(index), self.keyring)
         self._chunks[entry.name] = chunk
         if len(self._chunks) > REMEMBERED_CHUNKS:
             self._chunks.popitem(last=False)
@@ -452,19 +450,13 @@ class ArchivedPartition:
             return catalog
 
     async def _read_catalog(self, reference: CatalogReference) -> Catalog:
-        home, level = self.keys_of(reference).home, catalog_level(reference.name)
-        self._check_name(home, reference, level)
-        catalog = decode_catalog(await self._get(home + reference.name, reference.sha256), reference, level)
+        # Only the list that holds a reference says its level: the marker's, or the catalog above, which checks it here.
+        keys, level = self.keys_of(reference), catalog_level(reference.name)
+        key = keys.catalog_key(reference, self._levels.get(reference.name, level))
+        catalog = decode_catalog(await self._get(key, reference.sha256), reference, level)
         for entry in catalog.entries if isinstance(catalog, ReferenceCatalog) else ():
-            self._check_name(home, entry, level - 1)
+            keys.catalog_key(entry, self._levels.get(entry.name, level - 1))
         return catalog
-
-    def _check_name(self, home: str, reference: CatalogReference, level: int) -> None:
-        if not is_catalog_name(reference.name, self._levels.get(reference.name, level), reference.start_offset):
-            raise MalformedObject(
-                f"the name {reference.name[:120]!r} does not belong in {home}",
-                why="names in an archive are always derived",
-            )
 
     async def _get(self, key: str, sha256: str) -> bytes:
 
@@ -515,39 +507,3 @@ class ArchivedPartition:
                 return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
         assert isinstance(span, ChunkEntry)
         return span
-
-
-@dataclass(frozen=True)
-class PartitionSummary:
-    """Sums over the committed chunks; bytes as stored.
-
-    Timestamps are in ms, of the records that have one; None if nothing is archived yet, or no record has one.
-    """
-
-    partition: int
-    records: int
-    chunks: int
-    bytes: int
-    start_offset: int | None
-    next_offset: int | None
-    min_timestamp_ms: int | None
-    max_timestamp_ms: int | None
-    pruned_before: int | None = None
-    """The floor, below which nothing is kept; None if nothing was pruned."""
-
-
-def summarize(partition: ArchivedPartition) -> PartitionSummary:
-    """Return the summary of a partition; no request."""
-    timed = [span for span in partition.spans if span.max_timestamp >= 0]
-    is_begun = partition.marker.next_offset is not None
-    return PartitionSummary(
-        partition=partition.partition,
-        records=partition.num_records,
-        chunks=partition.num_chunks,
-        bytes=partition.num_bytes,
-        start_offset=partition.start_offset if is_begun else None,
-        next_offset=partition.marker.next_offset,
-        min_timestamp_ms=min((max(span.min_timestamp, 0) for span in timed), default=None),
-        max_timestamp_ms=max((span.max_timestamp for span in timed), default=None),
-        pruned_before=partition.floor or None,
-    )

@@ -52,16 +52,6 @@ class AtTime:
 
 
 @dataclass(frozen=True)
-class Earliest:
-    """The first archived position."""
-
-
-@dataclass(frozen=True)
-class Latest:
-    """The position after the last archived record."""
-
-
-@dataclass(frozen=True)
 class AfterStart:
     """`+N`: N offsets above the start (of the partition for --from, of the range for --to)."""
 
@@ -102,7 +92,12 @@ class BeforeTime:
     budget: Budget = field(default_factory=Budget, compare=False, repr=False)
 
 
-Position = AtOffset | AtTime | BeforeTime | Earliest | Latest | AfterStart | BeforeEnd
+Position = AtOffset | AtTime | AfterStart | BeforeEnd
+End = Position | BeforeTime
+Ends = tuple[Position | None, End | None]
+"""The start and end of a partition's range; None means the archive's own."""
+AT_START, AT_END = AfterStart(0), BeforeEnd(0)
+"""The first archived position, and the one after the last archived record."""
 
 
 class OffsetRange(NamedTuple):
@@ -117,7 +112,7 @@ def parse_position(text: str, now: int, zone: tzinfo | None = None) -> Position:
 
     Times without an offset are in `zone`, or UTC. Raises UsageError with the accepted forms.
     """
-    words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
+    words: dict[str, Position] = {"earliest": AT_START, "latest": AT_END}
     position = words.get(text) or _parse_number(text) or _parse_time(text, now, zone)
     if position is None:
         raise _unknown(text, "a position", FORMS, now, zone)
@@ -173,7 +168,7 @@ def time_of(time: str | datetime, now: int) -> AtTime:
 
 def parse_kcat_offset(text: str) -> tuple[Position | None, Position | None]:
     """Return the start or the end of a range that kcat's `-o` means; raises UsageError."""
-    words: dict[str, Position] = {"beginning": Earliest(), "end": Latest()}
+    words: dict[str, Position] = {"beginning": AT_START, "end": AT_END}
     if match := re.fullmatch(r"([se])@([0-9]{1,15})", text, re.ASCII):
         time = AtTime(int(match[2]))
         return (time, None) if match[1] == "s" else (None, time)
@@ -261,12 +256,8 @@ async def resolve_position(position: Position, partition: ArchivedPartition, ran
     match position:
         case AtOffset(offset):
             wanted = offset
-        case AtTime(timestamp) | BeforeTime(timestamp):
+        case AtTime(timestamp):
             wanted = await seek_time(partition, timestamp)
-        case Earliest():
-            wanted = first
-        case Latest():
-            wanted = end
         case AfterStart(count):
             wanted = (first if range_start is None else range_start) + count
         case BeforeEnd(count):
@@ -279,8 +270,8 @@ async def resolve_range(partition: ArchivedPartition, start: Position | None, en
 
     `--at T` is end=AtTime(T).
     """
-    first = await resolve_position(start or Earliest(), partition)
-    last = await resolve_position(end or Latest(), partition, first)
+    first = await resolve_position(start or AT_START, partition)
+    last = await resolve_position(end or AT_END, partition, first)
     return OffsetRange(first, max(first, last))
 
 

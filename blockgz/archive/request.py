@@ -15,7 +15,7 @@ from blockgz.archive.archive import Archive, TopicPartitions
 from blockgz.archive.blocks import READ_AHEAD, ReadAhead
 from blockgz.archive.damage import STOP, DamagePolicy, LostRange, SkipDamage
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.positions import Position, Rule, parse_position
+from blockgz.archive.positions import Ends, Position, Rule, parse_position
 from blockgz.archive.selection import Positions, Selection, resolved, selected
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, RecordFilter
@@ -32,13 +32,11 @@ REMEDY = (
     'or JSON {"partitions":[{"topic":"orders","partition":3,"from":17,"to":"latest"}]}'
 )
 
-Ends = tuple[Position | None, Position | None]
-"""The start and end of a partition's range; None if the file does not say."""
-
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
-    partition: int
+    partition: int | str
+    """A text in CSV."""
     start: int | str | None = msgspec.field(name="from", default=None)
     end: int | str | None = msgspec.field(name="to", default=None)
     offset: int | None = None
@@ -46,15 +44,6 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Document(msgspec.Struct):
     partitions: list[_Row]
-
-
-@dataclass(frozen=True)
-class _Line:
-    number: int
-    topic: str
-    partition: str
-    start: str | None
-    end: str | None
 
 
 def parse_offset_file(body: bytes, topic: str, now: int, zone: tzinfo | None = None) -> Mapping[int, Ends]:
@@ -66,34 +55,35 @@ def parse_offset_file(body: bytes, topic: str, now: int, zone: tzinfo | None = N
     if len(body) > MAX_FILE_BYTES:
         raise UsageError(f"the positions file has {len(body)} bytes", why=f"at most {MAX_FILE_BYTES} are allowed")
     found: dict[int, Ends] = {}
-    lines = _json_lines(body) if body.lstrip()[:1] in (b"{", b"[") else _csv_lines(body)
-    for line in lines:
-        if line.topic != topic:
+    rows = _json_rows(body) if body.lstrip()[:1] in (b"{", b"[") else _csv_rows(body)
+    for number, row in rows:
+        if row.topic != topic:
             continue
-        partition = _partition(line)
+        partition = _partition(number, str(row.partition))
         if partition in found:
-            raise _unusable(line.number, f"partition {partition} appears twice")
-        start, end = (None if text is None else _position(line, text, now, zone) for text in (line.start, line.end))
+            raise _unusable(number, f"partition {partition} appears twice")
+        texts = (row.offset if row.start is None else row.start, row.end)
+        start, end = (None if text is None else _position(number, str(text), now, zone) for text in texts)
         found[partition] = (start, end)
     if not found:
         raise UsageError(f"the positions file names no partition of {topic}", why="no line has this topic")
     return found
 
 
-def _partition(line: _Line) -> int:
-    if not (line.partition.isascii() and line.partition.isdigit() and len(line.partition) < 10):
-        raise _unusable(line.number, f"{line.partition[:40]!r} is not a partition")
-    return int(line.partition)
+def _partition(number: int, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise _unusable(number, f"{text[:40]!r} is not a partition")
+    return int(text)
 
 
-def _position(line: _Line, text: str, now: int, zone: tzinfo | None) -> Position:
+def _position(number: int, text: str, now: int, zone: tzinfo | None) -> Position:
     try:
         return parse_position(text, now, zone)
     except UsageError as error:
-        raise _unusable(line.number, error.what) from error
+        raise _unusable(number, error.what) from error
 
 
-def _csv_lines(body: bytes) -> Iterator[_Line]:
+def _csv_rows(body: bytes) -> Iterator[tuple[int, _Row]]:
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(body.decode("utf-8-sig").splitlines())]
     except (UnicodeDecodeError, csv.Error) as error:
@@ -107,10 +97,10 @@ def _csv_lines(body: bytes) -> Iterator[_Line]:
         if len(row) not in (3, 4):
             raise _unusable(number, f"it has {len(row)} columns")
         topic, partition, offset = row[-3:]
-        yield _Line(number, topic, partition, offset, None)
+        yield number, _Row(topic, partition, offset)
 
 
-def _with_header(header: Sequence[str], numbered: Sequence[tuple[int, Sequence[str]]]) -> Iterator[_Line]:
+def _with_header(header: Sequence[str], numbered: Sequence[tuple[int, Sequence[str]]]) -> Iterator[tuple[int, _Row]]:
     starts = [name for name in ("from", "offset") if name in header]
     if not starts and "to" not in header:
         raise _unusable(1, "the header has neither from nor to")
@@ -119,24 +109,16 @@ def _with_header(header: Sequence[str], numbered: Sequence[tuple[int, Sequence[s
             raise _unusable(number, f"it has {len(row)} columns, the header {len(header)}")
         cells: dict[str, str] = dict(zip(header, row, strict=True))
         start = cells[starts[0]] if starts else ""
-        yield _Line(number, cells["topic"], cells["partition"], start or None, cells.get("to") or None)
+        yield number, _Row(cells["topic"], cells["partition"], start or None, cells.get("to") or None)
 
 
-def _json_lines(body: bytes) -> Iterator[_Line]:
+def _json_rows(body: bytes) -> Iterator[tuple[int, _Row]]:
     try:
         shape: Any = _Document if body.lstrip().startswith(b"{") else list[_Row]
         decoded = msgspec.json.decode(body, type=shape)
     except msgspec.MsgspecError as error:
         raise UsageError("the positions file is not valid JSON of positions", why=str(error), remedy=REMEDY) from error
-    for number, row in enumerate(decoded.partitions if isinstance(decoded, _Document) else decoded, 1):
-        start = row.offset if row.start is None else row.start
-        yield _Line(
-            number,
-            row.topic,
-            str(row.partition),
-            None if start is None else str(start),
-            None if row.end is None else str(row.end),
-        )
+    return enumerate(decoded.partitions if isinstance(decoded, _Document) else decoded, 1)
 
 
 def _unusable(number: int, why: str) -> UsageError:

@@ -25,10 +25,12 @@ from blockgz.archive.damage import MOST_REWRITES, STOP, Damaged, DamagePolicy, U
 from blockgz.archive.group_tables import EndsAround, ends_around
 from blockgz.archive.partition import END, ArchivedPartition, Chunk
 from blockgz.archive.positions import (
+    AT_START,
     AtOffset,
     AtTime,
     BeforeTime,
-    Earliest,
+    End,
+    Ends,
     OffsetRange,
     Position,
     Rule,
@@ -59,8 +61,8 @@ class Positions:
     """The start and end of each partition's range; None means the archive's own, and partitions may have theirs."""
 
     start: Position | None = None
-    end: Position | None = None
-    of_partitions: Mapping[int, tuple[Position | None, Position | None]] = field(default_factory=dict)
+    end: End | None = None
+    of_partitions: Mapping[int, Ends] = field(default_factory=dict)
     asked: tuple[str, ...] = field(default=(), compare=False)
     """How start and end were written."""
 
@@ -88,7 +90,7 @@ class Positions:
         if isinstance(self.end, AtTime | BeforeTime):
             yield f"ends before {timestamp_text(self.end.timestamp)}"
 
-    def of(self, number: int) -> tuple[Position | None, Position | None]:
+    def of(self, number: int) -> Ends:
         """Return the start and the end for a partition."""
         start, end = self.of_partitions.get(number, (None, None))
         return start or self.start, end or self.end
@@ -174,13 +176,13 @@ async def _select(partition: ArchivedPartition, positions: Positions, seen: Ends
         found = await resolve_range(partition, start, end)
         return Selection(partition, found, None, tuple(notes_behind(partition, found, start, end)))
     cut = await find_cut(partition, end, seen or EndsAround())
-    first = await resolve_position(start or Earliest(), partition)
+    first = await resolve_position(start or AT_START, partition)
     found = OffsetRange(first, max(first, cut.end))
     return Selection(partition, found, cut, tuple(notes_behind(partition, found, start, end)))
 
 
 def notes_behind(
-    partition: ArchivedPartition, offsets: OffsetRange, start: Position | None, end: Position | None
+    partition: ArchivedPartition, offsets: OffsetRange, start: Position | None, end: End | None
 ) -> Iterator[str]:
     """Yield a note for each end of a range that is a time, if records from before it are known to lie behind it."""
     places = ((start, *offsets, ", and included"), (end, offsets.end, END, ", and left out"))

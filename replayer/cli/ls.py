@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from blockgz.archive.archive import ArchivePlace, DamagedPartition, SurveyedTopic, TopicPartitions, parse_topic
+from blockgz.archive.archive import ArchivePlace, SurveyedTopic, TopicPartitions, parse_topic
 from blockgz.archive.damage import Damaged
 from blockgz.archive.inventory import (
     MissingPartition,
@@ -20,6 +20,7 @@ from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
 from blockgz.program.tables import bytes_text, print_rows, print_table, range_text
 from blockgz.units import time_text
+from index_format.errors import BlockgzError
 from replayer.cli.options.options import archive_options, format_option, open_archive, time_printer, times_option
 
 FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
@@ -44,7 +45,7 @@ def ls(form: str, as_times: str, archive: ArchivePlace) -> int:
         print_table(
             ("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(each, as_times) for each in listing], droppable=droppable
         )
-    code = print_damaged([each for _, survey in found for each in survey.damaged], others=True)
+    code = print_damaged([error for _, survey in found for error in survey.damaged.values()], others=True)
     return print_missing(missing) or code
 
 
@@ -75,11 +76,11 @@ def _figures(counted: dict[str, Any], as_times: str) -> tuple[str | int, ...]:
     )
 
 
-def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
+def print_damaged(errors: Sequence[BlockgzError], *, others: bool) -> int:
     """Print on stderr what cannot be read; return the exit code, which differs if there are `others`."""
-    for each in damaged:
-        print_failure(each.error)
-    return 0 if not damaged else PARTLY_FAILED if others else exit_code(damaged[0].error)
+    for error in errors:
+        print_failure(error)
+    return 0 if not errors else PARTLY_FAILED if others else exit_code(errors[0])
 
 
 def print_missing(missing: Sequence[MissingPartition]) -> int:
@@ -111,7 +112,7 @@ def describe(topic: str, form: str, as_times: str, archive: ArchivePlace) -> int
         print_rows(form, whole | lost, partitions)
         if form == "table":
             _print_partitions(partitions, as_times)
-    code = print_damaged(damaged, others=bool(partitions))
+    code = print_damaged(list(damaged.values()), others=bool(partitions))
     return print_missing(missing) or code
 
 
@@ -139,16 +140,16 @@ def _print_partitions(partitions: Sequence[dict[str, Any]], as_times: str) -> No
 
 async def _describe(
     options: ArchivePlace, topic: TopicPartitions
-) -> tuple[list[dict[str, Any]], list[DamagedPartition], Sequence[MissingPartition]]:
+) -> tuple[list[dict[str, Any]], dict[int, BlockgzError], Sequence[MissingPartition]]:
     descriptions: list[dict[str, Any]] = []
     async with open_archive(options) as archive:
         missing = (await compare(archive, [(topic.topic, topic.partitions)])).missing
         there = topic.partitions and set(topic.partitions) - {each.partition for each in missing}
         partitions, found = await archive.survey_topic(topic.topic, None if there is None else sorted(there))
-        damaged = list(found)
+        damaged = dict(found)
         for partition in partitions:
             try:
                 descriptions.append(await partition_document(partition))
             except Damaged as error:
-                damaged.append(DamagedPartition(partition.partition, error))
+                damaged[partition.partition] = error
     return descriptions, damaged, missing

@@ -137,7 +137,7 @@ class Looking(NamedTuple):
         source, missing = str(chosen.folder), [each for each in self.compared.missing if each.folder in folders]
         source = source if "~" in source else f"{source}~1"
         if chosen.folder not in held:
-            survey = SurveyedTopic((), ())
+            survey = SurveyedTopic((), {})
         else:
             meant = [chosen.folder]
             if len(folders) > 1 and chosen.folder == max(each for each in held if each.topic == chosen.folder.topic):
@@ -161,7 +161,7 @@ class Looking(NamedTuple):
             acls=None if archived is None or archived.acls is msgspec.UNSET else archived.acls,
             lacks=(
                 *(f"{each} is missing" for each in map(str, missing)),
-                *(f"partition {number} cannot be read: {error.reason}" for number, error in survey.damaged),
+                *(f"partition {number} cannot be read: {error.reason}" for number, error in survey.damaged.items()),
             ),
             notes=tuple(_notes(chosen, archived, damage, folders, source)),
         )
@@ -176,7 +176,7 @@ class Looking(NamedTuple):
 
     async def _partitions(self, archived: ArchivedTopic | None, survey: SurveyedTopic) -> int:
         """Return the number of partitions at the time: those that were seen, or hold records from before."""
-        numbers = [each.partition for each in survey.partitions] + [each.partition for each in survey.damaged]
+        numbers = [*(each.partition for each in survey.partitions), *survey.damaged]
         if archived is None or archived.seen_at is msgspec.UNSET:
             seen = 0 if archived is None else archived.partitions
             return max([1, seen, *(number + 1 for number in numbers)])

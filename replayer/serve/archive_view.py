@@ -156,7 +156,7 @@ class ArchiveView:
         if self._survey is None or not folder:
             return True
         named, missing = parse_topic_folder(folder), {each.topic for each in self._survey.missing}
-        found = self._survey.topics.get(named.topic, SurveyedTopic((), ()))
+        found = self._survey.topics.get(named.topic, SurveyedTopic((), {}))
         held = {each.keys.folder for each in found.partitions} | {
             parse_topic_folder(name) for name in self._survey.incarnations.get(named.topic, ())
         }

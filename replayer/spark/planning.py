@@ -18,10 +18,10 @@ from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Damaged
 from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
 from blockgz.archive.positions import (
+    AT_END,
+    AfterStart,
     AtOffset,
     AtTime,
-    Earliest,
-    Latest,
     OffsetRange,
     Position,
     resolve_position,
@@ -225,10 +225,10 @@ async def subscribed(archive: Archive, options: SourceOptions) -> list[WantedLog
     found = []
     for (topic, log, _), partition in sorted(whole.items(), key=lambda item: (item[0][0], item[0][1:])):
         is_past = log < newest[topic]
-        start = _position(options.start, partition, "startingOffsets", Earliest | AtTime if is_past else None)
+        start = _position(options.start, partition, "startingOffsets", AfterStart | AtTime if is_past else None)
         end = _position(options.end, partition, "endingOffsets", AtTime if is_past else None)
         if start is not None:
-            found.append(WantedLog(partition, start, end or Latest(), is_past))
+            found.append(WantedLog(partition, start, end or AT_END, is_past))
     return found
 
 

@@ -14,9 +14,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from blockgz.archive.archive import opened
-from blockgz.archive.damage import STOP, Unreadable
+from blockgz.archive.damage import STOP, DamagePolicy, Unreadable
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.positions import Earliest, Position
+from blockgz.archive.positions import AT_START, Position
 from blockgz.archive.rows import HEADERS, INCARNATION, to_rows
 from blockgz.archive.selection import scan
 from blockgz.errors import UsageError
@@ -115,7 +115,7 @@ class TaskReader(Shipped):
 R = TypeVar("R", bound=TaskReader)
 
 
-class TellSkipped:
+class TellSkipped(DamagePolicy):
     """A damage policy that skips, and reports it on the worker's stderr, which is the executor's."""
 
     def __init__(self, name: str) -> None:
@@ -147,7 +147,7 @@ class FilteredReader(BatchReader):
 def schema_of(given: Mapping[str, str]) -> StructType:
     """Return the columns of a read; raises ReadFailed."""
     with report_errors(ReadFailed):
-        options = parse_options(given, default_start=Earliest())
+        options = parse_options(given, default_start=AT_START)
         return columns_of(decoder_of(options), headers=options.headers, incarnation=options.incarnation)
 
 
@@ -174,7 +174,7 @@ async def _topics(options: SourceOptions) -> list[str]:
 
 def batch_reader(given: Mapping[str, str], schema: StructType, *, takes_filters: bool) -> BatchReader:
     """Raise ReadFailed; `schema` may leave columns out."""
-    return reader_of(FilteredReader if takes_filters else BatchReader, given, schema, Earliest())
+    return reader_of(FilteredReader if takes_filters else BatchReader, given, schema, AT_START)
 
 
 def reader_of(kind: type[R], given: Mapping[str, str], schema: StructType, default_start: Position) -> R:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blockgz.archive.archive import ArchivePlace
-from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest, Position
+from blockgz.archive.positions import AT_END, AT_START, AtOffset, AtTime, Position
 from blockgz.errors import UsageError, camel_case
 from blockgz.spark.formats import FormatOptions, bad_value, json_object
 from blockgz.store.address import parse_address
@@ -169,15 +169,15 @@ def _bound(options: FormatOptions, side: str, default: Position) -> Bound:
     text = options.given.get(name)
     if text is None:
         return default
-    words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
+    words: dict[str, Position] = {"earliest": AT_START, "latest": AT_END}
     if text.lower() in words:
         return words[text.lower()]
     return {place: _offset(number, name) for place, number in _by_partition(text, name).items()}
 
 
 def _end(options: FormatOptions) -> Bound:
-    bound = _bound(options, "ending", Latest())
-    if Earliest() in (bound.values() if isinstance(bound, Mapping) else [bound]):
+    bound = _bound(options, "ending", AT_END)
+    if AT_START in (bound.values() if isinstance(bound, Mapping) else [bound]):
         raise UsageError(
             "endingOffsets cannot be earliest", why="nothing would be read", remedy="use latest, or offsets"
         )
@@ -187,7 +187,7 @@ def _end(options: FormatOptions) -> Bound:
 def _offset(number: int, option: str) -> Position:
     if number < EARLIEST:
         raise UsageError(f"{option} holds the offset {number}", remedy="write -2 for the earliest, -1 for the latest")
-    ends: dict[int, Position] = {EARLIEST: Earliest(), LATEST: Latest()}
+    ends: dict[int, Position] = {EARLIEST: AT_START, LATEST: AT_END}
     return ends.get(number) or AtOffset(number)
 
 

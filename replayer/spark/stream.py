@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from blockgz.archive.archive import opened
 from blockgz.archive.partition import END, ArchivedPartition
-from blockgz.archive.positions import Latest
+from blockgz.archive.positions import AT_END
 from index_format.keys import TopicFolder, parse_topic_folder
 from replayer.spark import planning
 from replayer.spark.decoding import DecodedRows
@@ -227,4 +227,4 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
     """Raise ReadFailed; `schema` may leave columns out."""
-    return reader_of(StreamReader, given, schema, Latest())
+    return reader_of(StreamReader, given, schema, AT_END)

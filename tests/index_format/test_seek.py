@@ -14,7 +14,6 @@ from index_format.marker import (
     gap_at,
     merged_ranges,
     span_at_or_after,
-    span_for_time,
 )
 from tests.index_format.builders import block_at, chunk_entry
 
@@ -88,8 +87,6 @@ def test_by_offset(log: Log, offset: int) -> None:
 def test_by_time(log: Log, timestamp: int) -> None:
     wanted = run_with(log, next((row for row in log.records if row[1] >= timestamp), None))
     assert block_for_time(blocks(log), timestamp) == wanted
-    spans = entries(log)
-    assert span_for_time(spans, timestamp) == (None if wanted is None else spans[wanted])
 
 
 @given(logs(), probes, probes)

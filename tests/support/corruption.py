@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Damaged, SkipDamage, StopAtDamage, Verdict
+from blockgz.archive.damage import STOP, Damaged, SkipDamage, Verdict
 from blockgz.archive.inventory import compare
 from blockgz.archive.selection import scan
 from index_format import marker as marker_module
@@ -422,7 +422,7 @@ async def _stopped(partition: Written, archive: Archive, first_lost: int) -> Non
     opened = await archive.open_partition(partition.topic, partition.number)
     found: list[Record] = []
     try:
-        async with aclosing(scan(opened, 0, END, on_damage=StopAtDamage())) as batches:
+        async with aclosing(scan(opened, 0, END, on_damage=STOP)) as batches:
             async for batch in batches:
                 found += iter_records(batch)
         assert first_lost == END, "damage was passed over"

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.errors import Diverged
-from blockgz.archive.positions import Earliest
+from blockgz.archive.positions import AT_START
 from blockgz.spark.errors import ReadFailed
 from index_format.errors import KeyMissing
 from index_format.records import Record
@@ -34,7 +34,7 @@ def sink(tmp_path: Path) -> Sink:
 
 def source(sink: Sink, **options: str) -> SourceOptions:
     given = {"path": str(sink.folder), "subscribe": "orders", **options}
-    return parse_options(given, default_start=Earliest())
+    return parse_options(given, default_start=AT_START)
 
 
 def offsets(wanted: SourceOptions) -> list[int]:

@@ -1,7 +1,7 @@
 import pytest
 
-from blockgz.archive.positions import AtOffset, AtTime, BeforeEnd, Latest
-from blockgz.archive.request import Ends, parse_offset_file
+from blockgz.archive.positions import AT_END, AtOffset, AtTime, BeforeEnd, Ends
+from blockgz.archive.request import parse_offset_file
 from blockgz.errors import UsageError
 
 EXPORTED = b"orders,0,17\norders,1,0\nother,0,5\n"
@@ -20,7 +20,7 @@ def of_orders(body: bytes) -> dict[int, Ends]:
         (b"orders, 0 ,-5\n", {0: (BeforeEnd(5), None)}),
         (b"orders,0,@1760000000\n", {0: (AtTime(1760000000000), None)}),
         (b"Topic,partition\n", None),
-        (b"topic,partition,to\norders,3,latest\n", {3: (None, Latest())}),
+        (b"topic,partition,to\norders,3,latest\n", {3: (None, AT_END)}),
         (b"Topic,Partition,To\norders,3,7\n", {3: (None, AtOffset(7))}),
         (b"partition,topic,from,to\n0,orders,17,\n1,orders,,5\n", {0: (AtOffset(17), None), 1: (None, AtOffset(5))}),
         (

@@ -11,7 +11,7 @@ from blockgz.archive import paging
 from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.archive.paging import Missing, Page, missing_between, page_at, page_before, page_from
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.positions import AtTime, BeforeEnd, Latest
+from blockgz.archive.positions import AT_END, AtTime, BeforeEnd
 from blockgz.store.address import LocalAddress
 from index_format.chunk_index import Gap
 from index_format.records import Record
@@ -86,7 +86,7 @@ def test_pages_both_ways_tell_of_every_offset(tmp_path: Path) -> None:
                     break
                 page = await page_from(archived, page.end, count)
             assert seen == partition.records
-            page, below = await page_at(archived, Latest(), count), []
+            page, below = await page_at(archived, AT_END, count), []
             assert page.end == archived.next_offset
             while True:
                 check(page, partition, gaps)

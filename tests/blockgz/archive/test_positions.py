@@ -6,12 +6,12 @@ import pytest
 
 from blockgz.archive.archive import Archive
 from blockgz.archive.positions import (
+    AT_END,
+    AT_START,
     AfterStart,
     AtOffset,
     AtTime,
     BeforeEnd,
-    Earliest,
-    Latest,
     OffsetRange,
     Position,
     parse_position,
@@ -39,8 +39,8 @@ HOUR = 3_600_000
         ("9223372036854775807", AtOffset(2**63 - 1)),
         ("+5", AfterStart(5)),
         ("-5", BeforeEnd(5)),
-        ("earliest", Earliest()),
-        ("latest", Latest()),
+        ("earliest", AT_START),
+        ("latest", AT_END),
         ("@1760000000", AtTime(1_760_000_000_000)),
         ("@1760000000123", AtTime(1_760_000_000_123)),
         ("-1h", AtTime(NOW - HOUR)),
@@ -142,7 +142,7 @@ def test_ranges(opened: Opened, writer: ArchiveWriter) -> None:
     assert resolved(AfterStart(5), AfterStart(7)) == (105, 112)
     assert resolved(BeforeEnd(10), None) == (195, 205)
     assert resolved(None, at_160) == (100, 160)
-    assert resolved(at_160, Latest()) == (160, 205)
+    assert resolved(at_160, AT_END) == (160, 205)
     assert resolved(AtTime(2 * NOW), None) == (205, 205)
     assert resolved(BeforeEnd(10**6), AfterStart(10**6)) == (100, 205)
 
@@ -152,7 +152,7 @@ def test_an_empty_partition_has_an_empty_range(opened: Opened, writer: ArchiveWr
 
     async def use(archive: Archive) -> tuple[OffsetRange, int]:
         partition = await archive.open_partition("orders", 0)
-        return await resolve_range(partition, AtTime(0), Latest()), await resolve_position(BeforeEnd(3), partition)
+        return await resolve_range(partition, AtTime(0), AT_END), await resolve_position(BeforeEnd(3), partition)
 
     assert opened.read(use) == ((0, 0), 0)
 

@@ -43,7 +43,7 @@ from blockgz.archive.cuts import find_cut
 from blockgz.archive.follow import last_records
 from blockgz.archive.group_tables import EndsAround
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.positions import AtTime, BeforeTime, Earliest, OffsetRange
+from blockgz.archive.positions import AT_START, AtTime, BeforeTime, OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError
 from blockgz.record_filter import KeyIn, RecordFilter
@@ -614,7 +614,7 @@ class World:
     def _check_positions(self, partition: ArchivedPartition) -> None:
         """The first record, the last ones, and the first as late as a time."""
         living = [record for _, record in sorted(self.model.living.items())]
-        first = told(self.run(lookup.look_up_position(partition, Earliest())))
+        first = told(self.run(lookup.look_up_position(partition, AT_START)))
         assert first == (living[0] if living else "afterlast"), first
         everything = Selection(partition, OffsetRange(partition.start_offset, partition.next_offset))
         last = self.run(last_records(everything, RecordFilter(), 3))

@@ -31,7 +31,7 @@ from archiver.maintain.throttle import MaintenancePace
 from blockgz.archive.archive import Archive
 from blockgz.archive.follow import FollowedPartition, Follower
 from blockgz.archive.lookup import FoundRecord, look_up_all
-from blockgz.archive.partition import ArchivedPartition, summarize
+from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.selection import scan
 from index_format import marker as markers
 from index_format.chunk_index import Gap
@@ -111,7 +111,6 @@ class View:
     records: dict[int, bytes | None]
     looked_up: dict[int, bytes | None]
     verified: Any
-    summary: Any
     gaps: tuple[Gap, ...]
     partition: ArchivedPartition
 
@@ -128,11 +127,11 @@ async def view(world: Cluster, topic: str) -> View:
     outcomes = await look_up_all(partition, range(110))
     found.looked_up = {n: each.record.value for n, each in outcomes.items() if isinstance(each, FoundRecord)}
     found.verified = await verify_partition(archive, topic, 3, Depth.RECORDS, lambda *_: None)
-    found.summary, found.gaps = summarize(partition), await partition.gaps()
+    found.gaps = await partition.gaps()
     assert sorted(found.records) == list(found.records), "in order, each once"
     assert found.looked_up == found.records
     assert not found.verified.damage and not found.verified.lost, (found.verified.damage, found.verified.lost)
-    assert found.summary.records == found.verified.records == len(found.records)
+    assert partition.num_records == found.verified.records == len(found.records)
     assert await archive.partitions(topic) == (3,)
     return found
 
@@ -179,7 +178,7 @@ def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, mon
     buffers.close()
     assert done and all(each.outcome is RewriteOutcome.COMMITTED for each in done)
     assert world.read().records == {n: LOG.records[n].value for n in range(20)} | values(world.log, 20)
-    assert world.read("orders~1").summary.chunks == 4
+    assert world.read("orders~1").partition.num_chunks == 4
 
 
 def test_a_rewrite_that_began_before_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +224,7 @@ def test_it_continues_after_the_newest_chunk_whose_last_record_the_log_holds(lay
     world.go_on(range(10, 50))
     seen = world.read()
     assert seen.records == {n: LOG.records[n].value for n in range(10)} | values(world.log, 10)
-    assert (seen.summary.start_offset, seen.summary.next_offset) == (0, 50)
+    assert (seen.partition.start_offset, seen.partition.next_offset) == (0, 50)
     assert {n: LOG.records[n].value for n in range(30)} == world.read("orders~1").records
     assert not world.plan().steps
 

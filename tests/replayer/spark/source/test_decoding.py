@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from blockgz.archive.positions import Earliest
+from blockgz.archive.positions import AT_START
 from blockgz.errors import UsageError
 from blockgz.spark.errors import ReadFailed
 from index_format.records import Record
@@ -136,5 +136,5 @@ def test_the_schema_is_that_of_the_registry(tmp_path: Path) -> None:
 )
 def test_options_that_make_no_sense(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_options({"path": "x", "subscribe": "orders", **options}, default_start=Earliest())
+        parse_options({"path": "x", "subscribe": "orders", **options}, default_start=AT_START)
     assert words in f"{caught.value.what} {caught.value.why} {caught.value.remedy}"

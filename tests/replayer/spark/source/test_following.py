@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from blockgz.archive.archive import Archive, ArchivePlace
-from blockgz.archive.positions import Earliest, Latest
+from blockgz.archive.positions import AT_END, AT_START
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import PassingReader
 from index_format.marker import Continues
@@ -21,7 +21,7 @@ from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 
 def options(path: Path, **given: str) -> SourceOptions:
-    return parse_options({"path": str(path), "subscribe": "orders"} | given, default_start=Earliest())
+    return parse_options({"path": str(path), "subscribe": "orders"} | given, default_start=AT_START)
 
 
 def ended(start: Offsets, wanted: SourceOptions, most: int | None = None, last: Offsets | None = None) -> Offsets:
@@ -92,7 +92,7 @@ def test_a_new_query_from_the_latest_reads_the_newest_log_alone(tmp_path: Path) 
     old.commit(records(range(10)))
     new = writer.partition("orders", 0, incarnation=2)
     new.commit(records(range(3)))
-    wanted = parse_options({"path": str(tmp_path), "subscribe": "orders"}, default_start=Latest())
+    wanted = parse_options({"path": str(tmp_path), "subscribe": "orders"}, default_start=AT_END)
     start = asyncio.run(stream.initial(wanted))
     assert start == {"orders~2": {"0": 3}}
     new.commit(records(range(3, 5)))

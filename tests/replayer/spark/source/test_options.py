@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.archive.positions import AtOffset, AtTime, Earliest, Latest
+from blockgz.archive.positions import AT_END, AT_START, AtOffset, AtTime
 from blockgz.errors import UsageError
 from blockgz.store.address import Address, LocalAddress, S3Address
 from blockgz.store.s3_settings import S3Settings
@@ -18,12 +18,12 @@ def here(name: str) -> LocalAddress:
 
 
 def parsed(**options: str) -> SourceOptions:
-    return parse_options(LEAST | options, default_start=Earliest())
+    return parse_options(LEAST | options, default_start=AT_START)
 
 
 def test_the_least_reads_everything() -> None:
     options = parsed()
-    assert (options.place.address, options.start, options.end) == (here("archive"), Earliest(), Latest())
+    assert (options.place.address, options.start, options.end) == (here("archive"), AT_START, AT_END)
     assert options.subscription == Subscription({"orders": None})
     assert options.fails_on_data_loss
     assert not options.headers
@@ -83,11 +83,11 @@ def test_names_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("options", "start"),
     [
-        ({"startingOffsets": "earliest"}, Earliest()),
-        ({"startingOffsets": "latest"}, Latest()),
+        ({"startingOffsets": "earliest"}, AT_START),
+        ({"startingOffsets": "latest"}, AT_END),
         (
             {"startingOffsets": '{"orders":{"0":23,"1":-1,"2":-2}}'},
-            {("orders", 0): AtOffset(23), ("orders", 1): Latest(), ("orders", 2): Earliest()},
+            {("orders", 0): AtOffset(23), ("orders", 1): AT_END, ("orders", 2): AT_START},
         ),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":1000}}'}, {("orders", 0): AtTime(1000)}),
         ({"startingTimestamp": "1000", "startingOffsets": "latest"}, AtTime(1000)),
@@ -100,9 +100,9 @@ def test_where_to_start(options: dict[str, str], start: Bound) -> None:
 
 def test_topics_and_partitions() -> None:
     assert parsed(subscribe="orders, payments,").subscription == Subscription({"orders": None, "payments": None})
-    assigned = parse_options({"path": "/a", "assign": '{"orders":[2,0,2]}'}, default_start=Earliest())
+    assigned = parse_options({"path": "/a", "assign": '{"orders":[2,0,2]}'}, default_start=AT_START)
     assert assigned.subscription == Subscription({"orders": (0, 2)})
-    fitting = parse_options({"path": "/a", "subscribePattern": "ord.*"}, default_start=Earliest())
+    fitting = parse_options({"path": "/a", "subscribePattern": "ord.*"}, default_start=AT_START)
     assert fitting.subscription == Subscription({}, "ord.*")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from blockgz.archive.archive import opened
-from blockgz.archive.positions import Earliest
+from blockgz.archive.positions import AT_START
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.spark.formats import KAFKA_COLUMNS
@@ -64,7 +64,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def options(path: Path, **given: str) -> SourceOptions:
-    return parse_options({"path": str(path), "subscribe": "orders"} | given, default_start=Earliest())
+    return parse_options({"path": str(path), "subscribe": "orders"} | given, default_start=AT_START)
 
 
 def planned(wanted: SourceOptions) -> list[PartitionRange]:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from blockgz.archive.archive import opened
-from blockgz.archive.positions import Earliest
+from blockgz.archive.positions import AT_START
 from replayer.spark import planning
 from replayer.spark.planning import PartitionRange
 from replayer.spark.source import FilteredReader
@@ -104,7 +104,7 @@ def passes(row: Row, condition: Any) -> bool:
 
 def options(place: Path) -> SourceOptions:
     given = {"path": str(place), "subscribe": "orders,payments"}
-    return parse_options(given, default_start=Earliest())
+    return parse_options(given, default_start=AT_START)
 
 
 def read(place: Path, filters: list[Filter]) -> list[Row]:
@@ -127,7 +127,7 @@ def planned(place: Path, *filters: Filter) -> list[PartitionRange]:
     """Without cutting, what is left of each partition."""
 
     async def plan() -> list[PartitionRange]:
-        whole = parse_options({"path": str(place), "subscribe": "orders,payments"}, default_start=Earliest())
+        whole = parse_options({"path": str(place), "subscribe": "orders,payments"}, default_start=AT_START)
         async with opened(whole.place) as archive:
             found = await planning.subscribed(archive, whole)
             runs = await planning.ranges(found, whole)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
-from blockgz.archive.positions import Earliest
+from blockgz.archive.positions import AT_START
 from blockgz.spark.errors import ReadFailed
 from replayer.spark import stream
 from replayer.spark.source import FilteredReader
@@ -55,7 +55,7 @@ def lose_catalog(archive: Path) -> None:
 
 def read(archive: Path, *filters: Filter, **more: str) -> list[int]:
     given = {"path": str(archive), "subscribe": "orders", **more}
-    reader = FilteredReader(parse_options(given, default_start=Earliest()), ("offset",))
+    reader = FilteredReader(parse_options(given, default_start=AT_START), ("offset",))
     reader.pushFilters(list(filters))
     return [
         offset for task in reader.partitions() for rows in reader.read(task) for offset in rows["offset"].to_pylist()
@@ -90,7 +90,7 @@ def test_damage_ends_a_read_or_is_skipped(
 def test_a_time_that_microseconds_cannot_hold_is_null(tmp_path: Path, columns: tuple[str, ...]) -> None:
     times = [1_760_000_000_000_000_000, 2**63 - 1, -(2**63), -1, 1_760_000_000_000]
     ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(5), timestamps=times))
-    options = parse_options({"path": str(tmp_path), "subscribe": "orders"}, default_start=Earliest())
+    options = parse_options({"path": str(tmp_path), "subscribe": "orders"}, default_start=AT_START)
     reader = FilteredReader(options, columns)
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
     assert [name for batch in batches for name in batch.schema.names] == [*columns]
@@ -107,7 +107,7 @@ def test_records_on_the_wrong_side_of_a_time_are_told_on_stderr(
     skewed = ArchiveWriter(tmp_path).partition("skewed", 0)
     skewed.commit(records(range(250), timestamps=[5_000] * 250))
     skewed.commit(records(range(250, 600), timestamps=[1_000] * 350))
-    options = parse_options({"path": str(tmp_path), "subscribe": "skewed", bound: "3000"}, default_start=Earliest())
+    options = parse_options({"path": str(tmp_path), "subscribe": "skewed", bound: "3000"}, default_start=AT_START)
     FilteredReader(options, ("offset",)).partitions()
     note = "blockgz: note: skewed:0  offset 0 is the first record stamped 1970-01-01T00:00:03Z or later: at least 350"
     assert capfd.readouterr().err.count(note) == 1
