@@ -7,19 +7,17 @@ from typing import Any, Literal, NamedTuple, cast, get_type_hints
 from blockgz.archive.archive import Archive, ArchivePlace
 from blockgz.archive.cuts import refuse_doubtful
 from blockgz.archive.request import SKIPS, STOPS, DamagePolicies
-from blockgz.store.opening import open_store
-from blockgz.store.writer import Store
 from replayer.library_choice import Choice, as_bytes, chosen, one_of
-from replayer.replay.jobs.folder import jobs_place
+from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.pace import Commands, make_pace
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.proof import JobProof, prove_job
-from replayer.replay.recorded_job import kept_job
 from replayer.replay.replaying import planned_replay
 from replayer.replay.request import ReplayRequest, named_target
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import Progress
 from replayer.replay.stages import AddHeader, LeftOut
+from replayer.replay.surroundings import Surroundings
 
 Cluster = str | Mapping[str, str]
 """HOST:PORT, or librdkafka's settings, `bootstrap.servers` among them."""
@@ -109,25 +107,24 @@ def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_dam
 
 async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster) -> ReplayPlan:
     """Return the plan of a replay; writes nothing."""
-    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
+    async with planned_replay(request, _surroundings(archive, place, request.jobs, kafka)) as planned:
         return planned.plan
 
 
 async def replay(
     archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster, progress: Progress
 ) -> tuple[Replayed, DamagePolicies]:
-    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
+    async with planned_replay(request, _surroundings(archive, place, request.jobs, kafka)) as planned:
         refuse_doubtful(planned.plan.cuts)
-        async with planned.begun() as begun:
-            result = await begun.run(Commands(), progress)
-            await begun.settled(result)
-        return Replayed(planned.plan, result, planned.ground.target.left_out), planned.damage
+        async with planned.begun() as run:
+            result = await run(Commands(), progress)
+            await planned.settled(result)
+        return Replayed(planned.plan, result, planned.target.left_out), planned.damage
 
 
 async def prove(archive: Archive, place: ArchivePlace, job: str, jobs: str | None, kafka: Cluster) -> JobProof:
-    kept, folder = kept_job(job, _jobs(jobs, place))
-    return await prove_job(kept, folder, archive, cluster_properties(kafka))
+    return await prove_job(job, _surroundings(archive, place, jobs, kafka))
 
 
-def _jobs(jobs: str | None, place: ArchivePlace) -> Store:
-    return open_store(jobs_place(jobs), place.s3)
+def _surroundings(archive: Archive, place: ArchivePlace, jobs: str | None, kafka: Cluster) -> Surroundings:
+    return Surroundings(archive, cluster_properties(kafka), open_jobs(jobs, place))

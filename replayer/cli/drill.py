@@ -27,7 +27,6 @@ from replayer.cli.options.selection_options import at_rule_option, with_choice
 from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay_output import duration_text
 from replayer.cli.restore import ending_signals, print_outcome, refuse_undecided, surroundings
-from replayer.kafka.admin import KafkaAdmin
 from replayer.replay.jobs.state import held
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
@@ -135,9 +134,8 @@ async def _tried(options: DrillOptions, as_json: bool, kafka: dict[str, str], pl
     drill = options.drill
     async with open_archive(place) as archive:
         around = surroundings(options.running, archive, kafka, place)
-        admin = await asyncio.to_thread(KafkaAdmin, kafka)
-        whole = await looked_over(await found_topics(drill.plan, drill.wanted, around), drill.name, around, admin)
-        part = await looked_over(sampled(whole, drill.share, drill.seed), drill.name, around, admin)
+        whole = await looked_over(await found_topics(drill.plan, drill.wanted, around), drill.name, around)
+        part = await looked_over(sampled(whole, drill.share, drill.seed), drill.name, around)
         if drill.at_rule is None:
             refuse_undecided(part)
         question = f"Create {len(part.restorable)} topics, write {part.records} records, and delete them again?"

@@ -45,6 +45,7 @@ from replayer.kafka.admin import KafkaAdmin, kafka_groups
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
+from replayer.replay.surroundings import Surroundings
 
 at_option = Option(
     "--at",
@@ -255,7 +256,8 @@ def rollback(
 
 
 async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) -> GroupPlan:
-    kept, folder = kept_job(asked.job, open_jobs(asked.jobs, place))
+    jobs = open_jobs(asked.jobs, place)
+    kept, _ = kept_job(asked.job, jobs)
     source = parse_topic_folder(kept.folder)
     async with open_archive(place) as archive:
         if asked.positions is None:
@@ -274,7 +276,7 @@ async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) 
                     remedy="check the file and --job",
                 )
         meant = meant_groups(positions, asked.globs, asked.positions or str(source))
-        planned = await plan_groups_of_job(kept, folder, archive, kafka, meant, asked.rename)
+        planned = await plan_groups_of_job(asked.job, Surroundings(archive, kafka, jobs), meant, asked.rename)
     if meant and not planned.groups:
         raise NotInArchive(
             f"no consumer group has a position in what job {kept.job} copied",

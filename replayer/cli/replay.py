@@ -6,7 +6,6 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import replace
 
 import click
 import msgspec
@@ -44,10 +43,12 @@ from replayer.replay.jobs.control import (
 from replayer.replay.jobs.folder import open_jobs, this_process
 from replayer.replay.pace import Commands, Slowest, parse_rate
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.replaying import BegunReplay, job_alone, planned_replay, undone_retention
+from replayer.replay.replaying import PlannedReplay, job_alone, planned_replay
 from replayer.replay.result import ReplayResult, result_json
 from replayer.replay.run import Progress
 from replayer.replay.stages import wall_clock
+from replayer.replay.surroundings import Surroundings
+from replayer.replay.target_topic import undo_retention
 
 
 class Steering:
@@ -81,7 +82,7 @@ class Steering:
             signal.SIGTERM: self.terminate,
             signal.SIGINT: self.interrupt,
         }
-        before = plan.job.written
+        before = plan.written
         with record_progress("replaying", plan.records, as_json=as_json, before=before) as shown:
             self._shown, self._plan, self._began = shown, plan, self.commands.elapsed()
             if self.commands.paused:
@@ -158,7 +159,7 @@ class Steering:
             bytes=self._bytes,
             seconds=round(self.commands.elapsed() - self._began, 3) if plan else 0.0,
             rate=self._rate,
-            records_before=plan.job.written if plan else 0,
+            records_before=plan.written if plan else 0,
             lanes=lanes_progress(self.commands.committed),
             updated_at=wall_clock(),
             attempt_host=this_process(),
@@ -268,7 +269,7 @@ def command(
     idle. With --transactional, every record still arrives exactly once, across retried tasks and lost executors.
     """
     if options.request.undo_retention:
-        click.echo(run_async(undone_retention(options.request, kafka)))
+        click.echo(undo_retention(options.request.target, kafka))
         return 0
     if spark is not None:
         from replayer.cli.replay_on_spark import replay_on_spark  # noqa: PLC0415  # Spark is an extra
@@ -286,18 +287,13 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         if options.control:
             stack.enter_context(controlled(open_jobs(request.jobs, address), options, steering))
         archive = await stack.enter_async_context(open_archive(address))
-        jobs = open_jobs(request.jobs, address)
-        planned = await stack.enter_async_context(planned_replay(request, archive, properties, jobs))
-        if options.control:
-            planned = replace(planned, is_alone=True)
+        around = Surroundings(archive, properties, open_jobs(request.jobs, address))
+        planned = await stack.enter_async_context(planned_replay(request, around))
+        planned.is_alone = options.control
         if not agreed(planned.plan, options, as_json=as_json, seconds=round(planned.seconds, 3)):
             return 0
-        async with planned.begun() as begun:
-            result = await _run(begun, steering, as_json)
-            note = await begun.settled(result)
-            if note is not None:
-                click.echo(note, err=True)
-    left_out, skipped = planned.ground.target.left_out, planned.damage.skipped
+        result = await _run(planned, steering, as_json)
+    left_out, skipped = planned.target.left_out, planned.damage.skipped
     proof = proof_command(planned.plan.job.name, request.jobs, properties, address)
     if as_json:
         more = {"verify": proof, "skipped": skipped_json(skipped), **left_out_json(left_out)}
@@ -306,20 +302,23 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         print_result(planned.plan, result)
         print_left_out(left_out)
         click.echo(f"to prove it: {proof}", err=True)
-    incomplete = print_skipped(planned.damage) or (PARTLY_FAILED if left_out.unfit or planned.ground.missing else 0)
+    incomplete = print_skipped(planned.damage) or (PARTLY_FAILED if left_out.unfit or planned.plan.missing else 0)
     return ended_code(incomplete, steering.signals, is_done=result.complete)
 
 
-async def _run(begun: BegunReplay, steering: Steering, as_json: bool) -> ReplayResult:
-    with steering.running(begun.planned.plan, as_json=as_json) as progress:
-        try:
-            steering.result = await begun.run(steering.commands, progress)
-        except asyncio.CancelledError as error:
-            click.echo("\n".join(error.__notes__), err=True)
-            raise steering.ended() from error
-        except (BrokerUnreachable, DeliveryFailed, PartitionUnavailable) as error:
-            if not steering.signals:
-                raise
-            print_failure(error)
-            raise steering.ended() from error
+async def _run(planned: PlannedReplay, steering: Steering, as_json: bool) -> ReplayResult:
+    async with planned.begun() as run:
+        with steering.running(planned.plan, as_json=as_json) as progress:
+            try:
+                steering.result = await run(steering.commands, progress)
+            except asyncio.CancelledError as error:
+                click.echo("\n".join(error.__notes__), err=True)
+                raise steering.ended() from error
+            except (BrokerUnreachable, DeliveryFailed, PartitionUnavailable) as error:
+                if not steering.signals:
+                    raise
+                print_failure(error)
+                raise steering.ended() from error
+        if (note := await planned.settled(steering.result)) is not None:
+            click.echo(note, err=True)
     return steering.result

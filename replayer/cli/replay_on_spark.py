@@ -1,5 +1,6 @@
 """`replayer replay --spark`: one task for each source partition, and the output of that."""
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -31,14 +32,14 @@ async def replay_on_spark(
         from replayer.spark.replay import planned_lanes  # noqa: PLC0415
     async with (
         open_archive(address) as archive,
-        planned_lanes(options.request, archive, address.absolute(), properties) as (ground, plan, job),
+        planned_lanes(options.request, archive, address.absolute(), properties) as (target, plan, job),
     ):
         if not agreed(plan, options, as_json=as_json):
             return 0
-        await ground.make_ready(plan)
+        await asyncio.to_thread(target.make_ready, plan.lifted)
         begun = time.monotonic()
         result = await _run(job, plan, spark, as_json=as_json)
-        note = await ground.set_back() if result.complete else None
+        note = await target.set_back() if result.complete else None
         if note is not None:
             click.echo(note, err=True)
     if as_json:
@@ -47,7 +48,7 @@ async def replay_on_spark(
         _print_result(plan, result, time.monotonic() - begun)
     for source, (start, end, reason) in result.skipped:
         click.echo(f"FAILURE {plan.topic}:{source} skipped offsets [{start}..{end}): {reason}", err=True)
-    return PARTLY_FAILED if result.skipped or result.left_out.unfit or ground.missing else 0
+    return PARTLY_FAILED if result.skipped or result.left_out.unfit or plan.missing else 0
 
 
 async def _run(job: "Replay", plan: ReplayPlan, spark: SparkOptions, *, as_json: bool) -> "LanesResult":

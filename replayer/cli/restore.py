@@ -34,11 +34,12 @@ from replayer.kafka.admin import TopicChanges, kafka_groups
 from replayer.replay.jobs.folder import open_jobs, this_process
 from replayer.replay.jobs.state import held, is_running
 from replayer.replay.stages import wall_clock
+from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import state_folder
 from replayer.restore.consumers import Applied, FollowedGroups, plan_groups, set_acls, set_groups
 from replayer.restore.document import RestorePlan, TopicToRestore, parse_plan, plan_text
 from replayer.restore.folder import RestoreFolder, RestoreRecord, StandbyReport, SwitchOver, TopicStand
-from replayer.restore.planning import Surroundings, found_topics, gathered, looked_over, name_of, refuse_other_archive
+from replayer.restore.planning import found_topics, gathered, looked_over, name_of, refuse_other_archive
 from replayer.restore.running import RestoreRun, TopicOutcome, TopicReplays, outcome_document, plan_document
 from replayer.restore.standby import StandbyRun, follows_elsewhere, lag_of, standby_document, survey, switched_plan
 
@@ -527,7 +528,7 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, 
     name = options.name or name_of(plan, admin.cluster_id or around.properties["bootstrap.servers"])
     if options.resume:
         return name, await _resumed(name, options, around)
-    return name, await looked_over(plan, name, around, admin)
+    return name, await looked_over(plan, name, around)
 
 
 async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:

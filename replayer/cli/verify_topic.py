@@ -23,7 +23,7 @@ from replayer.cli.report import naming_what_is_left
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.plan import describe_source
 from replayer.replay.proof import JobProof, proof_document, prove_job
-from replayer.replay.recorded_job import kept_job
+from replayer.replay.surroundings import Surroundings
 from replayer.verify.comparison import Progress, compare_with_topic
 from replayer.verify.report import ComparisonReport, Relation, ReportFiles, comparison_document, record_document
 
@@ -138,9 +138,8 @@ async def _prove(
         with record_progress("proving", total, as_json=as_json) as advance:
             yield lambda records: advance(records, 0)
 
-    kept, folder = kept_job(name, open_jobs(jobs, options))
     async with open_archive(options) as archive:
-        return await prove_job(kept, folder, archive, kafka, watched)
+        return await prove_job(name, Surroundings(archive, kafka, open_jobs(jobs, options)), watched)
 
 
 def _print_proof(proof: JobProof) -> None:

@@ -29,14 +29,13 @@ from blockgz.units import time_text
 from index_format.keys import TopicFolder
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap, twins
-from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import Watermarks
 from replayer.replay.job import SourceProgress
-from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.pipeline import Pipeline, ScannedBatch, WholePartitions
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
 from replayer.replay.run_map import Run
+from replayer.replay.surroundings import Surroundings
 
 SourcePositions = Mapping[int, int | None]
 """The offset of the next record by source partition; None if a group has no position."""
@@ -316,23 +315,12 @@ async def plan_groups(
     return GroupPlan(job.request.job, job.request.target, job.target.topic_id, tuple(planned))
 
 
-async def plan_groups_of_job(
-    kept: JobRequest,
-    folder: JobFolder,
-    archive: Archive,
-    properties: Mapping[str, str],
-    groups: GroupPositions,
-    rename: GroupMap,
-    admin: KafkaAdmin | None = None,
-) -> GroupPlan:
-    """Return the plan for a job as its folder, archive and cluster record it. Raises as `plan_groups` does.
-
-    `admin` is used if there is one already.
-    """
-    admin = await asyncio.to_thread(admin.again if admin else lambda: KafkaAdmin(properties))
-    job = await recorded_job(kept, folder, admin, properties)
-    bounds = await asyncio.to_thread(admin.watermarks, kept.target, sorted(job.maps), kept.isolation_level)
-    return await plan_groups(job, await source_selections(archive, job.request), groups, rename, bounds)
+async def plan_groups_of_job(name: str, around: Surroundings, groups: GroupPositions, rename: GroupMap) -> GroupPlan:
+    """Return the plan for a job as its folder, archive and cluster record it. Raises as `plan_groups` does."""
+    job = await recorded_job(name, around)
+    target, isolation_level = job.request.target, job.request.isolation_level
+    bounds = await asyncio.to_thread(around.admin.watermarks, target, sorted(job.maps), isolation_level)
+    return await plan_groups(job, await source_selections(around.archive, job.request), groups, rename, bounds)
 
 
 def group_plan_document(plan: GroupPlan) -> dict[str, Any]:

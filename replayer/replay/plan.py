@@ -33,6 +33,7 @@ from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry, TimeBounded, blocks_between
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks
+from replayer.replay.job import Job
 from replayer.replay.pipeline import KeepPartitions, Router, SpreadByKey
 from replayer.replay.stages import NO_TIMESTAMP
 
@@ -80,18 +81,6 @@ class RecordPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlannedJob:
-    """The job that a replay belongs to, and what is recorded of it; `written` are its records in the target."""
-
-    name: str
-    transactional: bool
-    resume: bool
-    written: int = 0
-    begun: bool = False
-    complete: bool = False
-
-
-@dataclass(frozen=True)
 class ReplayPlan:
     """Everything that is known before the first record; `make_plan` refuses what the target would not keep.
 
@@ -106,7 +95,13 @@ class ReplayPlan:
     now_ms: int
     router: Router = field(default_factory=KeepPartitions)
     """Order is kept inside a partition."""
-    job: PlannedJob = PlannedJob("unnamed", transactional=False, resume=False)
+    job: Job = field(default_factory=lambda: Job("unnamed", "", ""))
+    transactional: bool = False
+    resume: bool = False
+    begun: bool = False
+    """True if something is recorded of the job; `written` are its records in the target."""
+    written: int = 0
+    complete: bool = False
     into_source: bool = False
     append: bool = False
     watermarks: Mapping[int, Watermarks] = field(default_factory=dict)
@@ -128,6 +123,8 @@ class ReplayPlan:
     """Stored bytes of blocks that were read to find the cuts."""
     can_hold: bool = True
     """True if the target's retention can be lifted during the replay."""
+    missing: tuple[str, ...] = ()
+    """Parts of the topic that the archive lacks by its inventory."""
 
     @property
     def target_partitions(self) -> int:
@@ -444,10 +441,9 @@ def _warnings(plan: ReplayPlan, config: EffectiveConfig | None) -> Iterator[str]
             yield f"{plan.target} is compacted: only the newest record of each key will stay"
         if config.deletes and config.retention_bytes is not None:
             yield f"{plan.target} keeps at most retention.bytes={config.retention_bytes} a partition"
-    job = plan.job
-    if job.begun:
-        yield f"job {job.name} is resumed: {job.written} records of it are in {plan.target} already"
-    if job.begun and not job.transactional:
+    if plan.begun:
+        yield f"job {plan.job.name} is resumed: {plan.written} records of it are in {plan.target} already"
+    if plan.begun and not plan.transactional:
         yield "what was sent after the previous run's last checkpoint is sent again"
     held = {partition: bounds for partition, bounds in plan.watermarks.items() if bounds.end > bounds.low}
     for lane in plan.lanes:
@@ -502,23 +498,21 @@ def refuse_source(topic: str, target: str, *, into_source: bool) -> None:
 
 
 def _refuse_second_copy(plan: ReplayPlan) -> None:
-    job = plan.job
-    if job.begun and not job.resume:
-        state = "is complete" if job.complete else "has started and is not complete"
+    if plan.begun and not plan.resume:
+        state = "is complete" if plan.complete else "has started and is not complete"
         raise ReplayRefused(
-            f"job {job.name} {state}",
-            why=f"{job.written} of its records are in {plan.target}, and this would write them again",
+            f"job {plan.job.name} {state}",
+            why=f"{plan.written} of its records are in {plan.target}, and this would write them again",
             remedy="add --resume to continue it, or --job NAME to write another copy",
         )
 
 
 def _refuse_unknown_past(plan: ReplayPlan) -> None:
     """Refuse to resume without positions, unless the target is empty: then nothing was written."""
-    job = plan.job
     held = [lane for lane in plan.lanes if lane in plan.watermarks and plan.watermarks[lane].end]
-    if job.resume and not job.begun and held:
+    if plan.resume and not plan.begun and held:
         raise ReplayRefused(
-            f"there is nothing to resume: nothing is recorded for job {job.name}",
+            f"there is nothing to resume: nothing is recorded for job {plan.job.name}",
             why=f"{plan.target}:{held[0]} has had records, and it is unknown which of them came from this replay",
             remedy="repeat the first command unchanged, with its --job; or remove --resume to append all records",
         )
@@ -621,7 +615,7 @@ def _refuse_impossible_times(plan: ReplayPlan) -> None:
 
 
 def _refuse_foreign_records(plan: ReplayPlan) -> None:
-    if plan.append or plan.into_source or plan.job.begun:
+    if plan.append or plan.into_source or plan.begun:
         return
     for lane in plan.lanes:
         bounds = plan.watermarks.get(lane)

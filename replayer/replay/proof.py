@@ -15,35 +15,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive
 from blockgz.archive.blocks import ReadAhead
 from blockgz.archive.damage import SkipDamage, Verdict
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection, erased_ranges, joined_ranges, selected
 from blockgz.record_filter import RecordFilter
 from index_format.records import batch_from_records
-from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.replay.job import LanePosition
-from replayer.replay.jobs.folder import JobFolder, JobRequest
+from replayer.replay.jobs.folder import JobRequest
 from replayer.replay.pipeline import Pipeline, ScannedBatch, WholePartitions
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
 from replayer.replay.run_map import Run
 from replayer.replay.stages import TimestampsNow, sendable
+from replayer.replay.surroundings import Surroundings
 
 MOST_NAMED = 20
 COMPARED = ("timestamp", "key", "value", "headers")
 READ_AHEAD = ReadAhead(4 * 1024 * 1024, 2 * 1024 * 1024)
 EMPTY = batch_from_records([])
-
-
-class Asked(NamedTuple):
-    """The changes to records that a proof repeats; `compared` are the columns that can be compared."""
-
-    pipeline: Pipeline
-    filter: RecordFilter
-    compared: tuple[str, ...] = COMPARED
+LAST_OFFSET = 2**63 - 1
 
 
 @dataclass
@@ -80,62 +72,15 @@ class LaneProof:
             self.fault(text)
 
 
-class SourceOfLane:
-    """The expected records of one source partition in one lane, in order."""
-
-    def __init__(self, selection: Selection, lane: int, asked: Asked) -> None:
-        self._source, self._lane, self._asked = selection.partition.partition, lane, asked
-        self.damage = SkipDamage()
-        start, end = selection.offsets
-        # What was pruned since is known, and no damage.
-        kept = selection._replace(offsets=OffsetRange(max(start, min(selection.partition.floor, end)), end))
-        self._batches = selected(kept, asked.filter, self.damage, READ_AHEAD)
-        self._scanned = start
-        self._held: list[pa.RecordBatch] = []
-
-    async def take_below(self, offset: int) -> pa.RecordBatch:
-        """Return the remaining records of source offsets below this one."""
-        while self._scanned < offset and await self._fill():
-            pass
-        taken, held = [EMPTY], []
-        for batch in self._held:
-            rows = int(np.searchsorted(batch.column("offset").to_numpy(), offset))
-            taken.append(batch.slice(0, rows))
-            if rows < batch.num_rows:
-                held.append(batch.slice(rows))
-        self._held = held
-        return pa.concat_batches(taken)
-
-    async def ahead(self, records: int) -> AsyncIterator[pa.RecordBatch]:
-        """Return at least `count` more records, if there are so many."""
-        while records > 0 and (self._held or await self._fill()):
-            for batch in self._held:
-                records -= batch.num_rows
-                yield batch
-            self._held = []
-
-    async def _fill(self) -> bool:
-        batch = await anext(self._batches, None)
-        if batch is None:
-            return False
-        self._scanned = batch.column("offset")[-1].as_py() + 1
-        pieces = self._asked.pipeline(ScannedBatch(self._source, batch))
-        self._held += [sendable(piece.records)[0] for piece in pieces if piece.target == self._lane]
-        return True
-
-    async def aclose(self) -> None:
-        await self._batches.aclose()
-
-
-class TargetLane:
-    """The readable records of a lane since the job began, in order."""
+class _Records:
+    """Records of a source partition or of a lane, taken in the order of their offsets."""
 
     def __init__(self, batches: AsyncGenerator[pa.RecordBatch]) -> None:
-        self._batches = batches
+        self.batches = batches
         self._batch = EMPTY
 
     async def below(self, offset: int) -> AsyncIterator[pa.RecordBatch]:
-        """Return the remaining records of target offsets below this one."""
+        """Yield the remaining records of offsets below this one."""
         while self._batch.num_rows or await self._fill():
             rows = int(np.searchsorted(self._batch.column("offset").to_numpy(), offset))
             if rows:
@@ -144,44 +89,68 @@ class TargetLane:
             if self._batch.num_rows:
                 return
 
+    async def take_below(self, offset: int) -> pa.RecordBatch:
+        """Return the remaining records of offsets below this one as one batch."""
+        return pa.concat_batches([EMPTY, *[batch async for batch in self.below(offset)]])
+
     async def _fill(self) -> bool:
-        batch = await anext(self._batches, None)
+        batch = await anext(self.batches, None)
         self._batch = EMPTY if batch is None else batch
         return batch is not None
 
 
+ReadTarget = Callable[[int, int], AsyncGenerator[pa.RecordBatch]]
+"""The readable records of a lane between two of its offsets."""
+
+
 @dataclass
 class LaneTask:
-    """A lane, its map, its readable records, and by source partition what of it is to be in the lane.
+    """A lane or a part of it: its map, the `offsets` since the job began, and by source partition what is to be there.
 
     `required` says up to where the records of a source must be there. `open_end`: records behind the last run may be
-    such as were sent and not committed.
+    such as were sent and not committed. `compared` are the columns that can be compared.
     """
 
     lane: int
     map: LaneMap
-    found: AsyncGenerator[pa.RecordBatch]
-    selections: Mapping[int, Selection]
-    required: Mapping[int, int]
+    offsets: OffsetRange
+    read: ReadTarget
+    selections: dict[int, Selection]
+    required: dict[int, int]
     rolls_back: bool
     open_end: bool
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    filter: RecordFilter = field(default_factory=RecordFilter)
+    compared: tuple[str, ...] = COMPARED
     gone: Mapping[int, Sequence[OffsetRange]] = field(default_factory=dict)
     """Offsets that were pruned or erased, for each source partition, in order and disjoint."""
 
+    def require(self, source: int, selection: Selection, start: int, end: int) -> None:
+        """Add what a source has between two offsets, or extend what was added of it before."""
+        start = self.selections[source].offsets.start if source in self.selections else start
+        self.selections[source] = selection._replace(offsets=OffsetRange(start, end))
+        self.required[source] = end
 
-async def prove_lane(task: LaneTask, asked: Asked, progress: Callable[[int], None]) -> LaneProof:
-    """Prove one lane. Memory holds a run, the records read ahead, and after a crash about 16 bytes for each record
-    outside all runs.
-    """
-    return await _Proving(task, asked, progress).proved()
+    async def expected(self, source: int, damage: SkipDamage) -> AsyncGenerator[pa.RecordBatch]:
+        """Yield the records of a source partition that go to this lane, in order."""
+        selection = self.selections[source]
+        start, end = selection.offsets
+        # What was pruned since is known, and no damage.
+        kept = selection._replace(offsets=OffsetRange(max(start, min(selection.partition.floor, end)), end))
+        async with aclosing(selected(kept, self.filter, damage, READ_AHEAD)) as batches:
+            async for batch in batches:
+                for piece in self.pipeline(ScannedBatch(source, batch)):
+                    if piece.target == self.lane:
+                        yield sendable(piece.records)[0]
 
 
 class _Proving:
-    def __init__(self, task: LaneTask, asked: Asked, progress: Callable[[int], None]) -> None:
-        self._task, self._asked, self._progress = task, asked, progress
+    def __init__(self, task: LaneTask, progress: Callable[[int], None]) -> None:
+        self._task, self._progress = task, progress
         self._proof = LaneProof(task.lane)
-        self._target = TargetLane(task.found)
-        self._sources: dict[int, SourceOfLane] = {}
+        self._target = _Records(task.read(*task.offsets))
+        self._sources: dict[int, tuple[_Records, SkipDamage]] = {}
+        """The expected records of each source partition, and what of it cannot be read."""
         self._pending: Counter[bytes] = Counter()
         """Records outside all runs that must be sent again behind them."""
         self._pending_at: dict[bytes, int] = {}
@@ -191,16 +160,19 @@ class _Proving:
         proof, task = self._proof, self._task
         for text in task.map.faults:
             proof.fault(f"partition {task.lane}: {text}")
-        async with aclosing(task.found), AsyncExitStack() as stack:
+        async with aclosing(self._target.batches), AsyncExitStack() as stack:
             for run in task.map.runs:
                 await self._outside(run.target_start)
                 await self._run(run, stack)
-            await self._outside(None)
+            await self._outside(LAST_OFFSET)
             for number, end in sorted(task.required.items()):
-                self._uncovered(number, await self._source(number, stack).take_below(end))
+                self._uncovered(number, await self._source(number, stack)[0].take_below(end))
             for number in task.required if self._pending and task.open_end else ():
-                async for batch in self._source(number, stack).ahead(self._pending.total()):
+                left = self._pending.total()
+                async for batch in self._source(number, stack)[0].below(LAST_OFFSET):
                     self._sent_again(batch)
+                    if (left := left - batch.num_rows) <= 0:
+                        break
         if any(task.gone.values()):
             # They may be such as were sent again and are gone from the archive now.
             proof.gone += self._pending.total()
@@ -211,17 +183,17 @@ class _Proving:
             proof.fault(f"partition {task.lane} [{start}..{end}): records that are not from this job")
         return proof
 
-    def _source(self, number: int, stack: AsyncExitStack) -> SourceOfLane:
+    def _source(self, number: int, stack: AsyncExitStack) -> tuple[_Records, SkipDamage]:
         if number not in self._sources:
-            made = SourceOfLane(self._task.selections[number], self._task.lane, self._asked)
-            stack.push_async_callback(made.aclose)
-            self._sources[number] = made
+            damage = SkipDamage()
+            batches = self._task.expected(number, damage)
+            stack.push_async_callback(batches.aclose)
+            self._sources[number] = _Records(batches), damage
         return self._sources[number]
 
-    async def _outside(self, end: int | None) -> None:
+    async def _outside(self, end: int) -> None:
         """Handle the records up to the next run, or up to the lane's end."""
-        bound = 2**63 - 1 if end is None else end
-        async for batch in self._target.below(bound):
+        async for batch in self._target.below(end):
             offsets = batch.column("offset").to_pylist()
             for offset, digest in zip(offsets, self._digests(batch), strict=True):
                 if self._may_be_repeat(offset):
@@ -249,12 +221,12 @@ class _Proving:
         proof, task = self._proof, self._task
         proof.runs += 1
         place = f"partition {run.lane} [{run.target_start}..{run.target_end})"
-        found = pa.concat_batches([EMPTY, *[batch async for batch in self._target.below(run.target_end)]])
+        found = await self._target.take_below(run.target_end)
         if run.source not in task.selections:
             proof.missing += run.records
             proof.fault(f"{place}: source partition {run.source} does not go there")
             return
-        source = self._source(run.source, stack)
+        source, damage = self._source(run.source, stack)
         self._uncovered(run.source, await source.take_below(run.start))
         wanted = await source.take_below(run.end)
         self._progress(wanted.num_rows)
@@ -263,10 +235,10 @@ class _Proving:
         if found.num_rows != run.records:
             proof.missing += max(run.records - found.num_rows, 0)
             proof.fault(f"{place}: {run.records} records are in the run map, and {found.num_rows} in the topic")
-        elif wanted.num_rows < run.records <= wanted.num_rows + self._gone_of(run) and not _lost(source.damage, run):
+        elif wanted.num_rows < run.records <= wanted.num_rows + self._gone_of(run) and not _lost(damage, run):
             self._compare_rest(wanted, found, run)
         elif wanted.num_rows != run.records or _bounds(wanted) != (run.start, run.end):
-            lost = _lost(source.damage, run)
+            lost = _lost(damage, run)
             proof.differing += run.records
             proof.fault(
                 f"{place}: the run map has {run.records} records of source {run.source} [{run.start}..{run.end}), and "
@@ -277,7 +249,7 @@ class _Proving:
             self._compare(wanted, found, run)
 
     def _compare(self, wanted: pa.RecordBatch, found: pa.RecordBatch, run: Run) -> None:
-        names = [name for name in self._asked.compared if not wanted.column(name).equals(found.column(name))]
+        names = [name for name in self._task.compared if not wanted.column(name).equals(found.column(name))]
         rows = sorted({row for name in names for row in _unequal(wanted.column(name), found.column(name))})
         self._proof.differing += len(rows)
         self._proof.records += wanted.num_rows - len(rows)
@@ -327,7 +299,7 @@ class _Proving:
             self._proof.sent_twice += self._pending.pop(digest, 0)
 
     def _digests(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        columns = [batch.column(name).to_pylist() for name in self._asked.compared]
+        columns = [batch.column(name).to_pylist() for name in self._task.compared]
         for row in zip(*columns, strict=True):
             yield hashlib.blake2b(repr(row).encode(), digest_size=16).digest()
 
@@ -349,9 +321,6 @@ def _lost(damage: SkipDamage, run: Run) -> str:
 
 PIECE_RECORDS = 10_000
 
-ReadTarget = Callable[[int, int], AsyncGenerator[pa.RecordBatch]]
-"""The readable records of a lane between two of its offsets."""
-
 
 class Sample(NamedTuple):
     """A share (0..1] of each lane; the same seed chooses the same pieces."""
@@ -363,16 +332,6 @@ class Sample(NamedTuple):
         """Return which of this many pieces of a lane are compared; at least one."""
         drawn = random.Random(f"{self.seed}:{lane}").sample(range(pieces), math.ceil(self.share * pieces))
         return frozenset({0, pieces - 1, *drawn})
-
-
-@dataclass
-class Window:
-    """Pieces side by side, and what is looked at with them: offsets of the lane, and of its source partitions."""
-
-    map: LaneMap
-    start: int
-    end: int
-    sources: dict[int, OffsetRange] = field(default_factory=dict)
 
 
 def pieces(lane_map: LaneMap) -> Iterator[Run]:
@@ -387,71 +346,54 @@ def pieces(lane_map: LaneMap) -> Iterator[Run]:
             yield Run(run.source, start, start + count, run.lane, run.target_start + first, count)
 
 
-def windows(
-    lane_map: LaneMap, chosen: Container[int], lane: OffsetRange, sources: Mapping[int, OffsetRange]
-) -> list[Window]:
-    """Return the compared windows of a lane that has a run: the chosen pieces, with what is right before each.
+def windows(task: LaneTask, chosen: Container[int]) -> list[LaneTask]:
+    """Return the compared parts of a lane that has a run: the chosen pieces, with what is right before each.
 
     The last one has all that follows, too: up to the end of the lane, and of what is required of its sources.
     """
-    found, is_open = list[Window](), False
-    at, read = lane.start, {number: offsets.start for number, offsets in sources.items()}
-    for number, piece in enumerate(pieces(lane_map)):
+    found, is_open = list[LaneTask](), False
+    at, read = task.offsets.start, {number: each.offsets.start for number, each in task.selections.items()}
+    for number, piece in enumerate(pieces(task.map)):
         if number in chosen:
             if not is_open:
-                found.append(Window(LaneMap(at), at, at))
+                found.append(replace(task, map=LaneMap(at), offsets=OffsetRange(at, at), selections={}, required={}))
             window = found[-1]
             window.map.add(piece)
-            window.end = piece.target_end
-            if piece.source in sources:
-                begin = window.sources.get(piece.source, OffsetRange(read[piece.source], 0)).start
-                window.sources[piece.source] = OffsetRange(begin, piece.end)
+            window.offsets = window.offsets._replace(end=piece.target_end)
+            if piece.source in task.selections:
+                window.require(piece.source, task.selections[piece.source], read[piece.source], piece.end)
         is_open = number in chosen
         at, read[piece.source] = piece.target_end, piece.end
     last = found[-1]
-    last.end = lane.end
-    for number, offsets in sources.items():
-        begin = last.sources.get(number, OffsetRange(read[number], 0)).start
-        last.sources[number] = OffsetRange(begin, offsets.end)
+    last.offsets = last.offsets._replace(end=task.offsets.end)
+    for number, selection in task.selections.items():
+        last.require(number, selection, read[number], task.required[number])
     return found
 
 
-async def prove_share(
-    task: LaneTask, asked: Asked, progress: Callable[[int], None], sample: Sample, lane: OffsetRange, read: ReadTarget
-) -> LaneProof:
-    """Prove chosen pieces, and by the archive's indexes that the map has as many records as the archive.
+async def prove_lane(task: LaneTask, progress: Callable[[int], None], sample: Sample | None = None) -> LaneProof:
+    """Prove one lane; with a sample its chosen pieces, and by the archive's indexes that no record is missing.
 
-    `lane` are the offsets since the job began. Other lanes are proved in whole: a lane whose numbers differ,
-    one with records that were sent twice or that is not complete, and a job that changed or chose records.
+    Memory holds a run, the records read ahead, and after a crash about 16 bytes for each record outside all runs.
+    Proved in whole are a lane whose numbers differ, one with records that were sent twice or that is not complete, and
+    a job that changed or chose records.
     """
-    count = sum(1 for _ in pieces(task.map))
-    chosen = sample.chosen(task.lane, count) if count else frozenset[int]()
+    count = sum(1 for _ in pieces(task.map)) if sample else 0
+    chosen = sample.chosen(task.lane, count) if sample and count else frozenset[int]()
     is_simple = task.rolls_back or not task.map.repeats
-    if len(chosen) == count or not is_simple or task.open_end or task.map.faults or not await _as_many(task, asked):
-        return await prove_lane(task, asked, progress)
+    if len(chosen) == count or not is_simple or task.open_end or task.map.faults or not await _as_many(task):
+        return await _Proving(task, progress).proved()
     whole = LaneProof(task.lane, not_compared=task.map.records)
-    required = {
-        number: OffsetRange(each.offsets.start, task.required[number]) for number, each in task.selections.items()
-    }
-    for window in windows(task.map, chosen, lane, required):
-        part = replace(
-            task,
-            map=window.map,
-            found=read(window.start, window.end),
-            selections={
-                number: task.selections[number]._replace(offsets=offsets) for number, offsets in window.sources.items()
-            },
-            required={number: offsets.end for number, offsets in window.sources.items()},
-        )
-        whole.add(await prove_lane(part, asked, progress))
+    for window in windows(task, chosen):
+        whole.add(await _Proving(window, progress).proved())
         whole.not_compared -= window.map.records
     return whole
 
 
-async def _as_many(task: LaneTask, asked: Asked) -> bool:
+async def _as_many(task: LaneTask) -> bool:
     """Return whether the archive's indexes have as many records for the lane as its map."""
-    pipeline = asked.pipeline
-    if pipeline.stages or not asked.filter.passes_all or not isinstance(pipeline.router, WholePartitions):
+    pipeline = task.pipeline
+    if pipeline.stages or not task.filter.passes_all or not isinstance(pipeline.router, WholePartitions):
         return False
     archived = 0
     for number, selection in task.selections.items():
@@ -470,11 +412,10 @@ FETCHING_PIECES: Mapping[str, str] = {
 
 @dataclass
 class JobProof:
-    """The findings of a job; `sample` is the share of it that was to be compared."""
+    """The findings of a job."""
 
     request: JobRequest
     complete: bool
-    sample: Sample | None = None
     lanes: list[LaneProof] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -498,53 +439,46 @@ class JobProof:
 
 
 async def prove_job(
-    kept: JobRequest,
-    folder: JobFolder,
-    archive: Archive,
-    properties: Mapping[str, str],
+    name: str,
+    around: Surroundings,
     watched: Callable[[int], AbstractContextManager[Callable[[int], None]]] = lambda _: nullcontext(lambda _: None),
-    admin: KafkaAdmin | None = None,
     sample: Sample | None = None,
 ) -> JobProof:
-    """Apply again what a job did to the archived records, and compares with what its target holds.
+    """Apply again what a job did to the archived records, and compare with what its target holds.
 
-    `watched` is given the records that there are, and what it gives is called with those that are done. `admin` is
-    asked, if there is one already; with a `sample` only that share is compared. Raises TargetChanged, or ReplayRefused
-    where the job is another archive's or cannot be repeated.
+    `watched` is given the records that there are, and what it gives is called with those that are done. With a `sample`
+    only that share is compared. Raises UsageError for no such job, TargetChanged, or ReplayRefused where the job is
+    another archive's or cannot be repeated.
     """
-    admin = await asyncio.to_thread(admin.again if admin else lambda: KafkaAdmin(properties))
-    job = await recorded_job(kept, folder, admin, properties)
-    kept = job.request
-    asked = Asked(job.pipeline, job.asked.selection.filter, _compared(job))
-    proof = JobProof(kept, job.complete, sample, warnings=_warnings(job, asked.compared))
+    job = await recorded_job(name, around)
+    kept, compared = job.request, _compared(job)
+    proof = JobProof(kept, job.complete, warnings=_warnings(job, compared))
     lanes = sorted(job.feeding.keys() | job.maps.keys())
-    bounds = await asyncio.to_thread(admin.watermarks, kept.target, lanes, kept.isolation_level)
-    selections = await source_selections(archive, kept)
+    bounds = await asyncio.to_thread(around.admin.watermarks, kept.target, lanes, kept.isolation_level)
+    selections = await source_selections(around.archive, kept)
     gone = {number: await _gone(selection) for number, selection in selections.items()}
     with watched(sum(each.records for each in job.maps.values())) as advance:
-        fetching = properties if sample is None else {**properties, **FETCHING_PIECES}
+        fetching = around.properties if sample is None else {**around.properties, **FETCHING_PIECES}
         reader = await asyncio.to_thread(KafkaReader, fetching, kept.isolation_level)
         try:
             for lane in lanes:
                 lane_map = job.maps.get(lane) or LaneMap(bounds[lane].end)
-                start = max(bounds[lane].low, lane_map.began)
-                read = partial(_in_thread, reader, kept.target, lane)
-                position = job.positions.get(lane)
+                position, feeding = job.positions.get(lane), job.feeding.get(lane, ())
                 task = LaneTask(
                     lane,
                     lane_map,
-                    read(start, bounds[lane].end),
-                    {number: selections[number] for number in job.feeding.get(lane, ())},
-                    {number: _required(kept, position, number) for number in job.feeding.get(lane, ())},
+                    OffsetRange(max(bounds[lane].low, lane_map.began), bounds[lane].end),
+                    partial(_in_thread, reader, kept.target, lane),
+                    {number: selections[number] for number in feeding},
+                    {number: _required(kept, position, number) for number in feeding},
                     rolls_back=kept.transactional,
                     open_end=not proof.complete,
-                    gone={number: gone[number] for number in job.feeding.get(lane, ())},
+                    pipeline=job.pipeline,
+                    filter=job.asked.selection.filter,
+                    compared=compared,
+                    gone={number: gone[number] for number in feeding},
                 )
-                if sample is None:
-                    found = await prove_lane(task, asked, advance)
-                else:
-                    found = await prove_share(task, asked, advance, sample, OffsetRange(start, bounds[lane].end), read)
-                proof.lanes.append(found)
+                proof.lanes.append(await prove_lane(task, advance, sample))
         finally:
             await asyncio.to_thread(reader.close)
     return proof

@@ -15,7 +15,6 @@ from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError
 from blockgz.store.writer import Store
 from replayer.errors import ReplayRefused
-from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job, LanePosition, decode_position
 from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, refuse_changed_target, runs_in
@@ -24,6 +23,7 @@ from replayer.replay.request import ReplayRequest, kept_request
 from replayer.replay.run_map import Run
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.stages import LeftOut
+from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import make_stages
 
 FIELDS = len(Run._fields)
@@ -134,16 +134,15 @@ def kept_job(name: str, jobs: Store) -> tuple[JobRequest, JobFolder]:
     return kept, folder
 
 
-async def recorded_job(
-    kept: JobRequest, folder: JobFolder, admin: KafkaAdmin, properties: Mapping[str, str]
-) -> RecordedJob:
-    """Read what was recorded of a job; raises TargetChanged, or ReplayRefused for what cannot be read."""
-    facts = await asyncio.to_thread(admin.topic, kept.target)
+async def recorded_job(name: str, around: Surroundings) -> RecordedJob:
+    """Read what was recorded of a job; raises UsageError, TargetChanged, or ReplayRefused for what cannot be read."""
+    kept, folder = await asyncio.to_thread(kept_job, name, around.jobs)
+    facts = await asyncio.to_thread(lambda: around.refresh_admin().topic(kept.target))
     refuse_changed_target(kept, facts)
     assert facts is not None
     asked, pipeline = _asked(kept)
     lanes = {*pipeline.feeding(kept.ranges), *(range(facts.num_partitions) if kept.follows is True else ())}
-    positions = await asyncio.to_thread(_positions, kept, folder, properties, sorted(lanes))
+    positions = await asyncio.to_thread(_positions, kept, folder, around.properties, sorted(lanes))
     written = {lane: each.written for lane, each in positions.items()}
     maps = await asyncio.to_thread(lambda: lane_maps((each for _, each in folder.segments()), written))
     if kept.follows is True:

@@ -1,10 +1,10 @@
 """A replay from its request to its result. Callers ask, steer and print."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
 
 import msgspec
 
@@ -21,11 +21,10 @@ from index_format.keys import check_topic, parse_topic_folder
 from index_format.records import Record, iter_records
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicPin
-from replayer.kafka.topic_facts import NewTopic, parse_config
+from replayer.kafka.topic_facts import parse_config
 from replayer.replay.job import (
     Job,
     LanePosition,
-    Ledger,
     chain_hash,
     check_job_name,
     continued,
@@ -54,7 +53,6 @@ from replayer.replay.pace import Commands
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.plan import (
     EDGE_BYTES,
-    PlannedJob,
     ReplayPlan,
     SourcePartition,
     TimeBounds,
@@ -66,21 +64,19 @@ from replayer.replay.plan import (
 )
 from replayer.replay.request import ReplayRequest, asked_of, codec_of
 from replayer.replay.result import ReplayResult
-from replayer.replay.run import Keeping, Progress, RecordSink, ReplayWork, run_replay
+from replayer.replay.run import JobLog, Keeping, Progress, RecordSink, ReplayWork, run_replay
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
 from replayer.replay.stages import TransformStage, wall_clock
+from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import (
     LIMIT,
     ROOM,
-    ShapedTarget,
-    make_ready,
+    TargetTopic,
+    find_target,
     raised_limit,
-    set_back,
-    shaped_target,
     state_folder,
-    undo_retention,
 )
 
 PRODUCERS = 4
@@ -92,46 +88,8 @@ FIRST_RECORDS = 1000
 """Records that show whether transforms do anything."""
 
 
-@dataclass(frozen=True)
-class KnownJob:
-    """A job, what it has to do, and what is recorded of it so far."""
-
-    job: Job
-    pipeline: Pipeline
-    work: ReplayWork
-    recorded: Mapping[int, LanePosition]
-    planning: Reading
-    """The work's reading, for looking ahead: damage that it skips is met again by the replay, and reported then."""
-    transactional: bool
-    created: bool = False
-    """True if an earlier run of the job created the target."""
-
-    @property
-    def remaining(self) -> list[Selection]:
-        """The selections from the lowest offset that a lane still needs."""
-        ledger = Ledger({**self.work.first, **self.recorded})
-        ranges = []
-        for selection in self.work.selections:
-            start = ledger.start_of(selection.partition.partition)
-            end = selection.offsets.end
-            ranges.append(selection._replace(offsets=OffsetRange(end if start is None else start, end)))
-        return ranges
-
-    def planned(self, *, resume: bool) -> PlannedJob:
-        """Return what a plan says of the job."""
-        return PlannedJob(
-            self.job.name,
-            transactional=self.transactional,
-            resume=resume,
-            written=sum(position.written for position in self.recorded.values()),
-            begun=bool(self.recorded),
-            complete=self.work.first.keys() <= self.recorded.keys()
-            and all(position.complete for position in self.recorded.values()),
-        )
-
-
 def job_alone(request: ReplayRequest, name: str) -> AbstractContextManager[None]:
-    """Keep the job of that name to this run on this machine, as PreparedJob says."""
+    """Keep the job of that name to this run on this machine; with transactions, a later run may take it over."""
     return (shared if request.transactional else held)(state_folder() / "jobs", name)
 
 
@@ -178,9 +136,7 @@ def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
     return newest
 
 
-def _asked_of_folder(
-    request: ReplayRequest, job: Job, partition: ArchivedPartition, target: ShapedTarget
-) -> JobRequest:
+def _asked_of_folder(request: ReplayRequest, job: Job, partition: ArchivedPartition, target: TargetTopic) -> JobRequest:
     folder = partition.keys.folder if request.follows else partition.folders[0][0].folder
     return JobRequest(
         job=job.name,
@@ -239,42 +195,35 @@ def job_of(request: ReplayRequest, opened: Sequence[ArchivedPartition], pipeline
     return make_job(request.job, archive_id, first_folder, request.target, asked, pipeline)
 
 
-async def known_job(
+async def work_of_job(
     request: ReplayRequest,
     job: Job,
     pipeline: Pipeline,
     selections: list[Selection],
     recorded: Mapping[int, LanePosition],
     damage: DamagePolicies | None = None,
-) -> KnownJob:
-    """Return the job with its first positions in each lane of the pipeline, and its recorded ones.
+) -> ReplayWork:
+    """Return the work of a job, with its first positions in each lane of the pipeline, and its recorded ones.
 
     Raises ReplayRefused if what is recorded is another job's.
     """
-    planning = Reading(request.selection.filter, DamagePolicies(request.on_damage).of)
     if request.follows:
         selections = followed(selections, recorded)
         first = followed_positions(job, selections, pipeline)
         recorded = continued(recorded, first)
     else:
         selections = pinned(selections, recorded)
+        on_damage = DamagePolicies(request.on_damage).of
         histories = {
-            each.partition.partition: await chain_hash(each.partition, each.offsets, planning.on_damage(each.partition))
+            each.partition.partition: await chain_hash(each.partition, each.offsets, on_damage(each.partition))
             for each in selections
         }
         ranges = {each.partition.partition: each.offsets for each in selections}
         rewritten = {each.partition.partition for each in selections if each.partition.is_maintained}
         first = rewritten_since(first_positions(job, ranges, histories, pipeline), recorded, rewritten)
     refuse_other_job(recorded, first)
-    reading = planning if damage is None else planning._replace(on_damage=damage.of)
-    return KnownJob(
-        job,
-        pipeline,
-        ReplayWork(selections, first, reading, request.follows),
-        recorded,
-        planning,
-        request.transactional,
-    )
+    reading = Reading(request.selection.filter, (damage or DamagePolicies(request.on_damage)).of)
+    return ReplayWork(job, pipeline, selections, first, reading, recorded, request.follows)
 
 
 def _as_sent(source: SourcePartition, request: ReplayRequest, now_ms: int) -> SourcePartition:
@@ -287,32 +236,36 @@ def _as_sent(source: SourcePartition, request: ReplayRequest, now_ms: int) -> So
 
 
 async def lifted_settings(
-    creates: NewTopic | None, known: KnownJob, admin: KafkaAdmin
+    target: TargetTopic, remaining: Sequence[Selection], reading: Reading
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the limit of records that a new topic gets at first, and what the plan says of it."""
+    creates = target.creates
     own = None if creates is None else parse_config(creates.config).max_message_bytes
     if creates is None or own is None:
         return {}, ()
     # Of smaller blocks, raised_limit would not raise it: their indexes need not be read.
-    lifted = raised_limit(creates.config, await largest_block(known.remaining, (own - ROOM) // 2, known.planning))
+    lifted = raised_limit(creates.config, await largest_block(remaining, (own - ROOM) // 2, reading))
     if not lifted:
         return {}, ()
     text = f"{LIMIT}={lifted[LIMIT]}"
     try:
-        await asyncio.to_thread(admin.refuse_uncreatable, replace(creates, config={**creates.config, **lifted}))
+        new = replace(creates, config={**creates.config, **lifted})
+        await asyncio.to_thread(target.admin.refuse_uncreatable, new)
     except ReplayRefused as error:
         return {}, (f"the cluster refuses {text} while records arrive ({error.why}): records above {own} are refused",)
     return lifted, (f"{creates.name} has {text} while records arrive, then {own}",)
 
 
-async def refuse_unchanged(request: ReplayRequest, known: KnownJob) -> None:
-    """Raise ReplayRefused if a transform changes none of the first records; a job that has begun is not checked."""
-    stage = next((each for each in known.pipeline.stages if isinstance(each, TransformStage)), None)
-    if stage is None or request.allow_unchanged or known.recorded:
+async def refuse_unchanged(
+    request: ReplayRequest, pipeline: Pipeline, remaining: Sequence[Selection], reading: Reading
+) -> None:
+    """Raise ReplayRefused if a transform changes none of the first records."""
+    stage = next((each for each in pipeline.stages if isinstance(each, TransformStage)), None)
+    if stage is None or request.allow_unchanged:
         return
     first: list[tuple[int, Record]] = []
-    for selection in known.remaining:
-        partition, reading = selection.partition, known.planning
+    for selection in remaining:
+        partition = selection.partition
         async with aclosing(selected(selection, reading.filter, reading.on_damage(partition))) as batches:
             async for batch in batches:
                 some = iter_records(batch.slice(0, FIRST_RECORDS - len(first)))
@@ -330,143 +283,99 @@ async def refuse_unchanged(request: ReplayRequest, known: KnownJob) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Groundwork:
-    """The answers of archive and cluster to a request; nothing is changed before `make_ready`."""
+async def plan_work(
+    request: ReplayRequest, target: TargetTopic, work: ReplayWork, missing: Sequence[str], *notes: str, created: bool
+) -> ReplayPlan:
+    """Return the plan of a job, with more notes; change nothing. Raise NoSuchTopic or ReplayRefused.
 
-    request: ReplayRequest
-    properties: Mapping[str, str]
-    """librdkafka's, as they were given."""
-    admin: KafkaAdmin
-    missing: tuple[str, ...]
-    """Parts of the topic that the archive lacks by its inventory."""
-    target: ShapedTarget
-
-    async def plan(self, known: KnownJob, *more_notes: str) -> ReplayPlan:
-        """Return the plan of a job, with more notes; change nothing. Raises NoSuchTopic or ReplayRefused."""
-        request, target, remaining, now_ms = self.request, self.target, known.remaining, wall_clock()
-        facts, budget = target.facts, Budget(EDGE_BYTES)
-        described = [await describe_source(each, known.planning, budget) for each in remaining]
-        lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}
-        is_there = facts is not None and target.creates is None
-        held = sorted(lane for lane in lanes if is_there and facts and lane < facts.num_partitions)
-        # Keys and sizes after transforms are unknown until the records are read.
-        config = None if request.chain or facts is None else facts.config
-        await refuse_unchanged(request, known)
-        lifted, notes = await lifted_settings(target.creates, known, self.admin)
-        if lifted and config is not None:
-            config = replace(config, max_message_bytes=None)
-        codec = codec_of(request.producing(self.properties))
-        without_key, too_large = await find_refusable(remaining, config, known.planning, codec)
-        notes = (*target.notes, *notes, *notes_of(remaining))
-        if self.missing:
-            notes = (*notes, f"missing in the archive: {', '.join(self.missing)}")
-        can_undo = target.creates is not None or known.created
-        last = () if can_undo else (f"{target.name} exists: what is written to it cannot be taken back",)
-        return make_plan(
-            ReplayPlan(
-                known.work.selections[0].partition.topic,
-                request.target,
-                tuple(_as_sent(each, request, now_ms) for each in described),
-                facts,
-                now_ms,
-                known.pipeline.router,
-                known.planned(resume=request.resume),
-                request.into_source,
-                request.append,
-                await asyncio.to_thread(self.admin.watermarks, request.target, held) if held else {},
-                without_key,
-                too_large,
-                creates=target.creates is not None,
-                notes=(*notes, *more_notes, *last),
-                lifted=lifted,
-                cuts=cuts_of(remaining),
-                cut_bytes=request.selection.positions.cut_bytes,
-            )
+    `missing` are parts of the topic that the archive lacks; `created` says whether the job created its target.
+    """
+    remaining, now_ms, facts = work.remaining, wall_clock(), target.facts
+    # Damage that is skipped here is met again by the replay, and reported then: these policies are thrown away.
+    reading = Reading(request.selection.filter, DamagePolicies(request.on_damage).of)
+    budget = Budget(EDGE_BYTES)
+    described = [await describe_source(each, reading, budget) for each in remaining]
+    lanes = {lane for each in remaining for lane in work.pipeline.targets(each.partition.partition)}
+    held = sorted(lanes & set(target.lanes))
+    # Keys and sizes after transforms are unknown until the records are read.
+    config = None if request.chain or facts is None else facts.config
+    if not work.recorded:
+        await refuse_unchanged(request, work.pipeline, remaining, reading)
+    lifted, of_limit = await lifted_settings(target, remaining, reading)
+    if lifted and config is not None:
+        config = replace(config, max_message_bytes=None)
+    codec = codec_of(request.producing(target.properties))
+    without_key, too_large = await find_refusable(remaining, config, reading, codec)
+    can_undo = target.creates is not None or created
+    return make_plan(
+        ReplayPlan(
+            work.selections[0].partition.topic,
+            request.target,
+            tuple(_as_sent(each, request, now_ms) for each in described),
+            facts,
+            now_ms,
+            work.pipeline.router,
+            work.job,
+            transactional=request.transactional,
+            resume=request.resume,
+            begun=bool(work.recorded),
+            written=work.written,
+            complete=work.complete,
+            into_source=request.into_source,
+            append=request.append,
+            watermarks=await asyncio.to_thread(target.admin.watermarks, request.target, held) if held else {},
+            without_key=without_key,
+            too_large=too_large,
+            creates=target.creates is not None,
+            notes=(
+                *target.notes,
+                *of_limit,
+                *notes_of(remaining),
+                *([f"missing in the archive: {', '.join(missing)}"] if missing else ()),
+                *notes,
+                *(() if can_undo else (f"{target.name} exists: what is written to it cannot be taken back",)),
+            ),
+            lifted=lifted,
+            cuts=cuts_of(remaining),
+            cut_bytes=request.selection.positions.cut_bytes,
+            missing=tuple(missing),
         )
-
-    async def make_ready(self, plan: ReplayPlan) -> None:
-        """Create the target topic, and lift its retention, as the plan says."""
-        await asyncio.to_thread(make_ready, self.target, plan.lifted, self.admin, self.properties)
-
-    async def set_back(self) -> str | None:
-        """Restore the retention that any run of a job lifted, once that is complete; return what to say about it."""
-        return await asyncio.to_thread(set_back, self.target.name, self.admin, self.properties)
+    )
 
 
-async def groundwork(
-    request: ReplayRequest,
-    archive: Archive,
-    properties: Mapping[str, str],
-    admin: KafkaAdmin | None = None,
-    missing: Sequence[str] | None = None,
-) -> Groundwork:
-    """Ask archive and cluster, through `admin` if there is one already; `missing` if that is known already.
+async def check_request(
+    request: ReplayRequest, archive: Archive, missing: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return what the archive lacks, unless `missing` says it already, before any client of the cluster is made.
 
-    Raises BadName for a target that no topic can have, and ReplayRefused where the archive lacks a part, or the routing
-    does not fit. What the archive alone can refuse comes before a client of the cluster is made: that asks for tokens
-    at once.
+    Raise BadName for a target that no topic can have, NotInArchive, or ReplayRefused if the archive lacks a part.
     """
     topic = request.topic.topic
     check_topic(request.target)
     refuse_source(parse_topic_folder(topic).topic, request.target, into_source=request.into_source)
-    if missing is None:
-        await archive.partitions(topic)
-        missing = await missing_sources(request, archive)
-    if admin is None:
-        admin = await asyncio.to_thread(KafkaAdmin, properties)
-    return Groundwork(request, properties, admin, tuple(missing), await shaped_target(request, archive, admin))
+    if missing is not None:
+        return tuple(missing)
+    await archive.partitions(topic)
+    return await missing_sources(request, archive)
 
 
-async def undone_retention(request: ReplayRequest, properties: Mapping[str, str]) -> str:
-    """Set back what a replay that was broken off left held; says what was done. Raises NoSuchTopic."""
-    admin = await asyncio.to_thread(KafkaAdmin, properties)
-    return await asyncio.to_thread(undo_retention, request.target, admin, properties)
-
-
-class BegunReplay(NamedTuple):
-    """A replay whose target is ready, and whose job no other run does."""
-
-    planned: "PlannedReplay"
-    sink: RecordSink
-    keeping: Keeping
-
-    async def run(self, commands: Commands, progress: Progress) -> ReplayResult:
-        """Run the replay; raises as `run_replay` does."""
-        job, pace = self.planned.job, self.planned.request.pace
-        result = await run_replay(job.work, job.pipeline, self.sink, pace, commands, progress, self.keeping)
-        if result.complete and not self.planned.request.follows:
-            # Only the cluster knows the positions of a job with transactions, and forgets them.
-            complete = JobComplete(host=this_process(), completed_at=wall_clock())
-            await asyncio.to_thread(self.planned.folder.put, complete)
-        return result
-
-    async def settled(self, result: ReplayResult) -> str | None:
-        """Set the target's retention back once the job is complete; what there is to say about it."""
-        if result.complete:
-            return await self.planned.ground.set_back()
-        target = self.planned.ground.target
-        return f"retention of {target.name} is still lifted: run --resume or --undo-retention" if target.holds else None
-
-
-@dataclass(frozen=True)
+@dataclass
 class PlannedReplay:
     """A replay that can be begun; nothing is written before."""
 
-    ground: Groundwork
     request: ReplayRequest
-    """The groundwork's request, with the incarnation and the rule of the job."""
-    job: KnownJob
+    """With the incarnation and the rule of the job."""
+    target: TargetTopic
+    work: ReplayWork
     plan: ReplayPlan
     damage: DamagePolicies
     """Collects what the running replay passes over at damage."""
     folder: JobFolder
     asked: JobRequest
     """The request as the job's folder has it, or will have it."""
-    properties: Mapping[str, str]
-    """librdkafka's, for producers."""
     positions: CommittedPositions[LanePosition] | None
     """Positions in the cluster; None for a job without transactions."""
+    log: JobLog
     is_alone: bool = False
     """True if the caller keeps other runs of the job away, as `job_alone` does."""
 
@@ -476,21 +385,23 @@ class PlannedReplay:
         return self.request.pace.seconds(self.plan.records, self.plan.bytes, self.plan.span_ms)
 
     @asynccontextmanager
-    async def begun(self) -> AsyncIterator[BegunReplay]:
-        """Make the target ready and take the job; raises JobTakenOver, TargetChanged or ReplayRefused."""
-        ground = self.ground
-        with nullcontext() if self.is_alone else job_alone(self.request, self.job.job.name):
-            await ground.make_ready(self.plan)
-            admin = ground.admin
-            if ground.target.creates:
-                admin = await asyncio.to_thread(ground.admin.again)
-            allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + ground.admin.num_brokers))
-            yield await asyncio.to_thread(self._begun, admin)
+    async def begun(self) -> AsyncIterator[Callable[[Commands, Progress], Awaitable[ReplayResult]]]:
+        """Make the target ready, take the job and yield what runs it, which raises as `run_replay` does.
 
-    def _begun(self, admin: KafkaAdmin) -> BegunReplay:
+        Raise JobTakenOver, TargetChanged or ReplayRefused.
+        """
+        with nullcontext() if self.is_alone else job_alone(self.request, self.work.job.name):
+            await asyncio.to_thread(self.target.make_ready, self.plan.lifted)
+            admin = self.target.admin
+            if self.target.creates:
+                admin = await asyncio.to_thread(admin.again)
+            allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + admin.num_brokers))
+            yield partial(self._run, *await asyncio.to_thread(self._begun, admin))
+
+    def _begun(self, admin: KafkaAdmin) -> tuple[RecordSink, Keeping]:
         """Write the job's request into its folder, with the id of the target as it is now."""
-        target, work, folder = self.job.job.target, self.job.work, self.folder
-        facts, kept = admin.topic(target), folder.request()
+        job, work, folder = self.work.job, self.work, self.folder
+        facts, kept = admin.topic(job.target), folder.request()
         if kept is None:
             kept = msgspec.structs.replace(
                 self.asked,
@@ -501,38 +412,47 @@ class PlannedReplay:
             folder.create(kept)
         else:
             refuse_changed_target(kept, facts)
-        keeping = Keeping(FolderLog(folder), TopicPin(admin, target, kept.target_topic_id), self.request.patience)
+        patience, properties = self.request.patience, self.request.producing(self.target.properties)
+        keeping = Keeping(self.log, TopicPin(admin, job.target, kept.target_topic_id), patience)
         limit = facts.config.max_message_bytes if facts and facts.config else None
         if self.positions is not None:
-            sink: RecordSink = TransactionalSink(
-                self.properties, self.job.job, self.positions, limit, producers=kept.producers
-            )
-        else:
-            timeout_ms = int(max(self.request.patience, LEAST_TIMEOUT_SECONDS) * 1000)
-            sink = KafkaSink(
-                self.properties, target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers
-            )
-        return BegunReplay(self, sink, keeping)
+            return TransactionalSink(properties, job, self.positions, limit, producers=kept.producers), keeping
+        timeout_ms = int(max(patience, LEAST_TIMEOUT_SECONDS) * 1000)
+        sink = KafkaSink(
+            properties, job.target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers
+        )
+        return sink, keeping
+
+    async def _run(self, sink: RecordSink, keeping: Keeping, commands: Commands, progress: Progress) -> ReplayResult:
+        result = await run_replay(self.work, sink, self.request.pace, commands, progress, keeping)
+        if result.complete and not self.request.follows:
+            # Only the cluster knows the positions of a job with transactions, and forgets them.
+            complete = JobComplete(host=this_process(), completed_at=wall_clock())
+            await asyncio.to_thread(self.folder.put, complete)
+        return result
+
+    async def settled(self, result: ReplayResult) -> str | None:
+        """Set the target's retention back once the job is complete; what there is to say about it."""
+        if result.complete:
+            return await self.target.set_back()
+        name = self.target.name
+        return f"retention of {name} is still lifted: run --resume or --undo-retention" if self.target.holds else None
 
 
 @asynccontextmanager
 async def planned_replay(
-    request: ReplayRequest,
-    archive: Archive,
-    properties: Mapping[str, str],
-    jobs: Store,
-    admin: KafkaAdmin | None = None,
-    missing: Sequence[str] | None = None,
+    request: ReplayRequest, around: Surroundings, missing: Sequence[str] | None = None
 ) -> AsyncIterator[PlannedReplay]:
-    """Plan a replay; write nothing, and fence nobody.
+    """Plan a replay; write nothing, and fence nobody. The inventory is read only if `missing` is None.
 
-    `properties` are librdkafka's, `jobs` holds the job folders. `admin` is used if it is given, the inventory only if
-    `missing` is None. Raises ReplayRefused if what is recorded of the job belongs to another selection or history or
-    its folder is missing, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
+    Raises ReplayRefused if what is recorded of the job belongs to another selection or history or its folder is
+    missing, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
     """
-    producing = request.producing(properties)
-    ground = await groundwork(request, archive, properties, admin, missing)
-    target, damage, kept = ground.target, DamagePolicies(request.on_damage), None
+    archive, jobs, producing = around.archive, around.jobs, request.producing(around.properties)
+    missing = await check_request(request, archive, missing)
+    admin = await asyncio.to_thread(lambda: around.admin)
+    target = await find_target(request, archive, around.properties, admin)
+    damage, kept = DamagePolicies(request.on_damage), None
     if request.job is not None:
         check_job_name(request.job)
         kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
@@ -550,10 +470,11 @@ async def planned_replay(
         selections = [Selection(each, ranges[each.partition]) for each in opened if each.partition in ranges]
     else:
         selections = await request.selection.resolve(archive, request.topic, opened)
-    positions: CommittedPositions[LanePosition] | None = None
-    try:
+    async with AsyncExitStack() as stack:
+        positions: CommittedPositions[LanePosition] | None = None
         if request.transactional:
             positions = CommittedPositions(producing, job, decode_position)
+            stack.push_async_callback(asyncio.to_thread, positions.close)
             lanes = sorted({lane for each in selections for lane in target.pipeline.targets(each.partition.partition)})
             recorded = await asyncio.to_thread(positions.read, lanes)
         else:
@@ -565,12 +486,11 @@ async def planned_replay(
                 why=f"{written} of its records are committed, and {folder.address} does not say where they are",
                 remedy="set --jobs to the folder that the job started with, or start another job with --job NAME",
             )
-        known = await known_job(request, job, target.pipeline, selections, recorded, damage)
-        known = replace(known, created=kept is not None and kept.created is True)
+        work = await work_of_job(request, job, target.pipeline, selections, recorded, damage)
         if positions is not None:
-            refuse_long_metadata(known.work.first)
-        plan = await ground.plan(known)
-        yield PlannedReplay(ground, request, known, plan, damage, folder, kept or fresh, producing, positions)
-    finally:
-        if positions is not None:
-            await asyncio.to_thread(positions.close)
+            refuse_long_metadata(work.first)
+        created = kept is not None and kept.created is True
+        plan = await plan_work(request, target, work, missing, created=created)
+        yield PlannedReplay(
+            request, target, work, plan, damage, folder, kept or fresh, positions, log=FolderLog(folder)
+        )

@@ -192,8 +192,8 @@ def plan_json(plan: ReplayPlan) -> dict[str, Any]:
         "cuts": [cut.document(partition) for _, partition, cut in plan.cuts],
         "cut_bytes": plan.cut_bytes,
         "job": plan.job.name,
-        "transactional": plan.job.transactional,
-        "records_before": plan.job.written,
+        "transactional": plan.transactional,
+        "records_before": plan.written,
         "notes": plan.notes,
         "warnings": plan.warnings,
     }

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from blockgz.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavail
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
-from replayer.replay.job import LanePosition, Ledger, continued, refuse_other_job
+from replayer.replay.job import Job, LanePosition, Ledger, continued, refuse_other_job
 from replayer.replay.pace import PATIENCE_SECONDS, Commands, Pace
 from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.result import LaneCounts, ReplayResult, RunCounts
@@ -162,19 +162,45 @@ class Cadence(NamedTuple):
 CADENCE = Cadence()
 
 
-class ReplayWork(NamedTuple):
-    """The work of a replay: selections, the position of each lane before the job's first record, and how to read."""
+@dataclass(frozen=True)
+class ReplayWork:
+    """The work of a job: selections, the position of each lane before the job's first record, and how to read.
 
+    `recorded` are the positions that earlier runs committed, as far as they are known before `begin`.
+    """
+
+    job: Job
+    pipeline: Pipeline
     selections: Sequence[Selection]
     first: Mapping[int, LanePosition]
-    reading: Reading = Reading()
+    reading: Reading = field(default_factory=Reading)
+    recorded: Mapping[int, LanePosition] = field(default_factory=dict)
     follows: bool = False
     """True if the ends of the job moved since its positions were recorded."""
+
+    @property
+    def remaining(self) -> list[Selection]:
+        """The selections from the lowest offset that a lane still needs."""
+        ledger = Ledger({**self.first, **self.recorded})
+        ranges = []
+        for selection in self.selections:
+            start, end = ledger.start_of(selection.partition.partition), selection.offsets.end
+            ranges.append(selection._replace(offsets=OffsetRange(end if start is None else start, end)))
+        return ranges
+
+    @property
+    def written(self) -> int:
+        """Records of the job in the target."""
+        return sum(position.written for position in self.recorded.values())
+
+    @property
+    def complete(self) -> bool:
+        recorded = self.recorded
+        return self.first.keys() <= recorded.keys() and all(position.complete for position in recorded.values())
 
 
 async def run_replay(
     work: ReplayWork,
-    pipeline: Pipeline,
     sink: RecordSink,
     pace: Pace,
     control: Commands,
@@ -188,7 +214,7 @@ async def run_replay(
     are sent a second time. An error, of archive or sink, says in its reason what was written before, and a cancellation
     in a note; everything that was handed over before damage in the archive is committed first.
     """
-    run = _RunningReplay(work, pipeline, sink, pace, control, progress, keeping, cadence)
+    run = _RunningReplay(work, sink, pace, control, progress, keeping, cadence)
     try:
         return await run.to_the_end()
     except BlockgzError as error:
@@ -257,7 +283,6 @@ class _RunningReplay:
     """One call of `run_replay`."""
 
     work: ReplayWork
-    pipeline: Pipeline
     sink: RecordSink
     pace: Pace
     control: Commands
@@ -472,7 +497,7 @@ class _RunningReplay:
     def _hand_over(self, source: int, batch: pa.RecordBatch) -> tuple[int, int]:
         """Send a batch through pipeline and sink; return the records and bytes sent."""
         records = num_bytes = 0
-        for piece in self.pipeline(ScannedBatch(source, batch)):
+        for piece in self.work.pipeline(ScannedBatch(source, batch)):
             self._sound = False
             fresh, zeros = sendable(self._ledger.accept(source, piece))
             if fresh.num_rows:

@@ -143,8 +143,9 @@ def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str
     return f"retention of {name} is restored: {', '.join(done) or 'it was already'}"
 
 
-def undo_retention(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str:
-    """Restore retention as `set_back` does; raises NoSuchTopic if the topic does not exist."""
+def undo_retention(name: str, properties: Mapping[str, str]) -> str:
+    """Set back what an interrupted replay left lifted, and return what was done; raise NoSuchTopic."""
+    admin = KafkaAdmin(properties)
     if admin.topic(name) is None:
         raise NoSuchTopic(
             f"the cluster has no topic {name!r}", why="nothing can be restored", remedy="check --to-topic and -b"
@@ -164,22 +165,66 @@ def state_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class ShapedTarget:
-    """The target and its pipeline; `facts` are the topic's during the replay, None if it is missing."""
+class TargetTopic:
+    """The target of a replay and the pipeline into it; nothing is changed before `make_ready`."""
 
-    name: str
+    request: ReplayRequest
+    properties: Mapping[str, str]
+    """librdkafka's, as they were given."""
+    admin: KafkaAdmin
     facts: TopicFacts | None
+    """The topic as it is during the replay; None if it is missing."""
     creates: NewTopic | None
     holds: bool
+    """True if its retention is lifted until the replay is complete."""
     pipeline: Pipeline
     left_out: LeftOut
     notes: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        return self.request.target
 
-async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAdmin) -> ShapedTarget:
-    """Ask archive and cluster; changes nothing.
+    @property
+    def lanes(self) -> range:
+        """The partitions that exist before the replay."""
+        return range(0 if self.facts is None or self.creates is not None else self.facts.num_partitions)
 
-    Raises ReplayRefused if --partitions does not fit, or the cluster would not create the topic.
+    def make_ready(self, lifted: Mapping[str, str]) -> None:
+        """Create the topic with these settings `lifted`, and hold its retention; what they were is written down first.
+
+        It blocks.
+        """
+        if self.creates is None and not self.holds:
+            return
+        changes = TopicChanges(self.properties)
+        file = retention_file(self.admin, self.properties, self.name)
+        if self.creates is not None:
+            own, held = self.creates.config, {**(HELD if self.holds else {}), **lifted}
+            if held:
+                before = {name: own.get(name) for name in held}
+                file.write(RetentionHold(topic=self.name, topic_id=None, before=before, held=held))
+            changes.create(replace(self.creates, config={**own, **held}))
+            return
+        topic_id = self.facts.topic_id if self.facts else None
+        hold = file.read()
+        # What an earlier run wrote down is what the retention was before any of them.
+        if hold is None or not still_means(hold, self.name, topic_id):
+            hold = plan_hold(self.name, topic_id, changes.own_config(self.name))
+            file.write(hold)
+        changes.alter(self.name, ConfigChange(hold.held))
+
+    async def set_back(self) -> str | None:
+        """Restore the retention that any run of a job lifted, once that is complete; return what to say about it."""
+        return await asyncio.to_thread(set_back, self.name, self.admin, self.properties)
+
+
+async def find_target(
+    request: ReplayRequest, archive: Archive, properties: Mapping[str, str], admin: KafkaAdmin
+) -> TargetTopic:
+    """Ask archive and cluster; change nothing.
+
+    Raise ReplayRefused if --partitions does not fit, or the cluster would not create the topic.
     """
     target = request.target
     found = await asyncio.to_thread(admin.topic, target)
@@ -199,7 +244,7 @@ async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAd
     pipeline = Pipeline(tuple(make_stages(request, left_out)), router)
     notes = tuple(_notes(request, pipeline, facts, creates, holds=holds))
     held = while_held(facts) if facts is not None and holds else facts
-    return ShapedTarget(target, held, creates, holds, pipeline, left_out, notes)
+    return TargetTopic(request, properties, admin, held, creates, holds, pipeline, left_out, notes)
 
 
 async def _planned(request: ReplayRequest, archive: Archive) -> NewTopic:
@@ -256,27 +301,3 @@ def _notes(
             yield "keys and sizes after the transforms are not checked against the target beforehand"
         else:
             yield f"on the way: {stage.fingerprint}"
-
-
-def make_ready(
-    target: ShapedTarget, lifted: Mapping[str, str], admin: KafkaAdmin, properties: Mapping[str, str]
-) -> None:
-    """Create the topic with these settings `lifted`, and hold its retention; what they were is written down first."""
-    if target.creates is None and not target.holds:
-        return
-    changes = TopicChanges(properties)
-    file = retention_file(admin, properties, target.name)
-    if target.creates is not None:
-        own, held = target.creates.config, {**(HELD if target.holds else {}), **lifted}
-        if held:
-            before = {name: own.get(name) for name in held}
-            file.write(RetentionHold(topic=target.name, topic_id=None, before=before, held=held))
-        changes.create(replace(target.creates, config={**own, **held}))
-    elif target.holds:
-        topic_id = target.facts.topic_id if target.facts else None
-        hold = file.read()
-        # What an earlier run wrote down is what the retention was before any of them.
-        if hold is None or not still_means(hold, target.name, topic_id):
-            hold = plan_hold(target.name, topic_id, changes.own_config(target.name))
-            file.write(hold)
-        changes.alter(target.name, ConfigChange(hold.held))

@@ -23,11 +23,10 @@ from replayer.groups.planning import (
     positions_of,
     vanished_text,
 )
-from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore, topic_job
 from replayer.restore.folder import AclsDone, GroupsDone, RestoreFolder
-from replayer.restore.planning import Surroundings
 from replayer.topics import acl_text, literal_acls
 
 PlannedGroups = tuple[Sequence[GroupPlan], Sequence[str]]
@@ -158,7 +157,6 @@ async def _of_topic(
     notes: list[str],
 ) -> GroupPlan | None:
     """Return the groups of a topic; None if the archive has no positions of then."""
-    kept, folder = await asyncio.to_thread(kept_job, topic_job(restore, topic.source), around.jobs)
     # A name without a number means the newest folder: the log was truncated and continued there.
     folders = () if "~" in topic.source else await around.archive.incarnations(topic.source)
     source = folders[-1] if folders else parse_topic_folder(topic.source)
@@ -171,10 +169,7 @@ async def _of_topic(
     vanished = await vanished_text(around.archive, source, table, wanted.globs)
     notes += [vanished] if vanished is not None else []
     positions = chosen_groups(positions_of(table), wanted.globs)
-    admin = await asyncio.to_thread(lambda: around.admin)
-    return await plan_groups_of_job(
-        kept, folder, around.archive, around.properties, positions, map_of(wanted.rename), admin
-    )
+    return await plan_groups_of_job(topic_job(restore, topic.source), around, positions, map_of(wanted.rename))
 
 
 class AclCreation(Protocol):

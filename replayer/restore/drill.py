@@ -15,9 +15,9 @@ from index_format.errors import BlockgzError
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.stages import wall_clock
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestorePlan, WantedTopics
 from replayer.restore.folder import RestoreFolder
-from replayer.restore.planning import Surroundings
 from replayer.restore.running import TopicOutcome
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -19,20 +18,18 @@ from blockgz.archive.request import SelectionRequest
 from blockgz.archive.selection import Positions, cuts_of, positions_before, resolved
 from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
 from blockgz.kafka.groups import GroupOffset
-from blockgz.store.writer import Store
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
 from replayer.groups import GroupMap, map_of
 from replayer.groups.planning import chosen_groups, idle_globs, positions_of, vanished_text
-from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.jobs.folder import JobFolder
-from replayer.replay.pace import PATIENCE_SECONDS, Slowest
 from replayer.replay.plan import SourcePartition, pruned_text
 from replayer.replay.replaying import PlannedReplay, planned_replay
 from replayer.replay.request import ReplayRequest
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import (
     ChosenIncarnation,
     RestorePlan,
@@ -51,38 +48,6 @@ from replayer.restore.folder import RestoreFolder
 from replayer.restore.settings import first_settings
 from replayer.topics import left_behind
 from replayer.topics import new_topic as archived_topic
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """The stores and clients of a restore, its pace and patience; none of them changes what is restored.
-
-    `properties` are librdkafka's, `jobs` holds the folders of jobs and of restores.
-    """
-
-    archive: Archive
-    properties: Mapping[str, str]
-    jobs: Store
-    pace: Slowest = field(default_factory=Slowest)
-    patience: float = PATIENCE_SECONDS
-    budget: Budget = field(default_factory=Budget)
-    """The budget for finding the cuts of all topics."""
-
-    @cached_property
-    def admin(self) -> KafkaAdmin:
-        """Return the client of the cluster, made at the first call, which blocks. Raise as KafkaAdmin does."""
-        return KafkaAdmin(self.properties)
-
-    def reading(self, archive: Archive) -> "Surroundings":
-        """Return a copy with another view of the archive; it keeps the clients that were made."""
-        same = replace(self, archive=archive)
-        vars(same).update({name: made for name, made in vars(self).items() if name in ("admin", "changes")})
-        return same
-
-    @cached_property
-    def changes(self) -> TopicChanges:
-        """Return the client for changes, made at the first call."""
-        return TopicChanges(self.properties)
 
 
 def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
@@ -304,15 +269,15 @@ async def refuse_other_archive(plan: RestorePlan, archive: Archive) -> None:
         )
 
 
-async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin: KafkaAdmin) -> RestorePlan:
+async def looked_over(plan: RestorePlan, name: str, around: Surroundings) -> RestorePlan:
     """Return the plan with what archive and cluster say of each topic now: its size, and why it cannot be restored.
 
     Raise ReplayRefused if a restore of that name has begun already, UsageError where two groups of a topic would get
     one name.
     """
     await asyncio.to_thread(RestoreFolder(around.jobs, name).refuse_begun)
-    around = replace(around, archive=await around.archive.pin())
-    existing = frozenset(admin.topics)
+    existing = frozenset((await asyncio.to_thread(lambda: around.admin)).topics)
+    around = around.reading(await around.archive.pin())
 
     async def planned(topic: TopicToRestore) -> TopicToRestore:
         job = JobFolder(around.jobs, topic_job(name, topic.source))
@@ -320,7 +285,7 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin:
         refused = _refusal(plan, topic, exists=exists)
         if refused is not None or not topic.numbers:
             return msgspec.structs.replace(topic, refused=refused)
-        return await _planned(plan, topic, name, around, admin)
+        return await _planned(plan, topic, name, around)
 
     whole = msgspec.structs.replace(plan, topics=tuple(await gathered(plan.topics, planned)))
     refuse_group_twins(whole)
@@ -328,14 +293,11 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin:
     return msgspec.structs.replace(whole, warnings=tuple(warnings))
 
 
-async def _planned(
-    plan: RestorePlan, topic: TopicToRestore, name: str, around: Surroundings, admin: KafkaAdmin
-) -> TopicToRestore:
+async def _planned(plan: RestorePlan, topic: TopicToRestore, name: str, around: Surroundings) -> TopicToRestore:
     topic = msgspec.structs.replace(topic, refused=None)
     try:
         request = replay_of(plan, topic, name, around)
-        place = (around.archive, around.properties, around.jobs)
-        async with planned_replay(request, *place, admin, topic.lacks) as replay:
+        async with planned_replay(request, around, topic.lacks) as replay:
             return _measured(topic, replay)
     except (AccessDenied, BrokerUnreachable):
         raise
@@ -358,7 +320,7 @@ def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str |
 
 def _measured(topic: TopicToRestore, replay: PlannedReplay) -> TopicToRestore:
     topic = sized(topic, replay.plan.sources)
-    chosen = replay.job.work.selections
+    chosen = replay.work.selections
     cuts = cuts_of(chosen)
     if not cuts:
         ends_before = all(each.offsets.end == each.partition.next_offset for each in chosen)

@@ -15,15 +15,15 @@ from replayer.errors import ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder, refuse_changed_target
 from replayer.replay.pace import Commands
 from replayer.replay.proof import JobProof, prove_job
-from replayer.replay.recorded_job import kept_job
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, planned_replay
 from replayer.replay.run import JobLog, Progress
 from replayer.replay.stages import wall_clock
+from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.consumers import Applied
 from replayer.restore.document import RestorePlan, TopicToRestore, topic_job
 from replayer.restore.folder import RestoreFolder, TopicDone
-from replayer.restore.planning import Surroundings, new_topic, replay_of
+from replayer.restore.planning import new_topic, replay_of
 from replayer.restore.settings import last_settings
 
 
@@ -34,7 +34,7 @@ def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: S
     """
     if JobFolder(around.jobs, job).request() is not None:
         return
-    facts = around.admin.again().topic(topic.target)
+    facts = around.refresh_admin().topic(topic.target)
     if facts is None:
         return
     wanted = new_topic(plan, topic)
@@ -58,7 +58,7 @@ def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surro
     kept = JobFolder(around.jobs, job).request()
     if plan.follow is None or kept is None:
         return
-    facts = around.admin.again().topic(topic.target)
+    facts = around.refresh_admin().topic(topic.target)
     refuse_changed_target(kept, facts)
     if facts is not None and facts.num_partitions < topic.partitions:
         around.changes.add_partitions(topic.target, topic.partitions)
@@ -67,14 +67,14 @@ def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surro
 def create_empty(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
     """Create a topic of which no partition is archived; raise as `refuse_foreign` does."""
     refuse_foreign(plan, topic, job, around)
-    if around.admin.again().topic(topic.target) is None:
+    if around.refresh_admin().topic(topic.target) is None:
         around.changes.create(new_topic(plan, topic))
 
 
 def refuse_lost(topic: TopicToRestore, job: str, around: Surroundings) -> None:
     """Raise TargetChanged if a topic that was restored is gone, or another one has its name now."""
     kept = JobFolder(around.jobs, job).request()
-    facts = around.admin.again().topic(topic.target)
+    facts = around.refresh_admin().topic(topic.target)
     remedy = f"restore {topic.topic} again in another restore, with --name NAME"
     if facts is None:
         raise TargetChanged(
@@ -93,7 +93,7 @@ def refuse_lost(topic: TopicToRestore, job: str, around: Surroundings) -> None:
 
 def set_last(topic: TopicToRestore, around: Surroundings) -> tuple[str, ...]:
     """Set the topic's last settings, and return which are not set and why."""
-    replicas = around.admin.again().replication_factor(topic.target)
+    replicas = around.refresh_admin().replication_factor(topic.target)
     change, notes = last_settings(topic, around.changes.own_config(topic.target), replicas, wall_clock())
     if change:
         around.changes.alter(topic.target, change)
@@ -144,23 +144,22 @@ class TopicReplays:
         await asyncio.to_thread(make_ready, plan, topic, outcome.job, around)
         request = replay_of(plan, topic, self._restore, around)
         commands = Commands()
-        admin = await asyncio.to_thread(around.admin.again)
-        place = (around.archive, around.properties, around.jobs)
-        async with planned_replay(request, *place, admin, topic.lacks) as planned:
-            self._progress(planned.plan.job.written, 0)
-            async with planned.begun() as begun:
-                log = self._logs.pop(outcome.job, begun.keeping.log)
-                work = begun._replace(keeping=begun.keeping._replace(log=log))
+        # The topic may have been created since the client of all topics asked for them.
+        around = await asyncio.to_thread(around.refreshed)
+        async with planned_replay(request, around, topic.lacks) as planned:
+            self._progress(planned.plan.written, 0)
+            planned.log = self._logs.pop(outcome.job, planned.log)
+            async with planned.begun() as run:
                 self._running.add(commands)
                 try:
                     if self.ending:
                         commands.end()
-                    result = await work.run(commands, self._progress)
-                    await work.settled(result)
+                    result = await run(commands, self._progress)
+                    await planned.settled(result)
                 finally:
                     self._running.discard(commands)
                 if request.follows:
-                    self._logs[outcome.job] = log
+                    self._logs[outcome.job] = planned.log
             outcome.records = result.records + result.records_before
             outcome.skipped = [
                 f"{partition} [{lost.start}..{lost.end}): {lost.reason}" for partition, lost in planned.damage.skipped
@@ -260,16 +259,12 @@ class RestoreRun:
 
     async def _proved(self, outcome: TopicOutcome) -> bool:
         """Return whether the topic holds what the archive does, record by record."""
-        kept, folder = await asyncio.to_thread(kept_job, outcome.job, self.around.jobs)
 
         @contextmanager
         def watched(_: int) -> Iterator[Callable[[int], None]]:
             yield lambda records: self.progress(records, 0)
 
-        around = self.around
-        proving = asyncio.ensure_future(
-            prove_job(kept, folder, around.archive, around.properties, watched, around.admin, self.plan.sample)
-        )
+        proving = asyncio.ensure_future(prove_job(outcome.job, self.around, watched, self.plan.sample))
         self._proving.add(proving)
         try:
             proof = await proving

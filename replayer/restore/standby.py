@@ -22,10 +22,11 @@ from replayer.replay.plan import describe_source
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.stages import wall_clock
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import FollowedGroups
 from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, topic_job
 from replayer.restore.folder import RestoreFolder, StandbyReport, StandState, SwitchOver, TopicFollowed, TopicStand
-from replayer.restore.planning import TRUNCATED, Surroundings, gathered, sized, surveyed_topics
+from replayer.restore.planning import TRUNCATED, gathered, sized, surveyed_topics
 from replayer.restore.running import TopicOutcome
 
 AHEAD_MS = 24 * 3600 * 1000
@@ -95,7 +96,7 @@ async def survey(
 
 
 def _existing(around: Surroundings) -> Collection[str]:
-    return around.admin.again().topics
+    return around.refresh_admin().topics
 
 
 LOOK_SECONDS = 2.0

@@ -162,14 +162,15 @@ async def _refuse_proof(name: str, service: Service) -> None:
 async def _prove(task: Task, service: Service, name: str) -> None:
     # Here, because it needs a Kafka client, which most servers never make.
     from replayer.replay.proof import proof_document, prove_job  # noqa: PLC0415
+    from replayer.replay.surroundings import Surroundings  # noqa: PLC0415
 
     @contextmanager
     def watched(total: int) -> Iterator[Callable[[int], None]]:
         task.all, task.unit = total, "records"
         yield task.advance
 
-    kept, folder = await service.in_thread(service.replays.kept, name)
-    proof = await prove_job(kept, folder, service.view.archive, service.settings.kafka, watched)
+    around = Surroundings(service.view.archive, service.settings.kafka, service.replays.store)
+    proof = await prove_job(name, around, watched)
     task.result = proof_document(proof)
 
 

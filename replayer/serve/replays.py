@@ -326,14 +326,6 @@ class Replays:
             self._looks[name] = time.monotonic(), look
         return await asyncio.shield(look)
 
-    def kept(self, name: str) -> tuple[JobRequest, JobFolder]:
-        """Return the request of a job, and its folder; raise NotInArchive."""
-        folder = JobFolder(self.store, name)
-        request = folder.request()
-        if request is None:
-            raise NotInArchive(f"job {name[:80]} has not begun", why="nothing of it was written yet")
-        return request, folder
-
     def log_tail(self, name: str) -> str:
         """Return the last lines of what a job said on stderr, if this machine has them."""
         try:

@@ -18,15 +18,17 @@ from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import spark_errors
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
+from replayer.kafka.admin import KafkaAdmin
 from replayer.replay.job import LanePosition, decode_position, refuse_long_metadata
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import KeepPartitions, MapPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.replaying import Groundwork, groundwork, job_of, known_job, opened_partitions
+from replayer.replay.replaying import check_request, job_of, opened_partitions, plan_work, work_of_job
 from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import ReplayWork, run_replay
 from replayer.replay.stages import LeftOut, TransformStage
+from replayer.replay.target_topic import TargetTopic, find_target
 from replayer.spark.lanes import (
     LaneStore,
     LaneTarget,
@@ -221,11 +223,11 @@ async def _replayed(task: SourceTask, damage: SkipDamage, left_out: LeftOut) -> 
             for stage in work.pipeline.stages
         )
         pipeline = Pipeline(stages, MapPartitions({lane.source: lane.number}))
-        lane_work = ReplayWork([selection], {lane.number: task.first}, reading)
+        lane_work = ReplayWork(lane.job, pipeline, [selection], {lane.number: task.first}, reading)
         transactional = partial(lane_sink, decode=decode_position)
         with (transactional if work.transactional else untransactional_sink)(lane, work.target) as sink:
             # The driver learns of progress from the positions.
-            return await run_replay(lane_work, pipeline, sink, Slowest(), Commands(), lambda *_: None)
+            return await run_replay(lane_work, sink, Slowest(), Commands(), lambda *_: None)
 
 
 BY_SOURCE = "a lane for each source partition"
@@ -235,11 +237,13 @@ BY_SOURCE = "a lane for each source partition"
 @asynccontextmanager
 async def planned_lanes(
     request: ReplayRequest, archive: Archive, place: ArchivePlace, properties: Mapping[str, str]
-) -> AsyncIterator[tuple[Groundwork, ReplayPlan, Replay]]:
+) -> AsyncIterator[tuple[TargetTopic, ReplayPlan, Replay]]:
     """Plan a replay, whose tasks open the archive at `place`; write nothing. Raises as `planned_replay`."""
     producing = request.producing(properties)
-    ground = await groundwork(request, archive, properties)
-    target, pipeline = ground.target, ground.target.pipeline
+    missing = await check_request(request, archive)
+    admin = await asyncio.to_thread(KafkaAdmin, properties)
+    target = await find_target(request, archive, properties, admin)
+    pipeline = target.pipeline
     opened = await opened_partitions(request, archive)
     sources = [each.partition for each in opened]
     places = places_for(pipeline.router, sources)
@@ -258,11 +262,12 @@ async def planned_lanes(
         else:
             selections = await request.selection.resolve(archive, request.topic, opened)
         by_source = Pipeline(pipeline.stages, KeepPartitions())
-        known = replace(await known_job(request, job, by_source, selections, recorded), pipeline=pipeline)
-        refuse_long_metadata(known.work.first)
-        plan = await ground.plan(known, f"{len(lanes)} tasks at most, one for each source partition")
+        work = replace(await work_of_job(request, job, by_source, selections, recorded), pipeline=pipeline)
+        refuse_long_metadata(work.first)
+        note = f"{len(lanes)} tasks at most, one for each source partition"
+        plan = await plan_work(request, target, work, missing, note, created=False)
         config = target.facts.config if target.facts else None
-        work = LaneWork(
+        lane_work = LaneWork(
             place,
             pipeline,
             request.selection.filter,
@@ -270,4 +275,4 @@ async def planned_lanes(
             request.transactional,
             LaneTarget(producing, pipeline.router, config.max_message_bytes if config else None),
         )
-        yield ground, plan, Replay(known.work.first, recorded, lanes, store, topics_of(known.work.selections), work)
+        yield target, plan, Replay(work.first, recorded, lanes, store, topics_of(work.selections), lane_work)

@@ -24,7 +24,7 @@ async def work_of(selections: Sequence[Selection], pipeline: Pipeline) -> Replay
     """The work of a job that begins with these selections."""
     ranges = {each.partition.partition: each.offsets for each in selections}
     histories = {each.partition.partition: await chain_hash(*each[:2]) for each in selections}
-    return ReplayWork(selections, first_positions(JOB, ranges, histories, pipeline))
+    return ReplayWork(JOB, pipeline, selections, first_positions(JOB, ranges, histories, pipeline))
 
 
 def replay_into(
@@ -41,7 +41,7 @@ def replay_into(
     async def replayed() -> ReplayResult:
         work = await work_of(selections, stages)
         control = Impatient()
-        return await run_replay(work, stages, sink, pace or Slowest(), control, lambda *_: None, keeping, cadence)
+        return await run_replay(work, sink, pace or Slowest(), control, lambda *_: None, keeping, cadence)
 
     return asyncio.run(replayed())
 

@@ -11,13 +11,11 @@ import pytest
 from blockgz.archive.archive import Archive
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
-from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.replay import proof
-from replayer.replay.pipeline import Pipeline
-from replayer.replay.proof import Asked, LaneProof, LaneTask, Sample, pieces, prove_share
+from replayer.replay.proof import LaneProof, LaneTask, Sample, pieces, prove_lane
 from replayer.replay.recorded_job import LaneMap
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
@@ -64,9 +62,9 @@ def proof_of(
         lane = OffsetRange(FIRST, max(FIRST + COUNT, target[-1].offset + 1))
         selection = Selection(partition, OffsetRange(0, COUNT))
         task = LaneTask(
-            0, lane_map or mapped(), read(*lane), {0: selection}, {0: COUNT}, rolls_back=rolls_back, open_end=False
+            0, lane_map or mapped(), lane, read, {0: selection}, {0: COUNT}, rolls_back=rolls_back, open_end=False
         )
-        return await prove_share(task, Asked(Pipeline(), RecordFilter()), lambda _: None, sample, lane, read)
+        return await prove_lane(task, lambda _: None, sample)
 
     return asyncio.run(prove())
 

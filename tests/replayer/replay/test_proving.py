@@ -10,13 +10,11 @@ import pytest
 from blockgz.archive.archive import Archive
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection, erased_ranges
-from blockgz.record_filter import RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.replay.jobs.folder import LaneBegin, Segment
-from replayer.replay.pipeline import Pipeline
-from replayer.replay.proof import Asked, LaneProof, LaneTask, prove_lane
+from replayer.replay.proof import LaneProof, LaneTask, prove_lane
 from replayer.replay.recorded_job import LaneMap, lane_maps
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
@@ -35,7 +33,7 @@ def proof_of(
     rolls_back: bool = True,
     open_end: bool = False,
 ) -> LaneProof:
-    async def found() -> AsyncGenerator[pa.RecordBatch]:
+    async def found(*_: int) -> AsyncGenerator[pa.RecordBatch]:
         for start in range(0, len(target), 7):
             yield batch_from_records(list(target[start : start + 7]))
 
@@ -43,10 +41,10 @@ def proof_of(
         archive = Archive(LocalReader(LocalAddress(str(root))))
         (partition,) = await archive.open_topic("orders")
         selection = Selection(partition, OffsetRange(0, 40))
-        task = LaneTask(0, lane_map, found(), {0: selection}, {0: required}, rolls_back, open_end)
+        task = LaneTask(0, lane_map, OffsetRange(0, 0), found, {0: selection}, {0: required}, rolls_back, open_end)
         pruned = [OffsetRange(0, partition.floor)] if partition.floor else []
         task.gone = {0: [*pruned, *await erased_ranges(partition, 0, 40)]}
-        return await prove_lane(task, Asked(Pipeline(), RecordFilter()), lambda _: None)
+        return await prove_lane(task, lambda _: None)
 
     return asyncio.run(prove())
 

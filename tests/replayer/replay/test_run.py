@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -216,10 +217,9 @@ def test_a_new_topic_takes_every_record_at_first_unless_the_cluster_refuses(tmp_
         if refuses:
             raise ReplayRefused("topic cannot be created", why="a policy", remedy="")
 
-    known = SimpleNamespace(remaining=selections_of(tmp_path, "limited"), planning=Reading())
     creates = NewTopic("copy", 1, {"max.message.bytes": "100"})
-    admin = SimpleNamespace(refuse_uncreatable=refuse_uncreatable)
-    lifted, (note,) = asyncio.run(lifted_settings(creates, known, admin))  # type: ignore[arg-type]
+    target: Any = SimpleNamespace(creates=creates, admin=SimpleNamespace(refuse_uncreatable=refuse_uncreatable))
+    lifted, (note,) = asyncio.run(lifted_settings(target, selections_of(tmp_path, "limited"), Reading()))
     size = str(2 * max(block.byte_length_uncompressed for block in index.blocks) + ROOM)
     assert [topic.config for topic in asked] == [{"max.message.bytes": size}]
     assert lifted == ({} if refuses else {"max.message.bytes": size})
@@ -229,9 +229,8 @@ def test_a_new_topic_takes_every_record_at_first_unless_the_cluster_refuses(tmp_
 @pytest.mark.parametrize("config", [{"max.message.bytes": "1048588"}, {}])
 def test_a_limit_that_all_blocks_fit_is_not_raised(tmp_path: Path, config: dict[str, str]) -> None:
     ArchiveWriter(tmp_path).partition("limited", 0).commit(records(range(40)))
-    known = SimpleNamespace(remaining=selections_of(tmp_path, "limited"), planning=Reading())
-    creates = NewTopic("copy", 1, config)
-    assert asyncio.run(lifted_settings(creates, known, SimpleNamespace())) == ({}, ())  # type: ignore[arg-type]
+    target: Any = SimpleNamespace(creates=NewTopic("copy", 1, config))
+    assert asyncio.run(lifted_settings(target, selections_of(tmp_path, "limited"), Reading())) == ({}, ())
 
 
 def test_only_blocks_above_the_limit_are_read_for_sizes(tmp_path: Path) -> None:

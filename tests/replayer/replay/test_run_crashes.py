@@ -176,9 +176,9 @@ def test_the_word_to_end_stops_a_sink_that_does_not_come_back(
     monkeypatch.setattr("replayer.replay.run.LISTEN_SECONDS", 0.01)
 
     async def replayed() -> None:
-        commands, stages = Impatient(), Pipeline()
-        work = await work_of(selections, stages)
-        await run_replay(work, stages, Stuck(commands), Slowest(), commands, lambda *_: None)
+        commands = Impatient()
+        work = await work_of(selections, Pipeline())
+        await run_replay(work, Stuck(commands), Slowest(), commands, lambda *_: None)
 
     with pytest.raises(CommitLost, match="stopped"):
         asyncio.run(replayed())

@@ -51,9 +51,9 @@ def turn(folder: JobFolder, log: FolderLog, sink: FakeSink, selections: list[Sel
     stood = {lane: decode_position(*position) for lane, position in sink.topic.positions.items()}
     ranges = followed(selections, stood)
     first = followed_positions(JOB, ranges, Pipeline())
-    work = ReplayWork(ranges, first, follows=True)
+    work = ReplayWork(JOB, Pipeline(), ranges, first, follows=True)
     keeping = Keeping(log, NoEnds())
-    asyncio.run(run_replay(work, Pipeline(), sink, Slowest(), Impatient(), lambda *_: None, keeping, SMALL))
+    asyncio.run(run_replay(work, sink, Slowest(), Impatient(), lambda *_: None, keeping, SMALL))
     judge(folder, sink.topic)
 
 

@@ -14,9 +14,9 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
 from replayer.restore.document import RestoreGroups, RestorePlan
-from replayer.restore.planning import Surroundings
 from tests.replayer.groups.fake_groups import FakeGroups
 from tests.replayer.restore.test_turns import plan, topic
 

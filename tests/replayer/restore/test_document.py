@@ -6,6 +6,7 @@ import pytest
 from blockgz.archive.archive import Archive
 from blockgz.archive.positions import AtOffset, BeforeTime
 from blockgz.errors import UsageError
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import (
     RestoreGroups,
     RestorePlan,
@@ -16,7 +17,7 @@ from replayer.restore.document import (
     refuse_group_twins,
     refuse_twins,
 )
-from replayer.restore.planning import Surroundings, replay_of
+from replayer.restore.planning import replay_of
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryStore
 

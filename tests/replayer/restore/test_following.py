@@ -16,9 +16,9 @@ from index_format import objects
 from index_format.identity import ended
 from index_format.keys import TopicFolder, inventory_key
 from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestorePlan, WantedTopics
 from replayer.restore.folder import RestoreFolder, StandbyReport, SwitchOver, TopicStand
-from replayer.restore.planning import Surroundings
 from replayer.restore.running import TopicOutcome
 from replayer.restore.standby import StandbyRun
 from tests.support.archives import ArchiveWriter, records

@@ -15,8 +15,9 @@ from index_format import objects
 from index_format.groups import encode as encode_groups
 from index_format.identity import Acl, Incarnation, TopicConfig, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestoreGroups, RestorePlan, WantedTopics
-from replayer.restore.planning import Surroundings, found_topics
+from replayer.restore.planning import found_topics
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import CLAIMED_MS, ArchiveWriter, put_topic_config, records
 

@@ -12,9 +12,9 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobRequest
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestorePlan, topic_job
 from replayer.restore.folder import RestoreFolder, TopicDone
-from replayer.restore.planning import Surroundings
 from replayer.restore.running import RestoreRun, TopicOutcome
 from tests.replayer.restore.test_document import topic
 from tests.support.archives import ArchiveWriter, records

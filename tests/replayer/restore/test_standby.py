@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from blockgz.archive.archive import Archive
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
+from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestorePlan, TopicLeftOut
 from replayer.restore.folder import StandbyReport, TopicStand
-from replayer.restore.planning import Surroundings
 from replayer.restore.standby import (
     StandbySurvey,
     StandbyTurn,
