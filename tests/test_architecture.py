@@ -39,7 +39,6 @@ NOT_MODULES = {
 """Strings that look like the name of a module and are not: files, a logger, modules of invented trees."""
 SHARED_CLASS_NAMES = {
     "Archive",
-    "Asked",
     "Chain",
     "Fenced",
     "Kept",

@@ -19,16 +19,18 @@ from blockgz.program.tables import print_table
 from blockgz.units import time_text
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.options import (
+    Rules,
+    approximate_option,
     archive_options,
     format_option,
+    group_map_option,
     jobs_option,
     json_option,
     open_archive,
-    rename_rule,
 )
 from replayer.cli.options.restore_options import time_of
 from replayer.cli.replay_output import duration_text
-from replayer.groups import GroupMap
+from replayer.groups import map_of
 from replayer.groups.applying import GroupChanges, Rollback
 from replayer.groups.planning import (
     MAX_FILE_BYTES,
@@ -63,45 +65,34 @@ job_option = Option("--job", metavar="NAME", required=True, help="The replay job
 """`job: str`."""
 
 
-class Asked(NamedTuple):
+class GroupsOptions(NamedTuple):
     """The options of a translation of positions."""
 
     job: str
     jobs: str | None
     at: int | None
     globs: tuple[str, ...]
-    rename: GroupMap
+    rename: Rules
     positions: str | None
     approximate: bool
 
 
 asked_options = OptionSet(
     "asked",
-    Asked,
+    GroupsOptions,
     job_option,
     jobs_option,
     at_option,
     group_option,
-    Option(
-        "--group-map",
-        "rename",
-        multiple=True,
-        metavar="REGEX=NAME",
-        parse=lambda texts: GroupMap(tuple(rename_rule("--group-map", text) for text in texts)),
-        help=r"Give groups other names, such as '(.*)=restored-\1'; may be repeated, the first match counts.",
-    ),
+    group_map_option,
     Option(
         "--positions",
         metavar="FILE",
         help="Take the positions from this CSV file of kafka-consumer-groups --export, not from the archive.",
     ),
-    Option(
-        "--approximate",
-        is_flag=True,
-        help="If no exact position exists, take a lower one: records are read again, those below the copy skipped.",
-    ),
+    approximate_option,
 )
-"""Passes `asked: Asked`."""
+"""Passes `asked: GroupsOptions`."""
 
 
 @click.group(
@@ -178,7 +169,7 @@ async def _show(topic: str, at: int | None, globs: Sequence[str], form: str, pla
 @format_option()
 @kafka_options(required=True)
 @archive_options
-def plan(asked: Asked, form: str, kafka: dict[str, str], archive: ArchivePlace) -> None:
+def plan(asked: GroupsOptions, form: str, kafka: dict[str, str], archive: ArchivePlace) -> None:
     """Show where consumer groups would continue in the copy that a replay job made.
 
     Changes nothing. The CSV form is what kafka-consumer-groups --reset-offsets --from-file takes.
@@ -205,7 +196,9 @@ def plan(asked: Asked, form: str, kafka: dict[str, str], archive: ArchivePlace) 
 @json_option
 @kafka_options(required=True)
 @archive_options
-def apply(asked: Asked, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> None:
+def apply(
+    asked: GroupsOptions, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
+) -> None:
     """Set the positions of consumer groups in the copy that a replay job made.
 
     Prints the plan and asks first. Groups with active consumers are refused. What was there is kept in the
@@ -255,7 +248,7 @@ def rollback(
         click.echo("the positions are set back", err=True)
 
 
-async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) -> GroupPlan:
+async def _planned(asked: GroupsOptions, kafka: Mapping[str, str], place: ArchivePlace) -> GroupPlan:
     jobs = open_jobs(asked.jobs, place)
     kept, _ = kept_job(asked.job, jobs)
     source = parse_topic_folder(kept.folder)
@@ -276,7 +269,7 @@ async def _planned(asked: Asked, kafka: Mapping[str, str], place: ArchivePlace) 
                     remedy="check the file and --job",
                 )
         meant = meant_groups(positions, asked.globs, asked.positions or str(source))
-        planned = await plan_groups_of_job(asked.job, Surroundings(archive, kafka, jobs), meant, asked.rename)
+        planned = await plan_groups_of_job(asked.job, Surroundings(archive, kafka, jobs), meant, map_of(asked.rename))
     if meant and not planned.groups:
         raise NotInArchive(
             f"no consumer group has a position in what job {kept.job} copied",

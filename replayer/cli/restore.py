@@ -160,7 +160,18 @@ class Endable(Protocol):
 
 def with_acls(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
     """Return the plan, with or without ACLs if an option says so."""
-    return plan if options.create_acls is None else msgspec.structs.replace(plan, create_acls=options.create_acls)
+    is_said = "create_acls" in options.given
+    return msgspec.structs.replace(plan, create_acls=options.asked.create_acls) if is_said else plan
+
+
+def adjusted(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
+    """Return the plan that was agreed to with what may be said otherwise later: its groups and ACLs."""
+    groups, asked = plan.groups, options.asked.groups
+    if groups is not None:
+        approximate = asked is not None and asked.approximate
+        agreed = msgspec.structs.replace(groups, approximate=groups.approximate or approximate)
+        groups = None if asked is None else agreed
+    return msgspec.structs.replace(with_acls(plan, options), groups=groups)
 
 
 def surroundings(running: Running, archive: Archive, kafka: dict[str, str], place: ArchivePlace) -> Surroundings:
@@ -400,7 +411,9 @@ async def switched_over(options: RestoreOptions, around: Surroundings, *, as_jso
         topics = await asyncio.to_thread(folder.followed)
         report = await asyncio.to_thread(folder.get, StandbyReport)
         skipped = {each.source: each.skipped for each in (report.topics if report else ())}
-        plan = with_acls(_as_asked(plan, options), options)
+        asked = options.asked
+        proof = {"prove": asked.prove, "prove_share": asked.prove_share, "prove_seed": asked.prove_seed}
+        plan = msgspec.structs.replace(adjusted(plan, options), **proof)
         found = await survey(plan, topics, around, wall_clock())
         whole = await switched_plan(plan, found, topics, around)
         return await carried_out(folder.name, whole, options, around, as_json=as_json, skipped=skipped)
@@ -415,19 +428,6 @@ def _plan_of(folder: RestoreFolder) -> RestorePlan:
             remedy="name a standby that was begun with --follow",
         )
     return plan
-
-
-def _as_asked(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    prove, sample = options.proof
-    groups = plan.groups
-    if groups is not None:
-        approximate = options.groups is not None and options.groups.approximate
-        groups = (
-            None
-            if options.groups is None
-            else msgspec.structs.replace(groups, approximate=groups.approximate or approximate)
-        )
-    return msgspec.structs.replace(plan, prove=prove, prove_share=sample.share, prove_seed=sample.seed, groups=groups)
 
 
 async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
@@ -516,8 +516,8 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, 
     if options.from_plan is not None:
         plan = with_acls(parse_plan(options.from_plan.read_bytes(), str(options.from_plan)), options)
         await refuse_other_archive(plan, around.archive)
-    elif options.asked is not None:
-        plan = await found_topics(options.asked, options.begun.wanted, around)
+    elif options.is_new:
+        plan = await found_topics(options.asked, options.wanted, around)
     else:
         raise UsageError(
             "which restore is to be continued is not said",
@@ -532,24 +532,21 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, 
 
 
 async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
-    """Return the plan that was agreed to, with what may be said otherwise when it is resumed: its groups and ACLs."""
-    plan = with_acls((await asyncio.to_thread(RestoreFolder(around.jobs, name).begun)).plan, options)
+    """Return the plan that was agreed to, as `adjusted` does."""
+    plan = (await asyncio.to_thread(RestoreFolder(around.jobs, name).begun)).plan
     await refuse_other_archive(plan, around.archive)
     if options.doing == "follow" and plan.follow is None:
         raise UsageError(
             f"restore {name} follows nothing", why="it restores one moment", remedy="remove --follow, or check --name"
         )
-    differing = options.begun.differing(plan)
+    differing = options.differing(plan)
     if differing:
         raise UsageError(
             f"restore {name} was begun otherwise: {', '.join(differing)}",
             why="--resume carries out the plan that was agreed to first",
             remedy="remove what is named, or start another restore with --name NAME",
         )
-    if plan.groups is None or options.groups is None:
-        return msgspec.structs.replace(plan, groups=None)
-    groups = msgspec.structs.replace(plan.groups, approximate=plan.groups.approximate or options.groups.approximate)
-    return msgspec.structs.replace(plan, groups=groups)
+    return adjusted(plan, options)
 
 
 def _refuse_refused(plan: RestorePlan) -> None:

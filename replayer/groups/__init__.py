@@ -1,37 +1,34 @@
 """Consumer groups of an archived topic in a copy of it; here their new names, by regular expressions."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
-
-@dataclass(frozen=True)
-class GroupMap:
-    """New names of groups: the first pattern that matches a whole name replaces it, as `re.sub` does."""
-
-    rules: tuple[tuple[re.Pattern[str], str], ...] = ()
-
-    def __call__(self, group: str) -> str:
-        for pattern, name in self.rules:
-            if pattern.fullmatch(group):
-                return pattern.sub(name, group, count=1)
-        return group
-
-
-def compiled_rule(pattern: str, name: str) -> tuple[re.Pattern[str], str]:
-    """Return a rule of a GroupMap. Raises ValueError if the expression or the new name is not valid."""
-    try:
-        compiled = re.compile(pattern)
-        compiled.sub(name, "")
-        re.compile(pattern + "|").sub(name, "")
-    except (re.error, IndexError, OverflowError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    return compiled, name
+GroupMap = Callable[[str], str]
+"""A function from a name to the new one."""
 
 
 def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
-    """Return the map of regular expressions and names; raise ValueError as `compiled_rule` does."""
-    return GroupMap(tuple(compiled_rule(*rule) for rule in rules))
+    """Return a map by regular expressions and names: the first that matches a whole name replaces it, as `re.sub` does.
+
+    Raise ValueError if an expression or a new name is not valid.
+    """
+    compiled = [(_compiled(pattern, name), name) for pattern, name in rules]
+
+    def rename(group: str) -> str:
+        found = ((pattern, name) for pattern, name in compiled if pattern.fullmatch(group))
+        return next((pattern.sub(name, group, count=1) for pattern, name in found), group)
+
+    return rename
+
+
+def _compiled(pattern: str, name: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+        # The empty match alone shows whether the new name refers to groups that the expression has.
+        re.compile(pattern + "|").sub(name, "")
+    except (re.error, IndexError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    return compiled
 
 
 def twins(renamed: Iterable[tuple[str, str]]) -> tuple[str, str, str] | None:

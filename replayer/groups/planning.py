@@ -31,7 +31,7 @@ from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap, twins
 from replayer.kafka.topic_facts import Watermarks
 from replayer.replay.job import SourceProgress
-from replayer.replay.pipeline import Pipeline, ScannedBatch, WholePartitions
+from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
 from replayer.replay.run_map import Run
@@ -167,7 +167,7 @@ class ArchivedRuns:
         self._selections = selections
         self._known: dict[RecordsBelow, int] = {}
         self._archived: dict[tuple[int, OffsetRange], int] = {}
-        self._whole = not pipeline.stages and record_filter.passes_all and isinstance(pipeline.router, WholePartitions)
+        self._whole = not pipeline.stages and record_filter.passes_all and not pipeline.router.divides
         """True if every record goes to one lane: then indexes give the number of records."""
 
     async def count(self, question: RecordsBelow) -> int:

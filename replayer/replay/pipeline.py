@@ -12,8 +12,8 @@ What a stage drops counts as done: the position moves past it.
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -56,6 +56,10 @@ class Router(Protocol):
     def fingerprint(self) -> str:
         """Say in one line where any record goes, settings included."""
 
+    @property
+    def divides(self) -> bool:
+        """True if records of one source partition go to several targets."""
+
     def targets(self, partition: int) -> Sequence[int]:
         """Return the target partitions that may get records of this source partition."""
 
@@ -63,24 +67,99 @@ class Router(Protocol):
         """The batch split by target; every record in one piece, every target at most once."""
 
 
-class WholePartitions:
-    """A source partition goes to one target as it is: the order of its records stays."""
+TOO_MANY_PARTITIONS = 100_000
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The value of `--partitions`, and the router of a target that it fits.
+
+    `partitions` is the number that it names, None if it names none; `places` is its map. By key, records go where
+    Java's default partitioner puts them in a topic of that many partitions, by the key's murmur2 hash: records with the
+    same key from one source partition keep their order.
+    """
+
+    rule: Literal["keep", "by-key", "number", "map"] = "keep"
+    partitions: int | None = None
+    places: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a number of partitions that no topic has."""
+        if self.partitions is not None and self.partitions < 1:
+            raise ValueError(f"a topic has no {self.partitions} partitions")
+
+    @property
+    def fingerprint(self) -> str:
+        match self.rule:
+            case "keep":
+                return "keep"
+            case "number":
+                return f"modulo {self.partitions}"
+            case "map":
+                return f"map {self._map_text}"
+            case "by-key":
+                return f"murmur2 modulo {self.partitions}"
+
+    @property
+    def divides(self) -> bool:
+        return self.rule == "by-key"
 
     def targets(self, partition: int) -> Sequence[int]:
-        return (self.target(partition),)
+        """Raise ReplayRefused for a partition that has no place in the map."""
+        match self.rule:
+            case "keep":
+                return (partition,)
+            case "number":
+                return (partition % (self.partitions or 1),)
+            case "by-key":
+                return range(self.partitions or 1)
+        place = dict(self.places).get(partition)
+        if place is None:
+            raise ReplayRefused(
+                f"--partitions {self._map_text[:200]} does not say where partition {partition} goes",
+                why="a replay drops nothing without being told to",
+                remedy=f"add {partition}:TARGET, or name the partitions to read after the topic",
+            )
+        return (place,)
 
     def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        return (RoutedBatch(self.target(batch.partition), batch.records),)
+        source, records = batch
+        if not self.divides:
+            return (RoutedBatch(self.targets(source)[0], records),)
+        partitions = self.partitions or 1
+        keys = records.column("key")
+        places = (key_hashes(keys) & 0x7FFFFFFF).astype(np.int64) % partitions
+        if keys.null_count:
+            # Java sends these to the partition of its open batch; here the same record always goes to the same place.
+            turns = (records.column("offset").to_numpy() + source) % partitions
+            places = np.where(keys.is_null().to_numpy(zero_copy_only=False), turns, places)
+        return _split(records, places)
 
-    def target(self, partition: int) -> int:
-        """Return the target of a source partition."""
-        return partition
+    def partitions_for(self, archived: int) -> int:
+        """How many partitions a target gets that is made for this; `archived` is the source topic's own number."""
+        if self.rule == "map":
+            return max((target for _, target in self.places), default=0) + 1
+        return archived if self.partitions is None else self.partitions
 
+    def for_target(self, name: str, num_partitions: int) -> "Routing":
+        """Return the router for a target of `num_partitions` partitions.
 
-class KeepPartitions(WholePartitions):
-    """A router from partition n to partition n."""
+        Raises ReplayRefused if another number was requested: keys would not be where producers put them.
+        """
+        if self.rule != "by-key":
+            return self
+        if self.partitions not in (None, num_partitions):
+            raise ReplayRefused(
+                f"topic {name!r} has {num_partitions} partitions",
+                why=f"--partitions by-key:{self.partitions} puts keys where a topic of {self.partitions} has "
+                "them, and what producers add later would go elsewhere",
+                remedy=f"use by-key, or choose a topic with {self.partitions} partitions",
+            )
+        return replace(self, partitions=num_partitions)
 
-    fingerprint = "keep"
+    @property
+    def _map_text(self) -> str:
+        return ",".join(f"{source}:{target}" for source, target in sorted(self.places))
 
 
 @dataclass(frozen=True)
@@ -88,7 +167,7 @@ class Pipeline:
     """Stages in order, then the router; the default changes nothing."""
 
     stages: tuple[Stage, ...] = ()
-    router: Router = field(default_factory=KeepPartitions)
+    router: Router = field(default_factory=Routing)
 
     @property
     def fingerprint(self) -> str:
@@ -115,77 +194,6 @@ class Pipeline:
         return [piece for piece in self.router.route(batch) if piece.records.num_rows]
 
 
-TOO_MANY_PARTITIONS = 100_000
-
-
-@dataclass(frozen=True)
-class FoldPartitions(WholePartitions):
-    """A router into `partitions` partitions: n goes to n modulo their number."""
-
-    partitions: int
-
-    def __post_init__(self) -> None:
-        _check_number(self.partitions)
-
-    @property
-    def fingerprint(self) -> str:
-        return f"modulo {self.partitions}"
-
-    def target(self, partition: int) -> int:
-        return partition % self.partitions
-
-
-@dataclass(frozen=True)
-class MapPartitions(WholePartitions):
-    """A router that sends each partition as `places` says."""
-
-    places: Mapping[int, int]
-
-    @property
-    def fingerprint(self) -> str:
-        return f"map {_map_text(self.places)}"
-
-    def target(self, partition: int) -> int:
-        """Raise ReplayRefused for a partition without a place."""
-        if partition not in self.places:
-            raise ReplayRefused(
-                f"--partitions {_map_text(self.places)[:200]} does not say where partition {partition} goes",
-                why="a replay drops nothing without being told to",
-                remedy=f"add {partition}:TARGET, or name the partitions to read after the topic",
-            )
-        return self.places[partition]
-
-
-@dataclass(frozen=True)
-class SpreadByKey:
-    """A router by the key's murmur2 hash, as Java's default partitioner in a topic of `partitions` partitions.
-
-    Records with the same key from one source partition keep their order. Java sends records without a key to the
-    partition of its open batch; here they take turns by offset, so that the same record always goes to the same place.
-    """
-
-    partitions: int
-
-    def __post_init__(self) -> None:
-        _check_number(self.partitions)
-
-    @property
-    def fingerprint(self) -> str:
-        return f"murmur2 modulo {self.partitions}"
-
-    def targets(self, partition: int) -> Sequence[int]:  # noqa: ARG002  # any partition has keys for any other
-        return range(self.partitions)
-
-    def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        source, records = batch
-        keys = records.column("key")
-        places = (key_hashes(keys) & 0x7FFFFFFF).astype(np.int64) % self.partitions
-        if keys.null_count:
-            turns = (records.column("offset").to_numpy() + source) % self.partitions
-            places = np.where(keys.is_null().to_numpy(zero_copy_only=False), turns, places)
-        return _split(records, places)
-
-
 def _split(records: pa.RecordBatch, places: npt.NDArray[np.int64]) -> list[RoutedBatch]:
     order = np.argsort(places, kind="stable")
     found, starts = np.unique(places[order], return_index=True)
@@ -199,64 +207,19 @@ def _split(records: pa.RecordBatch, places: npt.NDArray[np.int64]) -> list[Route
     ]
 
 
-@dataclass(frozen=True)
-class RoutingRequest:
-    """The value of `--partitions`, before the target's number of partitions is known.
-
-    `partitions` is the number that it names, None if it names none; `places` is its map.
-    """
-
-    rule: Literal["keep", "by-key", "number", "map"] = "keep"
-    partitions: int | None = None
-    places: tuple[tuple[int, int], ...] = ()
-
-    def partitions_for(self, archived: int) -> int:
-        """How many partitions a target gets that is made for this; `archived` is the source topic's own number."""
-        if self.rule == "map":
-            return max((target for _, target in self.places), default=0) + 1
-        return archived if self.partitions is None else self.partitions
-
-
-def parse_routing(text: str) -> RoutingRequest:
+def parse_routing(text: str) -> Routing:
     """Parse a routing: `keep`, `by-key`, `by-key:N`, `N`, or `S:T,S-S:T` (source partitions to a target); raises
     UsageError.
     """
     if text == "keep":
-        return RoutingRequest("keep")
+        return Routing("keep")
     if text == "by-key":
-        return RoutingRequest("by-key")
+        return Routing("by-key")
     if text.startswith("by-key:"):
-        return RoutingRequest("by-key", _count(text, text.removeprefix("by-key:")))
+        return Routing("by-key", _count(text, text.removeprefix("by-key:")))
     if ":" in text:
-        return RoutingRequest("map", places=_places(text))
-    return RoutingRequest("number", _count(text, text))
-
-
-def make_router(request: RoutingRequest, target: str, num_partitions: int) -> Router:
-    """Return the router for a target of `num_partitions` partitions.
-
-    Raises ReplayRefused if another number was requested: keys would not be where producers put them.
-    """
-    match request.rule:
-        case "keep":
-            return KeepPartitions()
-        case "number":
-            return FoldPartitions(request.partitions or 1)
-        case "map":
-            return MapPartitions(dict(request.places))
-        case "by-key":
-            if request.partitions not in (None, num_partitions):
-                raise ReplayRefused(
-                    f"topic {target!r} has {num_partitions} partitions",
-                    why=f"--partitions by-key:{request.partitions} puts keys where a topic of {request.partitions} has "
-                    "them, and what producers add later would go elsewhere",
-                    remedy=f"use by-key, or choose a topic with {request.partitions} partitions",
-                )
-            return SpreadByKey(num_partitions)
-
-
-def _map_text(places: Mapping[int, int]) -> str:
-    return ",".join(f"{source}:{target}" for source, target in sorted(places.items()))
+        return Routing("map", places=_places(text))
+    return Routing("number", _count(text, text))
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:
@@ -296,11 +259,6 @@ def _count(text: str, number: str) -> int:
         why=f"it takes keep, by-key, by-key:N, a number up to {TOO_MANY_PARTITIONS}, or a map such as 0:2,1-3:0",
         remedy="to choose the partitions to read, name them after the topic: orders:0,2-4",
     )
-
-
-def _check_number(partitions: int) -> None:
-    if partitions < 1:
-        raise ValueError(f"a topic has no {partitions} partitions")
 
 
 SEED = 0x9747B28C

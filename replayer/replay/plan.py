@@ -34,7 +34,7 @@ from index_format.marker import ChunkEntry, TimeBounded, blocks_between
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks
 from replayer.replay.job import Job
-from replayer.replay.pipeline import KeepPartitions, Router, SpreadByKey
+from replayer.replay.pipeline import Router, Routing
 from replayer.replay.stages import NO_TIMESTAMP
 
 LOSSLESS_FORMATS = frozenset({"json", "arrow"})
@@ -93,7 +93,7 @@ class ReplayPlan:
     facts: TopicFacts | None
     """The target topic as it is or will be created; None if it is missing."""
     now_ms: int
-    router: Router = field(default_factory=KeepPartitions)
+    router: Router = field(default_factory=Routing)
     """Order is kept inside a partition."""
     job: Job = field(default_factory=lambda: Job("unnamed", "", ""))
     transactional: bool = False
@@ -594,7 +594,7 @@ def _refuse_large_records(plan: ReplayPlan, config: EffectiveConfig) -> None:
 
 def _refuse_lost_keys(plan: ReplayPlan) -> None:
     lossy = [source for source in plan.sources if source.record_formats - LOSSLESS_FORMATS]
-    if lossy and isinstance(plan.router, SpreadByKey):
+    if lossy and plan.router.divides:
         raise ReplayRefused(
             "these records cannot be spread by key",
             why=f"partition {lossy[0].partition} was archived as {', '.join(sorted(lossy[0].record_formats))}, without "

@@ -24,11 +24,11 @@ from index_format.records import batch_from_records
 from replayer.kafka.reader import KafkaReader
 from replayer.replay.job import LanePosition
 from replayer.replay.jobs.folder import JobRequest
-from replayer.replay.pipeline import Pipeline, ScannedBatch, WholePartitions
+from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
 from replayer.replay.run_map import Run
-from replayer.replay.stages import TimestampsNow, sendable
+from replayer.replay.stages import sendable
 from replayer.replay.surroundings import Surroundings
 
 MOST_NAMED = 20
@@ -393,7 +393,7 @@ async def prove_lane(task: LaneTask, progress: Callable[[int], None], sample: Sa
 async def _as_many(task: LaneTask) -> bool:
     """Return whether the archive's indexes have as many records for the lane as its map."""
     pipeline = task.pipeline
-    if pipeline.stages or not task.filter.passes_all or not isinstance(pipeline.router, WholePartitions):
+    if pipeline.stages or not task.filter.passes_all or pipeline.router.divides:
         return False
     archived = 0
     for number, selection in task.selections.items():
@@ -512,7 +512,7 @@ def _compared(job: RecordedJob) -> tuple[str, ...]:
     """Return the columns that can be compared."""
     config = job.target.config
     stamped = config is not None and config.timestamp_type == "LogAppendTime"
-    return COMPARED[1:] if stamped or isinstance(job.asked.timestamps, TimestampsNow) else COMPARED
+    return COMPARED[1:] if stamped or job.asked.timestamps.rule == "now" else COMPARED
 
 
 def _required(kept: JobRequest, position: LanePosition | None, source: int) -> int:

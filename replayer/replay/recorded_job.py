@@ -18,7 +18,7 @@ from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job, LanePosition, decode_position
 from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, refuse_changed_target, runs_in
-from replayer.replay.pipeline import Pipeline, make_router
+from replayer.replay.pipeline import Pipeline
 from replayer.replay.request import ReplayRequest, kept_request
 from replayer.replay.run_map import Run
 from replayer.replay.sinks.committed_positions import CommittedPositions
@@ -178,7 +178,7 @@ async def source_selections(archive: Archive, kept: JobRequest) -> dict[int, Sel
 
 def _asked(kept: JobRequest) -> tuple[ReplayRequest, Pipeline]:
     asked = kept_request(kept.asked, kept.job, kept.folder, kept.target)
-    router = make_router(asked.routing, kept.target, int(kept.asked["target_partitions"]))
+    router = asked.routing.for_target(kept.target, int(kept.asked["target_partitions"]))
     pipeline = Pipeline(tuple(make_stages(asked, LeftOut())), router)
     if pipeline.fingerprint != kept.asked["pipeline"]:
         raise ReplayRefused(

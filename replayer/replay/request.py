@@ -24,12 +24,10 @@ from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.pace import PATIENCE_SECONDS, Slowest
-from replayer.replay.pipeline import Pipeline, RoutingRequest, parse_routing
+from replayer.replay.pipeline import Pipeline, Routing, parse_routing
 from replayer.replay.stages import (
     AddHeader,
-    KeepTimestamps,
-    ShiftTimestamps,
-    TimestampPolicy,
+    Timestamps,
     parse_header,
     parse_timestamps,
 )
@@ -136,7 +134,7 @@ class ReplayRequest:
     target: str
     selection: SelectionRequest = field(default_factory=SelectionRequest)
     routing: Annotated[
-        RoutingRequest,
+        Routing,
         CommandOption(
             "--partitions",
             "Target partition: keep it; by key, as Java's producer does (by-key:N requires N partitions); n modulo N; "
@@ -146,9 +144,9 @@ class ReplayRequest:
             default="keep",
             envvar="BLOCKGZ_TARGET_PARTITIONS",
         ),
-    ] = field(default_factory=RoutingRequest)
+    ] = field(default_factory=Routing)
     timestamps: Annotated[
-        TimestampPolicy,
+        Timestamps,
         CommandOption(
             "--timestamps",
             "Keep timestamps, use the time of sending, or shift them: shift=+30d, shift=-90m.",
@@ -156,7 +154,7 @@ class ReplayRequest:
             parse=parse_timestamps,
             default="keep",
         ),
-    ] = field(default_factory=KeepTimestamps)
+    ] = field(default_factory=Timestamps)
     strip_headers: Annotated[
         tuple[str, ...],
         CommandOption(
@@ -329,7 +327,7 @@ def asked_of(request: ReplayRequest, pipeline: Pipeline, num_partitions: int) ->
             [list(each) for each in request.routing.places],
         ],
         "target_partitions": num_partitions,
-        "timestamps": _timestamps_text(request.timestamps),
+        "timestamps": str(request.timestamps),
         "strip_headers": list(request.strip_headers),
         "add_headers": [[each.key, _text(each.value)] for each in request.add_headers],
         "provenance": request.provenance,
@@ -351,7 +349,7 @@ def kept_request(asked: Mapping[str, Any], job: str, topic: str, target: str) ->
             TopicPartitions(topic, None),
             target,
             SelectionRequest(filter=_filter(asked["filter"])),
-            routing=RoutingRequest(rule, partitions, tuple((source, target) for source, target in places)),
+            routing=Routing(rule, partitions, tuple((source, target) for source, target in places)),
             timestamps=parse_timestamps(asked["timestamps"]),
             strip_headers=tuple(asked["strip_headers"]),
             add_headers=tuple(AddHeader(key, _content(value)) for key, value in asked["add_headers"]),
@@ -366,10 +364,6 @@ def kept_request(asked: Mapping[str, Any], job: str, topic: str, target: str) ->
             why=f"its folder does not say it: {error or type(error).__name__}",
             remedy="use the version that started it, or compare with verify --against-topic",
         ) from error
-
-
-def _timestamps_text(policy: TimestampPolicy) -> str:
-    return f"shift={policy.by:+d}ms" if isinstance(policy, ShiftTimestamps) else policy.fingerprint.split()[1]
 
 
 def _filter_json(asked: RecordFilter) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Each is a stage of `pipeline`. A batch in which nothing changes is handed on as 
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,63 +39,46 @@ def sendable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
 PROVENANCE_HEADER = "blockgz-source"
 NO_TIMESTAMP = -1
 
-Clock = Callable[[], int]
-"""The time in ms since the epoch."""
-
 _SHIFT = re.compile(r"shift=([+-]?)([0-9]{1,15})(ms|s|m|h|d)", re.ASCII)
 LONGEST_SHIFT = 10**15
 """Over 30,000 years, in ms; sums with it stay within 64 bits."""
 
 
 def wall_clock() -> int:
+    """Return the time, ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True)
-class KeepTimestamps:
-    """A policy that keeps timestamps."""
+class Timestamps:
+    """A policy for timestamps: keep them, shift them `by` ms, or use the time of sending.
 
-    fingerprint = "timestamps keep"
+    That time is the one thing that a second run does not repeat. A shifted record without a timestamp stays without.
+    """
 
-    def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002  # one question to all policies
-        """The timestamp that a record gets that is sent at `now`; all in ms."""
-        return timestamp
-
-    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        return batch
-
-
-@dataclass(frozen=True)
-class TimestampsNow:
-    """Every record gets the time at which it is sent, the one thing that a second run does not repeat."""
-
-    clock: Clock = wall_clock
-    fingerprint = "timestamps now"
-
-    def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002
-        return now
-
-    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        times = np.full(batch.records.num_rows, self.clock(), np.int64)
-        return _with_column(batch, "timestamp", pa.array(times))
-
-
-@dataclass(frozen=True)
-class ShiftTimestamps:
-    """A shift of every timestamp by `by` ms; a record without one stays without."""
-
-    by: int
+    rule: Literal["keep", "now", "shift"] = "keep"
+    by: int = 0
 
     @property
     def fingerprint(self) -> str:
-        return f"timestamps {self.by:+d} ms"
+        return f"timestamps {self.by:+d} ms" if self.rule == "shift" else f"timestamps {self.rule}"
 
-    def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002
+    def __str__(self) -> str:
+        return f"shift={self.by:+d}ms" if self.rule == "shift" else self.rule
+
+    def moved(self, timestamp: int, now: int) -> int:
+        """The timestamp that a record gets that is sent at `now`; all in ms."""
+        if self.rule == "now":
+            return now
         return timestamp if timestamp == NO_TIMESTAMP else timestamp + self.by
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
         """Raise RecordUnfit if a timestamp would leave what Kafka can hold."""
         times = batch.records.column("timestamp").to_numpy()
+        if self.rule == "keep":
+            return batch
+        if self.rule == "now":
+            return _with_column(batch, "timestamp", pa.array(np.full(len(times), wall_clock(), np.int64)))
         known = times != NO_TIMESTAMP
         moved = np.where(known, times + self.by, times)
         outside = known & ((moved < 0) | ((self.by > 0) & (moved < times)))
@@ -107,15 +90,10 @@ class ShiftTimestamps:
         return _with_column(batch, "timestamp", pa.array(moved))
 
 
-TimestampPolicy = KeepTimestamps | TimestampsNow | ShiftTimestamps
-
-
-def parse_timestamps(text: str) -> TimestampPolicy:
+def parse_timestamps(text: str) -> Timestamps:
     """`keep`, `now`, or `shift=` and a duration such as `+30d` or `-1h`; raises UsageError."""
-    if text == "keep":
-        return KeepTimestamps()
-    if text == "now":
-        return TimestampsNow()
+    if text in ("keep", "now"):
+        return Timestamps("keep" if text == "keep" else "now")
     match = _SHIFT.fullmatch(text)
     duration = int(match[2]) * MILLISECONDS[match[3]] if match else 0
     if match is None or duration > LONGEST_SHIFT:
@@ -124,7 +102,7 @@ def parse_timestamps(text: str) -> TimestampPolicy:
             why="it takes keep, now, or shift= and a duration",
             remedy="write shift=+30d or shift=-90m; units are ms, s, m, h and d",
         )
-    return ShiftTimestamps(-duration if match[1] == "-" else duration)
+    return Timestamps("shift", -duration if match[1] == "-" else duration)
 
 
 @dataclass(frozen=True)
@@ -186,7 +164,6 @@ class AddProvenance:
         return _with_header(batch, PROVENANCE_HEADER, pc.cast(places, pa.binary()))
 
 
-@dataclass(frozen=True)
 class DropTombstones:
     """A stage that drops records whose value is null."""
 

@@ -16,12 +16,11 @@ from blockgz.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
-from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage, make_router
+from replayer.replay.pipeline import Pipeline, Routing, Stage
 from replayer.replay.request import ReplayRequest
 from replayer.replay.stages import (
     AddProvenance,
     DropTombstones,
-    KeepTimestamps,
     LeftOut,
     StripHeaders,
     TransformStage,
@@ -239,7 +238,7 @@ async def find_target(
         and facts.config.deletes
         and (facts.config.retention_ms, facts.config.retention_bytes) != (None, None)
     )
-    router: Router = make_router(request.routing, target, facts.num_partitions) if facts else KeepPartitions()
+    router = request.routing.for_target(target, facts.num_partitions) if facts else Routing()
     left_out = LeftOut()
     pipeline = Pipeline(tuple(make_stages(request, left_out)), router)
     notes = tuple(_notes(request, pipeline, facts, creates, holds=holds))
@@ -271,7 +270,7 @@ def make_stages(request: ReplayRequest, left_out: LeftOut) -> Iterator[Stage]:
     yield from request.add_headers
     if request.provenance:
         yield AddProvenance(request.source)
-    if not isinstance(request.timestamps, KeepTimestamps):
+    if request.timestamps.rule != "keep":
         yield request.timestamps
 
 
@@ -292,7 +291,7 @@ def _notes(
             f"retention of {facts.name} is unlimited until the replay is complete; then {again} holds again, and the "
             "broker deletes what is beyond"
         )
-    if not isinstance(pipeline.router, KeepPartitions):
+    if pipeline.router != Routing():
         yield f"records go to partitions by: {pipeline.router.fingerprint}"
     for stage in pipeline.stages:
         if isinstance(stage, TransformStage):

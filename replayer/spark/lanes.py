@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from replayer.replay.job import Job, LanePosition, Position, decode_position
-from replayer.replay.pipeline import FoldPartitions, MapPartitions, RoutedBatch, Router, ScannedBatch, SpreadByKey
+from replayer.replay.pipeline import RoutedBatch, Router, Routing, ScannedBatch
 from replayer.replay.run import RecordSink
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import KafkaSink
@@ -34,10 +34,8 @@ class SourceLane(NamedTuple):
 def places_for(router: Router, sources: Sequence[int]) -> int:
     """How many partitions of the target can keep positions of a job that routes like this, now and when it resumes."""
     match router:
-        case SpreadByKey() | FoldPartitions():
-            return router.partitions
-        case MapPartitions():
-            return max(router.places.values()) + 1
+        case Routing(rule="map") | Routing(partitions=int()):
+            return router.partitions_for(0)
         case _:
             return max(sources) + 1
 
@@ -61,6 +59,10 @@ class OfSource:
     @property
     def fingerprint(self) -> str:
         return self.router.fingerprint
+
+    @property
+    def divides(self) -> bool:
+        return self.router.divides
 
     def targets(self, partition: int) -> Sequence[int]:  # noqa: ARG002  # the lane's, which is not asked for
         return self.router.targets(self.source)

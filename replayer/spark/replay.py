@@ -21,7 +21,7 @@ from replayer.errors import CommitLost
 from replayer.kafka.admin import KafkaAdmin
 from replayer.replay.job import LanePosition, decode_position, refuse_long_metadata
 from replayer.replay.pace import Commands, Slowest
-from replayer.replay.pipeline import KeepPartitions, MapPartitions, Pipeline
+from replayer.replay.pipeline import Pipeline, Routing
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import check_request, job_of, opened_partitions, plan_work, work_of_job
 from replayer.replay.request import ReplayRequest
@@ -222,7 +222,7 @@ async def _replayed(task: SourceTask, damage: SkipDamage, left_out: LeftOut) -> 
             replace(stage, left_out=left_out) if isinstance(stage, TransformStage) else stage
             for stage in work.pipeline.stages
         )
-        pipeline = Pipeline(stages, MapPartitions({lane.source: lane.number}))
+        pipeline = Pipeline(stages, Routing("map", places=((lane.source, lane.number),)))
         lane_work = ReplayWork(lane.job, pipeline, [selection], {lane.number: task.first}, reading)
         transactional = partial(lane_sink, decode=decode_position)
         with (transactional if work.transactional else untransactional_sink)(lane, work.target) as sink:
@@ -261,7 +261,7 @@ async def planned_lanes(
             selections = [Selection(each, OffsetRange(each.start_offset, each.next_offset)) for each in opened]
         else:
             selections = await request.selection.resolve(archive, request.topic, opened)
-        by_source = Pipeline(pipeline.stages, KeepPartitions())
+        by_source = Pipeline(pipeline.stages, Routing())
         work = replace(await work_of_job(request, job, by_source, selections, recorded), pipeline=pipeline)
         refuse_long_metadata(work.first)
         note = f"{len(lanes)} tasks at most, one for each source partition"

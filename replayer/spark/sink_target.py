@@ -1,7 +1,7 @@
 """Options of the format `blockgz-kafka`, its rows as records by source partition, and checks of its target."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,11 +19,11 @@ from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job
-from replayer.replay.pipeline import Router, RoutingRequest, make_router, parse_routing
+from replayer.replay.pipeline import Router, Routing, parse_routing
 from replayer.replay.plan import RecordPlace, ReplayPlan, SourcePartition, TimeBounds, refuse_by_config
 from replayer.replay.sinks.producer import SAFETY
 from replayer.replay.sinks.transactional import RESERVED as RESERVED_BY_TRANSACTIONS
-from replayer.replay.stages import Clock, wall_clock
+from replayer.replay.stages import wall_clock
 
 KAFKA_PREFIX = "kafka."
 SELECTION = "0" * 16
@@ -36,7 +36,7 @@ class TopicSinkOptions:
 
     properties: Mapping[str, str]
     topic: str | None
-    routing: RoutingRequest | None
+    routing: Routing | None
     headers: bool
     transactional: bool
     job: str | None
@@ -106,7 +106,7 @@ def _refuse_lanes_name(job: str) -> None:
         )
 
 
-def _routing(text: str) -> RoutingRequest:
+def _routing(text: str) -> Routing:
     try:
         return parse_routing(text)
     except UsageError as error:
@@ -168,7 +168,7 @@ def check_columns(types: Mapping[str, str]) -> Columns:
 class RowReader:
     """A converter of one task's batches of rows into records."""
 
-    def __init__(self, columns: Columns, *, headers: bool, clock: Clock = wall_clock) -> None:
+    def __init__(self, columns: Columns, *, headers: bool, clock: Callable[[], int] = wall_clock) -> None:
         self._columns = columns
         self._headers = headers and "headers" in columns
         self._clock = clock
@@ -325,8 +325,8 @@ def find_target(options: TopicSinkOptions, columns: Columns, name: str, admin: K
             why="a write creates no topics",
             remedy=f"create it: kafka-topics.sh --create --topic {name} --partitions N --config retention.ms=-1",
         )
-    rule = options.routing or RoutingRequest("keep" if "partition" in columns else "by-key")
-    target = Target(facts, make_router(rule, name, facts.num_partitions))
+    rule = options.routing or Routing("keep" if "partition" in columns else "by-key")
+    target = Target(facts, rule.for_target(name, facts.num_partitions))
     if facts.config is not None:
         refuse_by_config(_plan(target, ()), facts.config)
     return target

@@ -23,7 +23,7 @@ from blockgz.store.address import parse_address
 from blockgz.store.cache import DiskCache, default_folder
 from blockgz.store.reader import CountingReader, ObjectReader, WatchedReader
 from blockgz.units import MILLISECONDS, timestamp_text
-from replayer.groups import compiled_rule
+from replayer.groups import map_of
 
 FORMS = ("table", "json", "jsonl", "csv")
 
@@ -87,20 +87,47 @@ def _form(form: str | None, as_json: bool) -> str:
     return "json" if as_json else form or "table"
 
 
-def rename_rule(option: str, text: str) -> tuple[re.Pattern[str], str]:
-    """Parse `REGEX=NAME` of an option that gives new names; raises UsageError."""
+Rules = tuple[tuple[str, str], ...]
+"""Regular expressions and names."""
+
+
+def _rule(option: str, text: str) -> tuple[str, str]:
     pattern, separator, name = text.partition("=")
     try:
         if not separator or not pattern or not name:
             raise ValueError("it is not REGEX=NAME")
-        return compiled_rule(pattern, name)
+        map_of([(pattern, name)])
     except ValueError as error:
         raise UsageError(
             f"{option} {text[:80]!r} renames nothing",
             why=str(error),
             remedy=r"write a regular expression and a name, such as '(.*)=restored-\1'",
         ) from error
+    return pattern, name
 
+
+def renaming_option(*names: str, **attributes: Any) -> Option:
+    """Return a repeated option `REGEX=NAME` that gives new names; passes `Rules`."""
+
+    def rules(texts: tuple[str, ...]) -> Rules:
+        return tuple(_rule(names[0], text) for text in texts)
+
+    return Option(*names, multiple=True, metavar="REGEX=NAME", parse=rules, **attributes)
+
+
+group_map_option = renaming_option(
+    "--group-map",
+    "rename",
+    help=r"Give groups other names, such as '(.*)=restored-\1'; may be repeated, the first match counts.",
+)
+"""Passes `rename: Rules`."""
+
+approximate_option = Option(
+    "--approximate",
+    is_flag=True,
+    help="If no exact position exists, take a lower one: records are read again, those below the copy skipped.",
+)
+"""Passes `approximate: bool`."""
 
 SHOWN_NOTES = 20
 

@@ -2,9 +2,9 @@
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import click
 import msgspec
@@ -24,12 +24,11 @@ from blockgz.program.options import (
     yes_option,
 )
 from blockgz.topic_patterns import matcher
-from replayer.cli.options.options import jobs_option, rename_rule
+from replayer.cli.options.options import Rules, approximate_option, group_map_option, jobs_option, renaming_option
 from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups import map_of
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
-from replayer.replay.proof import Sample
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan, WantedTopics
 from replayer.verify.report import ReportFiles
@@ -45,6 +44,7 @@ OPTIONS_OF_PLAN: Mapping[str, str] = {
     "replication_factor": "--replication-factor",
     "on_damage": "--on-damage",
     "partial": "--partial",
+    "at": "--at",
 }
 
 Doing = Literal["restore", "follow", "status", "switch-over"]
@@ -64,42 +64,53 @@ def _running(jobs: str | None, workers: int | None, rate: str | None, patience: 
     return Running(jobs, workers or min(2 * (os.cpu_count() or 1), MOST_WORKERS), patience, pace)
 
 
-class Proof(NamedTuple):
-    """The share of records that is compared after a restore."""
+class RestoreOptions(NamedTuple):
+    """The options of a restore."""
 
-    prove: Literal["all", "sample", "none"]
-    sample: Sample
-
-
-def _proof(prove: Literal["all", "sample", "none"] | None, share: float | None, doing: Doing) -> Proof:
-    if share is not None and prove != "sample":
-        raise click.UsageError("--sample says how much is proved with --prove sample")
-    if doing == "follow" and prove is not None:
-        raise click.UsageError("--prove says what --switch-over compares: remove it")
-    if doing == "switch-over" and prove is None:
-        prove, share = "sample", ENDS
-    return Proof(prove or "all", Sample(SAMPLE.share if share is None else share, random.randrange(2**32)))
-
-
-class Begun(NamedTuple):
-    """The options that must agree with the plan of a restore that is resumed; `how` by field of that plan."""
-
+    doing: Doing
+    asked: RestorePlan
+    """The plan by the options alone, without its topics."""
+    given: Collection[str]
+    """Fields of the plan whose options were given: an earlier run or a file may decide about the others."""
     wanted: WantedTopics
-    at: int | None
-    groups: RestoreGroups | None
-    how: Mapping[str, object]
+    every: float
+    name: str | None
+    resume: bool
+    plan: Path | None
+    from_plan: Path | None
+    running: Running
+    report_to: ReportFiles
+    dry_run: bool
+    yes: bool
+
+    @property
+    def is_new(self) -> bool:
+        """True if the plan is made of the options, and is not that of a file or of an earlier run."""
+        return "at" in self.given or (self.doing == "follow" and not self.resume)
+
+    @property
+    def has_chosen(self) -> bool:
+        """True if a person chose where partitions end: by a rule, by the cuts of a plan, or in an earlier run."""
+        return not self.is_new or "at_rule" in self.given or self.resume
+
+    def ruled(self, rule: Rule | None) -> "RestoreOptions":
+        """Return the same options with a rule for `--at`."""
+        if rule is None or not self.is_new:
+            return self
+        asked = msgspec.structs.replace(self.asked, at_rule=rule)
+        return self._replace(asked=asked, given={*self.given, "at_rule"})
 
     def differing(self, plan: RestorePlan) -> list[str]:
         """Return the options that differ from the plan that was agreed to."""
-        found = [OPTIONS_OF_PLAN[name] for name, value in self.how.items() if getattr(plan, name) != value]
-        if self.at not in (None, plan.at):
-            found.append("--at")
+        asked = self.asked
+        names = [name for name in OPTIONS_OF_PLAN if name in self.given]
+        found = [OPTIONS_OF_PLAN[name] for name in names if getattr(plan, name) != getattr(asked, name)]
         if self.wanted.rename and self._renames_otherwise(plan):
             found.append("--map")
         if self.wanted.topics and self._names_others(plan):
             found.append("TOPIC")
-        if self.groups is not None and plan.groups is not None:
-            chosen = (self.groups.globs, self.groups.rename)
+        if asked.groups is not None and plan.groups is not None:
+            chosen = (asked.groups.globs, asked.groups.rename)
             if chosen not in (((), ()), (plan.groups.globs, plan.groups.rename)):
                 found.append("--groups or --group-map")
         return found
@@ -119,70 +130,10 @@ class Begun(NamedTuple):
         return not all(meant) or not planned <= set().union(*meant)
 
 
-def _how(
-    no_transactional: bool,
-    prove: str | None,
-    share: float | None,
-    replication_factor: int | None,
-    on_damage: str,
-    partial: bool,
-) -> dict[str, object]:
-    """Return by field of a plan what differs from the defaults."""
-    given: dict[str, object] = {
-        "transactional": False if no_transactional else None,
-        "prove": prove,
-        "prove_share": share,
-        "replication_factor": replication_factor,
-        "on_damage": None if on_damage == STOPS else on_damage,
-        "partial": partial or None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-class RestoreOptions(NamedTuple):
-    """The options of a restore; without `asked` the plan is that of `from_plan`, or of an earlier run."""
-
-    doing: Doing
-    asked: RestorePlan | None
-    """The plan without its topics."""
-    at_rule: Rule | None
-    groups: RestoreGroups | None
-    create_acls: bool | None
-    """None: as was agreed to; not, if nothing was."""
-    proof: Proof
-    begun: Begun
-    every: float
-    name: str | None
-    resume: bool
-    plan: Path | None
-    from_plan: Path | None
-    running: Running
-    report_to: ReportFiles
-    dry_run: bool
-    yes: bool
-
-    def ruled(self, rule: Rule | None) -> "RestoreOptions":
-        """Return the same options with a rule for `--at`."""
-        if rule is None or self.asked is None:
-            return self
-        return self._replace(at_rule=rule, asked=msgspec.structs.replace(self.asked, at_rule=rule))
-
-    @property
-    def has_chosen(self) -> bool:
-        """True if a person chose where partitions end: by a rule, by the cuts of a plan, or in an earlier run."""
-        return self.asked is None or self.at_rule is not None or self.resume
-
-
-def _groups(
-    globs: tuple[str, ...], no_groups: bool, rename: tuple[tuple[str, str], ...], approximate: bool
-) -> RestoreGroups | None:
+def _groups(globs: tuple[str, ...], no_groups: bool, rename: Rules, approximate: bool) -> RestoreGroups | None:
     if no_groups and (globs or rename or approximate):
         raise click.UsageError("--no-groups restores no groups: remove the options that choose them")
     return None if no_groups else RestoreGroups(globs, rename, approximate)
-
-
-def _rules(option: str, texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((pattern.pattern, name) for pattern, name in (rename_rule(option, text) for text in texts))
 
 
 groups_options = OptionSet(
@@ -197,19 +148,8 @@ groups_options = OptionSet(
         help="Only consumer groups whose name matches; may be repeated.  [default: all]",
     ),
     Option("--no-groups", is_flag=True, help="Leave consumer groups alone."),
-    Option(
-        "--group-map",
-        "rename",
-        multiple=True,
-        metavar="REGEX=NAME",
-        parse=lambda texts: _rules("--group-map", texts),
-        help=r"Give groups other names, such as '(.*)=restored-\1'; may be repeated, the first match counts.",
-    ),
-    Option(
-        "--approximate",
-        is_flag=True,
-        help="If no exact position exists, take a lower one: records are read again, those below the copy skipped.",
-    ),
+    group_map_option,
+    approximate_option,
 )
 
 
@@ -234,10 +174,8 @@ def time_of(text: str) -> int:
 
 
 def _doing(follow: bool, status: bool, switch_over: bool, name: str | None, is_planned: bool, resume: bool) -> Doing:
-    wanted: list[Doing] = []
-    wanted += ["follow"] if follow else []
-    wanted += ["status"] if status else []
-    wanted += ["switch-over"] if switch_over else []
+    flags: dict[Doing, bool] = {"follow": follow, "status": status, "switch-over": switch_over}
+    wanted = [doing for doing, is_wanted in flags.items() if is_wanted]
     if len(wanted) > 1:
         raise click.UsageError(f"--{wanted[0]} and --{wanted[1]} are two things: give one")
     doing: Doing = wanted[0] if wanted else "restore"
@@ -248,66 +186,71 @@ def _doing(follow: bool, status: bool, switch_over: bool, name: str | None, is_p
     return doing
 
 
+def _refuse_contradiction(
+    doing: Doing, given: Mapping[str, Any], wanted: WantedTopics, groups: RestoreGroups | None, rest: Mapping[str, Any]
+) -> None:
+    from_plan, resume = rest["from_plan"], rest["resume"]
+    if from_plan is not None and resume:
+        raise click.UsageError("--resume continues what was agreed to: remove --from-plan")
+    if from_plan is not None and ("at" in given or wanted != WantedTopics()):
+        raise click.UsageError("--from-plan says what is restored: remove the topics, --at and --map")
+    if from_plan is not None and (given.keys() & OPTIONS_OF_PLAN.keys() or groups != RestoreGroups()):
+        raise click.UsageError(
+            "--from-plan says how topics are restored: remove the options of groups, --prove, --sample, --partial, "
+            "--replication-factor, --on-damage and --no-transactional, or edit the plan"
+        )
+    if doing == "follow" and ("at" in given or rest["plan"] or from_plan or "transactional" in given):
+        raise click.UsageError("--follow has no end and needs transactions: remove --at, plans, --no-transactional")
+    if doing == "restore" and "at" not in given and from_plan is None and not resume:
+        raise click.UsageError("--at, which says as of when, is missing")
+    if "prove_share" in given and given.get("prove") != "sample":
+        raise click.UsageError("--sample says how much is proved with --prove sample")
+    if doing == "follow" and "prove" in given:
+        raise click.UsageError("--prove says what --switch-over compares: remove it")
+    if "at_rule" in given and "at" not in given:
+        raise click.UsageError("--at-rule says how --at is understood: add --at TIME, or edit the cuts of a plan")
+
+
 def _restore(
     topics: tuple[str, ...],
     follow_archive: bool,
     status: bool,
     switch_over: bool,
-    name: str | None,
+    topic_map: Rules,
+    groups: RestoreGroups | None,
+    no_transactional: bool,
+    on_damage: str,
+    partial: bool,
     at: int | None,
     at_rule: Rule | None,
-    topic_map: tuple[tuple[str, str], ...],
-    groups: RestoreGroups | None,
     create_acls: bool | None,
-    no_transactional: bool,
     prove: Literal["all", "sample", "none"] | None,
     share: float | None,
     replication_factor: int | None,
-    on_damage: str,
-    partial: bool,
-    plan: Path | None,
-    from_plan: Path | None,
-    resume: bool,
-    **rest: object,
+    **rest: Any,
 ) -> RestoreOptions:
-    is_planned = bool(topics or topic_map or at is not None or plan or from_plan)
-    doing = _doing(follow_archive, status, switch_over, name, is_planned, resume)
-    if from_plan is not None and resume:
-        raise click.UsageError("--resume continues what was agreed to: remove --from-plan")
-    if from_plan is not None and (at is not None or topics or topic_map):
-        raise click.UsageError("--from-plan says what is restored: remove the topics, --at and --map")
-    how = _how(no_transactional, prove, share, replication_factor, on_damage, partial)
-    if from_plan is not None and (how or groups != RestoreGroups()):
-        raise click.UsageError(
-            "--from-plan says how topics are restored: remove the options of groups, --prove, --sample, --partial, "
-            "--replication-factor, --on-damage and --no-transactional, or edit the plan"
-        )
-    if doing == "follow" and (at is not None or plan or from_plan or no_transactional):
-        raise click.UsageError("--follow has no end and needs transactions: remove --at, plans, --no-transactional")
-    if doing == "restore" and at is None and from_plan is None and not resume:
-        raise click.UsageError("--at, which says as of when, is missing")
-    proof = _proof(prove, share, doing)
-    asked, wanted = None, WantedTopics(topics, topic_map)
-    if at is not None or (doing == "follow" and not resume):
-        asked = RestorePlan(
-            archive_id="",
-            at=wall_clock() if at is None else at,
-            at_rule=at_rule or "majority",
-            transactional=not no_transactional,
-            replication_factor=replication_factor,
-            on_damage=on_damage,
-            partial=partial,
-            prove=proof.prove,
-            prove_share=proof.sample.share,
-            prove_seed=proof.sample.seed,
-            groups=groups,
-            create_acls=bool(create_acls),
-            follow=wanted if doing == "follow" else None,
-        )
-    if at_rule is not None and at is None:
-        raise click.UsageError("--at-rule says how --at is understood: add --at TIME, or edit the cuts of a plan")
-    chosen = (doing, asked, at_rule, groups, create_acls, proof, Begun(wanted, at, groups, how))
-    return RestoreOptions(*chosen, name=name, resume=resume, plan=plan, from_plan=from_plan, **rest)  # type: ignore[arg-type]
+    wanted = WantedTopics(topics, topic_map)
+    is_planned = bool(topics or topic_map or at is not None or rest["plan"] or rest["from_plan"])
+    doing = _doing(follow_archive, status, switch_over, rest["name"], is_planned, rest["resume"])
+    fields: dict[str, Any] = {
+        "at": at,
+        "at_rule": at_rule,
+        "transactional": False if no_transactional else None,
+        "replication_factor": replication_factor,
+        "on_damage": None if on_damage == STOPS else on_damage,
+        "partial": partial or None,
+        "prove": prove,
+        "prove_share": share,
+        "create_acls": create_acls,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    _refuse_contradiction(doing, given, wanted, groups, rest)
+    defaults: dict[str, Any] = {"at": wall_clock(), "at_rule": "majority", "prove_seed": random.randrange(2**32)}
+    if doing == "switch-over" and prove is None:
+        defaults |= {"prove": "sample", "prove_share": ENDS}
+    follow = wanted if doing == "follow" else None
+    asked = RestorePlan(archive_id="", groups=groups, follow=follow, **{**defaults, **given})
+    return RestoreOptions(doing, asked, given.keys(), wanted, **rest)
 
 
 factor_option = Option(
@@ -354,13 +297,10 @@ restore_options = OptionSet(
         help="Restore everything before this time.",
     ),
     at_rule_option,
-    Option(
+    renaming_option(
         "--map",
         "topic_map",
-        multiple=True,
         envvar="BLOCKGZ_TOPIC_MAP",
-        metavar="REGEX=NAME",
-        parse=lambda texts: _rules("--map", texts),
         help=r"Give topics other names, such as '(.*)=restored.\1'; may be repeated, the first match counts.",
     ),
     factor_option,

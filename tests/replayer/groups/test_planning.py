@@ -1,7 +1,6 @@
 """The plan for the groups of a job: names, metadata, and what is refused."""
 
 import asyncio
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +10,12 @@ from blockgz.archive.archive import TopicPartitions
 from blockgz.errors import UsageError
 from blockgz.kafka.groups import GroupOffset
 from replayer.errors import ReplayRefused
-from replayer.groups import GroupMap
+from replayer.groups import GroupMap, map_of
 from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.folder import JobRequest
-from replayer.replay.pipeline import FoldPartitions, Pipeline, Router
+from replayer.replay.pipeline import Pipeline, Router, Routing
 from replayer.replay.recorded_job import LaneMap, RecordedJob
 from replayer.replay.request import ReplayRequest
 from replayer.replay.run_map import Run
@@ -24,7 +23,7 @@ from tests.support.archives import ArchiveWriter, records
 from tests.support.selections import selections_of
 
 RECORDS = 20
-UNCHANGED = GroupMap()
+UNCHANGED = map_of(())
 WHOLE = {0: Watermarks(0, 40), 1: Watermarks(0, 40)}
 
 
@@ -90,21 +89,21 @@ def test_each_group_gets_its_positions_and_metadata(tmp_path: Path) -> None:
 
 
 def test_groups_are_renamed_by_the_first_pattern_that_matches(tmp_path: Path) -> None:
-    rename = GroupMap(((re.compile("team-(.*)"), r"drill-\1"), (re.compile(".*"), "rest")))
+    rename = map_of((("team-(.*)", r"drill-\1"), (".*", "rest")))
     groups = {"team-a": {0: GroupOffset(3)}, "xteam-b": {0: GroupOffset(4)}}
     found = plan(tmp_path, recorded(*SIDE_BY_SIDE), groups, rename)
     assert [(group.source, group.name) for group in found.groups] == [("team-a", "drill-a"), ("xteam-b", "rest")]
 
 
 def test_two_groups_of_one_name_are_refused(tmp_path: Path) -> None:
-    rename = GroupMap(((re.compile(".*"), "one"),))
+    rename = map_of(((".*", "one"),))
     with pytest.raises(UsageError, match="groups a and b would both be one"):
         plan(tmp_path, recorded(*SIDE_BY_SIDE), {"a": {0: GroupOffset(3)}, "b": {0: GroupOffset(4)}}, rename)
 
 
 def test_a_position_that_is_not_exact_is_refused_and_told(tmp_path: Path) -> None:
     groups = {"a": {0: GroupOffset(3, "m"), 1: GroupOffset(5)}, "b": {0: GroupOffset(RECORDS), 1: GroupOffset(5)}}
-    found = plan(tmp_path, recorded(*FOLDED, router=FoldPartitions(1)), groups)
+    found = plan(tmp_path, recorded(*FOLDED, router=Routing("number", 1)), groups)
     with pytest.raises(ReplayRefused, match="1 of 2 groups have no exact position in copy: a"):
         found.refuse_inexact()
     a, b = group_plan_document(found)["groups"]

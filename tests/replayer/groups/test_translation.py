@@ -22,15 +22,7 @@ from replayer.errors import ReplayRefused
 from replayer.groups.planning import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate
 from replayer.replay.job import SourceProgress
 from replayer.replay.jobs.folder import LaneBegin, Segment
-from replayer.replay.pipeline import (
-    FoldPartitions,
-    KeepPartitions,
-    MapPartitions,
-    Pipeline,
-    Router,
-    ScannedBatch,
-    SpreadByKey,
-)
+from replayer.replay.pipeline import Pipeline, Router, Routing, ScannedBatch
 from replayer.replay.recorded_job import LaneMap, lane_maps
 from replayer.replay.run_map import Run, runs_of
 from replayer.replay.stages import DropTombstones
@@ -102,10 +94,10 @@ def random_copy(chance: random.Random, root: Path) -> Copy:
 def random_router(chance: random.Random, partitions: int) -> Router:
     return chance.choice(
         [
-            KeepPartitions(),
-            FoldPartitions(chance.randint(1, 3)),
-            SpreadByKey(chance.randint(1, 3)),
-            MapPartitions({source: chance.randint(0, 2) for source in range(partitions)}),
+            Routing(),
+            Routing("number", chance.randint(1, 3)),
+            Routing("by-key", chance.randint(1, 3)),
+            Routing("map", places=tuple({source: chance.randint(0, 2) for source in range(partitions)}.items())),
         ]
     )
 

@@ -10,7 +10,7 @@ from blockgz.archive.archive import parse_topic
 from blockgz.archive.request import SelectionRequest
 from blockgz.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from replayer.errors import ReplayRefused
-from replayer.replay.pipeline import Pipeline, make_router, parse_routing
+from replayer.replay.pipeline import Pipeline, parse_routing
 from replayer.replay.request import ReplayRequest, asked_of, kept_request
 from replayer.replay.stages import AddHeader, LeftOut, parse_timestamps
 from replayer.replay.target_topic import make_stages
@@ -45,7 +45,7 @@ REQUESTS = [
 
 
 def pipeline_of(asked: ReplayRequest) -> Pipeline:
-    return Pipeline(tuple(make_stages(asked, LeftOut())), make_router(asked.routing, "copy", 4))
+    return Pipeline(tuple(make_stages(asked, LeftOut())), asked.routing.for_target("copy", 4))
 
 
 @pytest.mark.parametrize("asked", REQUESTS)

@@ -15,17 +15,8 @@ from confluent_kafka import Producer
 from blockgz.store.opening import open_store
 from index_format import objects
 from replayer.cli import main
-from replayer.replay.pipeline import FoldPartitions, KeepPartitions, MapPartitions, Router, SpreadByKey, Stage
-from replayer.replay.stages import (
-    AddHeader,
-    AddProvenance,
-    DropTombstones,
-    KeepTimestamps,
-    ShiftTimestamps,
-    StripHeaders,
-    TimestampsNow,
-    TransformStage,
-)
+from replayer.replay.pipeline import Router, Routing, Stage
+from replayer.replay.stages import AddHeader, AddProvenance, DropTombstones, StripHeaders, Timestamps, TransformStage
 from replayer.restore.document import parse_plan, plan_text, restore_name, topic_job
 from replayer.restore.folder import (
     AclsDone,
@@ -48,14 +39,14 @@ CHAIN = (
     '"transforms.a.value.literal": "v", "transforms.b.predicate": "p", "transforms.b.type": "Filter"}'
 )
 FINGERPRINTS: list[tuple[Stage | Router, str]] = [
-    (KeepPartitions(), "keep"),
-    (FoldPartitions(3), "modulo 3"),
-    (MapPartitions({1: 0, 0: 2}), "map 0:2,1:0"),
-    (SpreadByKey(24), "murmur2 modulo 24"),
-    (KeepTimestamps(), "timestamps keep"),
-    (TimestampsNow(), "timestamps now"),
-    (ShiftTimestamps(86_400_000), "timestamps +86400000 ms"),
-    (ShiftTimestamps(-1), "timestamps -1 ms"),
+    (Routing(), "keep"),
+    (Routing("number", 3), "modulo 3"),
+    (Routing("map", places=tuple({1: 0, 0: 2}.items())), "map 0:2,1:0"),
+    (Routing("by-key", 24), "murmur2 modulo 24"),
+    (Timestamps(), "timestamps keep"),
+    (Timestamps("now"), "timestamps now"),
+    (Timestamps("shift", 86_400_000), "timestamps +86400000 ms"),
+    (Timestamps("shift", -1), "timestamps -1 ms"),
     (StripHeaders(("h", "it's")), """without headers ['h', "it's"]"""),
     (AddHeader("k", b"v\xff'"), """with header 'k' b"v\\xff'\""""),
     (AddProvenance("orders"), "provenance orders"),

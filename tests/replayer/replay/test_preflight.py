@@ -8,7 +8,7 @@ from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks, parse_config
-from replayer.replay.pipeline import FoldPartitions, KeepPartitions, Router, SpreadByKey
+from replayer.replay.pipeline import Router, Routing
 from replayer.replay.plan import (
     RecordPlace,
     ReplayPlan,
@@ -55,7 +55,7 @@ def plan(
             sources or (source(),),
             target,
             NOW,
-            router or KeepPartitions(),
+            router or Routing(),
             watermarks=watermarks or {},
             **more,
         )
@@ -178,9 +178,9 @@ def test_records_without_keys_are_not_spread_by_key() -> None:
         "cannot be spread by key.*partition 2 was archived as text.*order",
         target=facts(),
         sources=[source(1), source(2, record_formats=frozenset({"text"}))],
-        router=SpreadByKey(4),
+        router=Routing("by-key", 4),
     )
-    assert plan(facts(), source(1), router=SpreadByKey(4)).router == SpreadByKey(4)
+    assert plan(facts(), source(1), router=Routing("by-key", 4)).router == Routing("by-key", 4)
 
 
 def test_a_number_beyond_the_target_is_refused() -> None:
@@ -189,9 +189,9 @@ def test_a_number_beyond_the_target_is_refused() -> None:
         "it has 4, and partition 5 of orders goes to partition 5.*--partitions 4",
         target=facts(4),
         sources=[source(0), source(5)],
-        router=FoldPartitions(6),
+        router=Routing("number", 6),
     )
-    assert plan(facts(4), source(5), router=FoldPartitions(4))
+    assert plan(facts(4), source(5), router=Routing("number", 4))
 
 
 def test_a_topic_that_is_made_is_told_how_to_be_made_otherwise() -> None:

@@ -12,16 +12,11 @@ from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
 from replayer.replay.pipeline import (
     LONGEST_VECTORISED,
-    FoldPartitions,
-    KeepPartitions,
-    MapPartitions,
     RoutedBatch,
     Router,
-    RoutingRequest,
+    Routing,
     ScannedBatch,
-    SpreadByKey,
     key_hashes,
-    make_router,
     murmur2,
     parse_routing,
 )
@@ -78,7 +73,7 @@ def routed(router: Router, source: int, rows: Sequence[Record], size: int) -> di
 @pytest.mark.parametrize("partitions", [1, 3, 12])
 def test_by_key_keeps_the_order_of_a_key_however_batches_are_cut(partitions: int) -> None:
     rows = records(1000)
-    router = SpreadByKey(partitions)
+    router = Routing("by-key", partitions)
     found = routed(router, 5, rows, 1000)
     assert found == routed(router, 5, rows, 7)
     assert set(found) <= set(router.targets(5))
@@ -94,16 +89,16 @@ def test_by_key_keeps_the_order_of_a_key_however_batches_are_cut(partitions: int
 
 def test_an_empty_key_is_a_key() -> None:
     batch = batch_from_records([Record(n, 0, 0, b"", b"", ()) for n in range(4)])
-    ((target, together),) = SpreadByKey(7).route(ScannedBatch(0, batch))
+    ((target, together),) = Routing("by-key", 7).route(ScannedBatch(0, batch))
     assert (target, together.num_rows) == ((murmur2(b"") & 0x7FFFFFFF) % 7, 4)
 
 
 @pytest.mark.parametrize(
     ("router", "expected"),
     [
-        (KeepPartitions(), {0: 0, 5: 5}),
-        (FoldPartitions(3), {0: 0, 2: 2, 3: 0, 5: 2}),
-        (MapPartitions({0: 4, 5: 4}), {0: 4, 5: 4}),
+        (Routing(), {0: 0, 5: 5}),
+        (Routing("number", 3), {0: 0, 2: 2, 3: 0, 5: 2}),
+        (Routing("map", places=tuple({0: 4, 5: 4}.items())), {0: 4, 5: 4}),
     ],
     ids=["keep", "number", "map"],
 )
@@ -117,15 +112,15 @@ def test_whole_partitions(router: Router, expected: dict[int, int]) -> None:
 @pytest.mark.parametrize(
     ("text", "request_"),
     [
-        ("keep", RoutingRequest("keep")),
-        ("by-key", RoutingRequest("by-key")),
-        ("by-key:12", RoutingRequest("by-key", 12)),
-        ("6", RoutingRequest("number", 6)),
-        ("0:5", RoutingRequest("map", places=((0, 5),))),
-        ("2-3:1,0:2", RoutingRequest("map", places=((0, 2), (2, 1), (3, 1)))),
+        ("keep", Routing("keep")),
+        ("by-key", Routing("by-key")),
+        ("by-key:12", Routing("by-key", 12)),
+        ("6", Routing("number", 6)),
+        ("0:5", Routing("map", places=((0, 5),))),
+        ("2-3:1,0:2", Routing("map", places=((0, 2), (2, 1), (3, 1)))),
     ],
 )
-def test_requests(text: str, request_: RoutingRequest) -> None:
+def test_requests(text: str, request_: Routing) -> None:
     assert parse_routing(text) == request_
 
 
@@ -152,16 +147,16 @@ def test_requests_that_mean_nothing(text: str, word: str) -> None:
 
 
 def test_by_key_takes_the_number_of_the_target() -> None:
-    assert make_router(parse_routing("by-key"), "copy", 4) == SpreadByKey(4)
+    assert parse_routing("by-key").for_target("copy", 4) == Routing("by-key", 4)
     with pytest.raises(ReplayRefused) as caught:
-        make_router(parse_routing("by-key:8"), "copy", 4)
+        parse_routing("by-key:8").for_target("copy", 4)
     assert "has 4 partitions" in caught.value.what
     assert caught.value.remedy
 
 
 def test_a_map_must_say_where_every_partition_goes() -> None:
     with pytest.raises(ReplayRefused, match="where partition 3 goes") as caught:
-        make_router(parse_routing("0:1"), "copy", 4).targets(3)
+        parse_routing("0:1").for_target("copy", 4).targets(3)
     assert "3:TARGET" in str(caught.value.remedy)
 
 

@@ -15,7 +15,7 @@ from index_format.records import Record, iter_records
 from replayer.errors import CommitLost, DeliveryFailed, Fenced, JobTakenOver, TargetChanged
 from replayer.replay.job import LanePosition, decode_position
 from replayer.replay.jobs.folder import FolderLog, JobFolder, runs_in
-from replayer.replay.pipeline import FoldPartitions, KeepPartitions, Pipeline
+from replayer.replay.pipeline import Pipeline, Routing
 from replayer.replay.run import NOTHING_KEPT, Cadence, Keeping, NoPin
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
@@ -24,7 +24,7 @@ from tests.support.sampling import some_of
 from tests.support.selections import selections_of
 
 SMALL = Cadence(records=4, bytes=2**40, seconds=1e9, rest=0)
-PIPELINES = [Pipeline(router=KeepPartitions()), Pipeline(router=FoldPartitions(1))]
+PIPELINES = [Pipeline(router=Routing()), Pipeline(router=Routing("number", 1))]
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,8 @@ from replayer.replay.stages import (
     AddHeader,
     AddProvenance,
     DropTombstones,
-    KeepTimestamps,
-    ShiftTimestamps,
     StripHeaders,
-    TimestampsNow,
+    Timestamps,
     TransformStage,
     parse_header,
     parse_timestamps,
@@ -74,16 +72,19 @@ SEED = 20261121
             AddProvenance("orders"),
             lambda r: r._replace(headers=(*r.headers, ("blockgz-source", b"orders/7/%d" % r.offset))),
         ),
-        (TimestampsNow(lambda: NOW), lambda r: r._replace(timestamp=NOW)),
+        (Timestamps("now"), lambda r: r._replace(timestamp=NOW)),
         (
-            ShiftTimestamps(HOUR),
+            Timestamps("shift", HOUR),
             lambda r: r._replace(timestamp=r.timestamp if r.timestamp == -1 else r.timestamp + HOUR),
         ),
     ],
     ids=["strip", "strip-nothing", "add", "provenance", "now", "shift"],
 )
 @pytest.mark.parametrize("headers", ["some", "none"])
-def test_an_edit_of_batches_is_that_of_each_record(stage: Stage, expected: Any, headers: str) -> None:
+def test_an_edit_of_batches_is_that_of_each_record(
+    stage: Stage, expected: Any, headers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replayer.replay.stages.wall_clock", lambda: NOW)
     records = random_records(SEED)
     if headers == "none":
         records = [record._replace(headers=()) for record in records]
@@ -100,7 +101,7 @@ def test_tombstones_are_dropped_and_empty_values_are_none() -> None:
 
 def test_a_batch_in_which_nothing_changes_is_handed_on_as_it_is() -> None:
     batch = ScannedBatch(0, batch_from_records([Record(0, 5, 0, b"k", b"v", (("x", b"1"),))]))
-    for stage in (DropTombstones(), StripHeaders(("y",)), KeepTimestamps()):
+    for stage in (DropTombstones(), StripHeaders(("y",)), Timestamps()):
         assert stage(batch) is batch
 
 
@@ -108,18 +109,18 @@ def test_a_batch_in_which_nothing_changes_is_handed_on_as_it_is() -> None:
 def test_a_time_that_kafka_cannot_hold(timestamp: int, by: int) -> None:
     batch = batch_from_records([Record(3, 6, 0, None, None, ()), Record(4, timestamp, 0, None, None, ())])
     with pytest.raises(RecordUnfit, match="partition 9, offset 4") as caught:
-        ShiftTimestamps(by)(ScannedBatch(9, batch))
+        Timestamps("shift", by)(ScannedBatch(9, batch))
     assert str(timestamp) in str(caught.value.why)
 
 
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
-        ("keep", KeepTimestamps()),
-        ("now", TimestampsNow()),
-        ("shift=+30d", ShiftTimestamps(30 * 24 * HOUR)),
-        ("shift=-90m", ShiftTimestamps(-90 * 60_000)),
-        ("shift=5ms", ShiftTimestamps(5)),
+        ("keep", Timestamps()),
+        ("now", Timestamps("now")),
+        ("shift=+30d", Timestamps("shift", 30 * 24 * HOUR)),
+        ("shift=-90m", Timestamps("shift", -90 * 60_000)),
+        ("shift=5ms", Timestamps("shift", 5)),
     ],
 )
 def test_timestamp_policies(text: str, policy: object) -> None:

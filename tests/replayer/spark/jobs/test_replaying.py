@@ -17,7 +17,7 @@ from blockgz.store.address import LocalAddress
 from index_format.errors import FormatError
 from index_format.old_objects import ANCESTORS_FORMAT
 from replayer.replay.job import Job, LanePosition, SourceProgress, decode_position
-from replayer.replay.pipeline import FoldPartitions, Pipeline
+from replayer.replay.pipeline import Pipeline, Routing
 from replayer.replay.stages import DropTombstones
 from replayer.spark import replay
 from replayer.spark.lanes import LaneStore, LaneTarget, source_lane
@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> PartitionWriter:
 
 @pytest.fixture
 def task(source: PartitionWriter, tmp_path: Path) -> SourceTask:
-    router = FoldPartitions(2)
+    router = Routing("number", 2)
     work = LaneWork(
         ArchivePlace(LocalAddress(str(tmp_path)), max_block_bytes=1 << 20, old_format=ANCESTORS_FORMAT),
         Pipeline((DropTombstones(),), router),

@@ -18,7 +18,7 @@ from index_format.errors import BlockgzError
 from index_format.old_objects import ANCESTORS_FORMAT
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
 from replayer.replay.job import Job, LanePosition, SourceProgress
-from replayer.replay.pipeline import FoldPartitions, KeepPartitions, MapPartitions, Pipeline, SpreadByKey
+from replayer.replay.pipeline import Pipeline, Routing
 from replayer.replay.stages import (
     AddProvenance,
     DropTombstones,
@@ -105,7 +105,7 @@ WORK = LaneWork(
     RecordFilter(),
     skips_damage=False,
     transactional=True,
-    target=LaneTarget({"bootstrap.servers": "x"}, KeepPartitions(), None),
+    target=LaneTarget({"bootstrap.servers": "x"}, Routing(), None),
 )
 LOST = CommitLost("lost", why="the broker is away")
 
@@ -182,7 +182,7 @@ def test_a_task_travels_with_all_that_a_replay_can_be_asked_for() -> None:
         parse_timestamps("shift=+1d"),
     )
     conditions = (KeyIn((b"k", None)), ValueMatches(Pattern("v+")), header_condition("a=b"))
-    routers = (KeepPartitions(), FoldPartitions(2), MapPartitions({0: 1}), SpreadByKey(3))
+    routers = (Routing(), Routing("number", 2), Routing("map", places=tuple({0: 1}.items())), Routing("by-key", 3))
     for router in routers:
         pipeline = Pipeline(stages, router)
         work = replace(WORK, pipeline=pipeline, record_filter=RecordFilter(1, 2, conditions))

@@ -1,7 +1,7 @@
 import pytest
 
 from blockgz.errors import UsageError
-from replayer.replay.pipeline import RoutingRequest
+from replayer.replay.pipeline import Routing
 from replayer.spark.sink_target import TopicSinkOptions, parse_sink_options
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -24,7 +24,7 @@ def test_names_in_any_case_and_properties_of_the_client() -> None:
         {"Kafka.Bootstrap.Servers": "b:1", "TOPIC": "copy", "PARTITIONS": "by-key", "kafka.linger.ms": "5"}
     )
     assert options.properties == {"bootstrap.servers": "b:1", "linger.ms": "5"}
-    assert (options.topic, options.routing) == ("copy", RoutingRequest("by-key"))
+    assert (options.topic, options.routing) == ("copy", Routing("by-key"))
 
 
 def test_a_streams_own_options_are_let_through() -> None:
