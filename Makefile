@@ -40,7 +40,7 @@ SYSTEM_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit units system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults storms clean
+.PHONY: demo test unit units system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-faults storms clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -147,9 +147,6 @@ $(VENV)/.dev: setup.cfg setup.py constraints.txt $(KERNELS) | $(VENV)/bin/python
 	@rm -f index_format/_kernel.*.so blockgz/kafka/_kernel.*.so
 	$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.runtime $@
-
-replay-kills: $(VENV)/.dev
-	$(BIN)/python -m system_test.replay_kills
 
 replay-faults: $(VENV)/.dev
 	$(BIN)/python -m system_test.replay_faults --rounds $(REPLAY_ROUNDS)

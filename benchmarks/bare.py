@@ -86,7 +86,6 @@ def compress_all(raw: Iterable[bytes], codec: str, level: int) -> None:
 
 
 def inflater(codec: str) -> Callable[[bytes], bytes]:
-    """What reads one block."""
     if codec == "zstd":
         return lambda block: zstandard.ZstdDecompressor().decompress(block)
     return lambda block: isal_zlib.decompress(block, 31)
@@ -101,7 +100,6 @@ def stored_chunks(folder: Path) -> Iterator[tuple[Path, list[tuple[int, int]], s
 
 
 def raw_blocks(folder: Path) -> list[bytes]:
-    """All blocks of an archive, inflated."""
     return [
         inflater(codec)(data[start:end])
         for path, ranges, codec in stored_chunks(folder)
@@ -150,7 +148,6 @@ def both(bootstrap: str, shape: TopicShape, raw: Sequence[bytes], codec: str, le
 
 @contextlib.contextmanager
 def printed_cost() -> Iterator[None]:
-    """Prints what the block costs this process."""
     before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     yield
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)

@@ -133,7 +133,6 @@ def libdeflate(level: int) -> Compress | None:
 
 
 def codecs() -> dict[str, Compress]:
-    """All that are measured, by name."""
     found: dict[str, Compress | None] = {
         f"gzip, ISA-L {level}": COMPRESSORS["isal"](level).compress for level in range(4)
     }

@@ -61,7 +61,6 @@ def collect(root: Path) -> None:
 
 
 def figures_of(root: Path, writer: PartitionWriter) -> Figures:
-    """As the archive is now."""
     offsets = [each.offset for each in writer.records]
 
     async def looked_up() -> int:

@@ -48,7 +48,6 @@ class TopicShape:
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of all values."""
         return self.records * self.value_bytes
 
 

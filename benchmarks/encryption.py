@@ -138,7 +138,6 @@ def scanned(keys: str | None, root: Path) -> int:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of this process."""
     begun = time.process_time()
     work()
     return time.process_time() - begun
@@ -152,7 +151,6 @@ class Kind(NamedTuple):
     compressor: Compressor
 
     def times(self, cipher: BlockCipher | None, keys: str | None) -> tuple[float, ...]:
-        """Seconds that each of WHAT takes."""
         blocks: list[StoredBlock] = []
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
             return (
@@ -179,7 +177,6 @@ def rows(count: int, rounds: int) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.encryption", description=__doc__)
     parser.add_argument("--batches", type=int, default=10, help=f"batches of {BATCH_RECORDS} records")
     parser.add_argument("--rounds", type=int, default=9, help="rounds; the least counts")

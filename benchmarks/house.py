@@ -155,7 +155,6 @@ def comment_lines(text: str) -> int:
 
 
 def statements(tree: ast.Module) -> int:
-    """Return the number of statements, without docstrings."""
     return sum(isinstance(node, ast.stmt) and not _is_docstring(node) for node in ast.walk(tree))
 
 

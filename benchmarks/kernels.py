@@ -79,7 +79,6 @@ def rows(rounds: int) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="rounds; the least counts")
     given = parser.parse_args()

@@ -82,7 +82,6 @@ def rows(count: int, rounds: int, asked: int) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.key_filters", description=__doc__)
     parser.add_argument("--batches", type=int, default=40, help=f"batches of {BATCH_RECORDS} records")
     parser.add_argument("--rounds", type=int, default=5, help="rounds; the least counts")

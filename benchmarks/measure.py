@@ -32,7 +32,6 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """What it printed as JSON."""
         return orjson.loads(self.stdout)
 
 

@@ -48,7 +48,6 @@ def make_archive(root: Path) -> None:
 
 @contextmanager
 def serving(root: Path) -> Iterator[tuple[Running, str]]:
-    """A server with caches of its own."""
     homes = {f"XDG_{kind}_HOME": str(root / kind) for kind in ("CACHE", "STATE")}
     with start("replayer", "serve", "-a", root / "archive", "--http", "127.0.0.1:0", env=homes) as program:
         found = program.wait_for(lambda: re.search(r"on (http://\S+)", program.stderr), 30, "its address")
@@ -65,7 +64,6 @@ def milliseconds(url: str) -> float:
 
 
 def peak_bytes(program: Running) -> int:
-    """The most memory that the server had."""
     status = Path(f"/proc/{program.pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None
@@ -88,7 +86,6 @@ def rows(root: Path, rounds: int) -> tuple[list[tuple[str, ...]], int]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="requests of each page; the median counts")
     given = parser.parse_args()

@@ -117,7 +117,6 @@ def median(runs: list[Run]) -> float:
 
 
 def main() -> None:
-    """Runs everything and prints it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", help="a Git revision to compare with")
     parser.add_argument("--lanes", type=int, default=1000)

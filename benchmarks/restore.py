@@ -40,7 +40,6 @@ def make_archive(root: Path, topics: int) -> None:
 
 
 def run(*arguments: object, home: Path) -> Ran:
-    """A command of the replayer, measured."""
     command = [sys.executable, "-m", "replayer", *map(str, arguments)]
     began = time.perf_counter()
     process = subprocess.Popen(command, env={**os.environ, "XDG_STATE_HOME": str(home)}, stdout=subprocess.DEVNULL)
@@ -51,7 +50,6 @@ def run(*arguments: object, home: Path) -> Ran:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restore", description=__doc__)
     parser.add_argument("--topics", type=int, default=TOPICS)
     given = parser.parse_args()

@@ -34,7 +34,6 @@ def merged(old: Json | None, machine: Mapping[str, str], section: str, result: J
 
 
 def changes(before: Json, now: Json) -> Iterator[Change]:
-    """Every ratio that both have."""
     for section, result in now["sections"].items():
         ratios = before["sections"].get(section, {}).get("ratios", {})
         for name, ratio in result["ratios"].items():
@@ -43,7 +42,6 @@ def changes(before: Json, now: Json) -> Iterator[Change]:
 
 
 def store(path: Path, result: Json) -> None:
-    """Write a result."""
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(orjson.dumps(rounded(result), option=orjson.OPT_INDENT_2) + b"\n")
 

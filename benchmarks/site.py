@@ -52,24 +52,20 @@ class Site:
 
     @property
     def bootstrap(self) -> str:
-        """The broker's address."""
         if self._broker is None:
             self._broker = self.stack.enter_context(KafkaBroker())
         return self._broker.bootstrap
 
     @property
     def store(self) -> VersityGateway:
-        """The S3 server."""
         if self._store is None:
             self._store = self.stack.enter_context(VersityGateway())
         return self._store
 
     def say(self, what: str) -> None:
-        """Progress, for whoever waits."""
         print(f"  [{time.monotonic() - self._started:5.0f} s] {what}", flush=True)
 
     def topic(self, shape: TopicShape) -> str:
-        """The topic of that shape, filled."""
         if shape not in self._topics:
             self.say(f"filling {shape.name}")
             data.fill(self.bootstrap, shape)
@@ -77,18 +73,15 @@ class Site:
         return shape.name
 
     def drop(self, shape: TopicShape) -> None:
-        """The topic is not needed any more."""
         if shape in self._topics:
             data.delete_topic(self.bootstrap, shape.name)
             self._topics.remove(shape)
 
     def new_name(self, kind: str) -> str:
-        """A name that nothing has yet."""
         self._numbers += 1
         return f"{kind}-{self._numbers}"
 
     def folder(self, kind: str) -> Path:
-        """A path that nothing is at yet."""
         return self.home / self.new_name(kind)
 
     def archive_to(
@@ -142,7 +135,6 @@ class Site:
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[Site]:
-    """A site, cleared away in the end."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="blockgz-bench-")))
         yield Site(settings, stack, home)
@@ -162,10 +154,8 @@ def stored_bytes(folder: Path, suffixes: Sequence[str] = (".gz", ".zst")) -> int
 
 
 def all_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def clear(folder: Path) -> None:
-    """Delete a folder, if it is there."""
     shutil.rmtree(folder, ignore_errors=True)

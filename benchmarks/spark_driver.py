@@ -21,7 +21,6 @@ TASK_BYTES = 128 * 1024 * 1024
 
 
 def main(counts: tuple[int, ...]) -> None:
-    """Measures and prints."""
     for chunks in counts:
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
             write_bare_chain(Path(folder), chunks)

@@ -31,7 +31,6 @@ Act = Callable[[], object]
 
 
 def main() -> None:
-    """Measure and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_settings", description=__doc__)
     parser.add_argument("--mb", type=int, default=200, help="megabytes of values in the topic")
     given = parser.parse_args()

@@ -13,14 +13,12 @@ class Table(NamedTuple):
 
 
 def as_text(table: Table) -> str:
-    """For a terminal."""
     lines = [table.head, *table.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.head))]
     return "\n".join([table.title, *(_aligned(line, widths) for line in lines)])
 
 
 def as_markdown(table: Table) -> str:
-    """For a page."""
     ruler = ["---", *["---:"] * (len(table.head) - 1)]
     lines = ["| " + " | ".join(line) + " |" for line in (table.head, ruler, *table.rows)]
     return "\n".join([f"{table.title}:", "", *lines])

@@ -100,7 +100,6 @@ class Year:
         PartitionWriter.store_marker(self.partition)
 
     def maintain(self, buffers: BufferFolder) -> None:
-        """Compact, prune and collect."""
         driver = Driver(self.store, UnreadLog(), _never, lambda: True, clock=self.store.clock)
         compactor = Compactor(MaintenancePace(self.store, driver), MERGE, buffers, CHUNK_BYTES, 1 << 26)
         plan = PlannedCompaction(

@@ -83,7 +83,6 @@ class CheckedPartition:
 
 
 def folder_fetch(folder: Path) -> Fetch:
-    """Objects of an archive in a folder."""
     return lambda key: (folder / key).read_bytes()
 
 
@@ -152,7 +151,6 @@ def check_equal(archived: Sequence[Record], expected: Sequence[Record]) -> None:
 
 
 def tail_hash(record: Record) -> str:
-    """FORMAT.md, "tail_hash"."""
     parts = [struct.pack(">qqb", record.offset, record.timestamp, record.timestamp_type)]
     for content in (record.key, record.value):
         parts.append(_hashed(content))
@@ -302,7 +300,6 @@ def records_of_chunk(data: bytes, index: dict[str, Any], name: str) -> Iterator[
 
 
 def decompressed(data: bytes, codec: str) -> bytes:
-    """What all members or frames hold."""
     if codec == "gzip":
         return gzip.decompress(data)
     return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()

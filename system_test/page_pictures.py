@@ -93,7 +93,6 @@ def _take(page: Page, name: str) -> None:
 
 
 def main() -> None:
-    """Takes all four."""
     with tempfile.TemporaryDirectory(prefix="blockgz-pictures-") as folder:
         archive = Path(folder) / "kafka-backup"
         make_archive(archive)

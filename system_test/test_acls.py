@@ -55,8 +55,7 @@ def guarded() -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def site(guarded: KafkaBroker, tmp_path: Path) -> Site:
-    site = folder_site(guarded.bootstrap, tmp_path / "archive")
-    return dataclasses.replace(site, env={"XDG_STATE_HOME": str(tmp_path / "state")})
+    return folder_site(guarded.bootstrap, tmp_path / "archive")
 
 
 def acl(

@@ -32,8 +32,7 @@ def site(broker: KafkaBroker, moto: MotoServer, proxy: RecordingProxy, tmp_path:
     key.touch(0o600)
     key.write_text(base64.b64encode(bytes(range(32))).decode())
     options = ("--endpoint-url", proxy.endpoint_url, "--customer-key", f"${{file:{key}}}")
-    site = store_site(broker.bootstrap, moto, f"key-{uuid.uuid4().hex[:6]}")
-    return replace(site, store_options=options, env={**site.env, "XDG_STATE_HOME": str(tmp_path / "state")})
+    return replace(store_site(broker.bootstrap, moto, f"key-{uuid.uuid4().hex[:6]}", tmp_path), store_options=options)
 
 
 def test_it_is_archived_resumed_verified_replayed_and_kept_from_others(

@@ -105,30 +105,6 @@ def test_an_archive_on_a_full_disk_ends_with_its_last_whole_chunk(site: Site, to
         assert not list(disk.folder.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize(
-    ("pattern", "after"),
-    [
-        pytest.param("*.gz.*.tmp", 0, id="data"),
-        # Of the claim, the data, the index; then comes the marker of the first chunk, which is renamed by then.
-        pytest.param("*/partition=00000", 3, id="folder of the marker"),
-    ],
-)
-def test_a_failed_fsync_ends_the_claim(site: Site, topic: str, tmp_path: Path, pattern: str, after: int) -> None:
-    with required_parts():
-        disk = broken_disk(tmp_path, "fsync", pattern, after=after)
-    chunks = (topic, "--once", "--chunk-records", 1000, *SMALL)
-    failed = replace(site, env=disk.env).run(*chunks, check=1)
-    assert "Input/output error" in failed.stderr
-    assert len(disk.failed) == 1, "a failed fsync is never repeated: the second would tell nothing"
-    before = site.marker(topic)
-    assert before["next_offset"] == (None if after == 0 else 1000)
-    disk.mend()
-    site.run(*chunks)
-    checked = site.exact(topic)
-    assert (len(checked.records), checked.gaps) == (RECORDS, [])
-    assert checked.marker["epoch"] == before["epoch"] + 1
-
-
 @pytest.mark.parametrize("after", [0, 3], ids=["data", "marker"])
 def test_a_failed_fsync_costs_a_running_service_the_claim_and_not_the_chunk(
     site: Site, topic: str, tmp_path: Path, after: int

@@ -12,7 +12,6 @@ from system_test.support.topics import NewRecord, create_topic, produce
 
 
 def findings(site: Site, *arguments: str, exit_code: int) -> dict[str, list[dict[str, Any]]]:
-    """What it found, by check."""
     done = run("archiver", "doctor", *arguments, *site.kafka, *site.archive, "--json", env=site.env, check=exit_code)
     found: dict[str, list[dict[str, Any]]] = {}
     for finding in json.loads(done.stdout)["findings"]:
@@ -21,7 +20,6 @@ def findings(site: Site, *arguments: str, exit_code: int) -> dict[str, list[dict
 
 
 def is_claimed(site: Site, topic: str) -> bool:
-    """Whether somebody archives the topic's first partition."""
     try:
         return bool(site.marker(topic))
     except OSError:

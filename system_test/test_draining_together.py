@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
 from system_test.support.topics import create_topic
@@ -58,15 +60,32 @@ def test_one_that_is_killed_is_named_and_another_run_continues(site: Site, topic
     assert sum(len(site.exact(topic_name, number).records) for number in range(PARTITIONS)) == RECORDS
 
 
-def test_asked_to_end_they_end_in_order(site: Site, topic_name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_asked_to_end_they_end_in_order(site: Site, topic_name: str, tmp_path: Path, workers: int) -> None:
+    """Where the grace does not suffice for all that is left, a run says so, and does not look like success."""
     home = tmp_path / "archive" / f"topic={filled(site, topic_name)}"
-    with site.start(topic_name, "--once", "--workers", "2", *SMALL_CHUNKS, "--grace", "100ms", "--json") as archiver:
+    ended = ("--workers", workers, "--grace", "100ms", "--json")
+    with site.start(topic_name, "--once", *SMALL_CHUNKS, *ended) as archiver:
         wait_until(lambda: any(home.glob("*/*.index.json")), 60, "a chunk", longest_pause=0.005)
         done = archiver.terminate()
     assert done.exit_code == 143, done.transcript
     assert "the run ended before" in done.stderr
+    if workers == 1:
+        told = json.loads(done.stdout)["partitions"]
+        assert not all(each["drained"] for each in told) and sum(each["records"] for each in told) < RECORDS
     site.once(topic_name)
     assert sum(len(site.exact(topic_name, number).records) for number in range(PARTITIONS)) == RECORDS
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_topic_that_is_missing_keeps_no_other_from_being_drained(site: Site, topic_name: str, workers: int) -> None:
+    create_topic(site.bootstrap, topic_name, 2)
+    produce_bulk(site.bootstrap, topic_name, 2, partitions=2, value_bytes=20, seed=1)
+    missing = f"{topic_name}-later"
+    done = site.run(topic_name, missing, "--once", "--workers", workers, check=3)
+    assert f"the cluster has no topic {missing}" in done.stderr
+    assert done.stderr.count(" topic_missing ") == 1
+    assert [len(site.exact(topic_name, number).records) for number in range(2)] == [1, 1]
 
 
 def test_what_keeps_all_of_them_from_starting_is_reported_once(site: Site, topic_name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ def site(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> Site:
     for topic in range(TOPICS):
         for partition in range(PARTITIONS):
             writer.partition(f"{topic_name}-{topic}", partition).commit(records(range(RECORDS)))
-    found = folder_site(broker.bootstrap, tmp_path / "archive")
-    return dataclasses.replace(found, env={"XDG_STATE_HOME": str(tmp_path / "state")})
+    return folder_site(broker.bootstrap, tmp_path / "archive")
 
 
 def drill(site: Site, *options: object, check: int = 0) -> dict[str, Any]:

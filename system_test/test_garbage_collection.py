@@ -5,8 +5,6 @@ import gzip
 import importlib
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,13 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from archiver.cli import main
-from archiver.maintain.gc import plan_sweep
+from archiver.maintain.gc import PlannedSweep, plan_sweep
 from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Verdict
 from blockgz.errors import NoArchiveThere, NotInArchive
-from blockgz.store.address import Address, S3Address, parse_address
-from blockgz.store.local import LocalStore
-from blockgz.store.opening import open_existing_store, open_reader
+from blockgz.store.address import LocalAddress, S3Address
+from blockgz.store.local import LocalReader, LocalStore
+from blockgz.store.opening import open_existing_store
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.s3_writer import S3Store
 from blockgz.store.writer import ToolStore
@@ -42,39 +40,15 @@ CHUNKS = 70
 """So many that 64 are in a catalog."""
 
 
-@pytest.fixture(scope="module")
-def endpoint_url() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
+def keys(root: Path) -> set[str]:
+    return {found.key for found in LocalStore(root).list("")}
 
 
-@dataclass
-class Site:
-    """Where an archive is, and its back door. It is made in `folder` and appears with `fill`."""
-
-    address: str
-    endpoint_url: str | None
-    folder: Path
-    put: Callable[[str, bytes], None]
-    store: ToolStore
-
-    def fill(self) -> None:
-        for path in self.folder.rglob("*"):
-            if path.is_file():
-                self.put(path.relative_to(self.folder).as_posix(), path.read_bytes())
-
-    def keys(self) -> set[str]:
-        return {found.key for found in self.store.list("")}
-
-    def verdict(self, topic: str) -> Verdict:
-        async def use() -> Verdict:
-            address: Address = parse_address(self.address)
-            async with open_reader(address, S3Settings(self.endpoint_url)) as reader:
-                report = await verify_partition(Archive(reader), topic, 0, Depth.RECORDS, lambda *_: None)
-                assert not report.lost
-                return report.verdict
-
-        return asyncio.run(use())
+def verdict(root: Path, topic: str) -> Verdict:
+    reader = LocalReader(LocalAddress(str(root)))
+    report = asyncio.run(verify_partition(Archive(reader), topic, 0, Depth.RECORDS, lambda *_: None))
+    assert not report.lost
+    return report.verdict
 
 
 class Ahead:
@@ -90,41 +64,22 @@ class Ahead:
         return self._store.clock() + GRACE + 24 * 3600
 
 
-@pytest.fixture(params=["local", "s3"])
-def site(request: pytest.FixtureRequest, tmp_path: Path, endpoint_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    if request.param == "local":
-
-        def put(key: str, body: bytes) -> None:
-            (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / key).write_bytes(body)
-
-        yield Site(str(tmp_path), None, tmp_path, put, LocalStore(tmp_path))
-        return
-    bucket = Bucket(endpoint_url, f"b-{uuid.uuid4().hex}")
-    store = S3Store(S3Address(bucket.name, "a/b/"), S3Settings(endpoint_url, "us-east-1"))
-    bucket.put("a/outside.gz", b"not of the archive")
-
-    def upload(key: str, body: bytes) -> None:
-        bucket.put(f"a/b/{key}", body)
-
-    yield Site(f"s3://{bucket.name}/a/b", endpoint_url, tmp_path, upload, store)
-    bucket.close()
+def swept(root: Path, *patterns: str) -> PlannedSweep:
+    """What a collector would delete eight days from now."""
+    return plan_sweep(Ahead(LocalStore(root)), patterns, GRACE)  # type: ignore[arg-type]
 
 
 class Orphanage:
     """An archive of one topic with a committed chain, and orphans of every kind."""
 
-    def __init__(self, site: Site, layout: str) -> None:
-        self.writer = ArchiveWriter(site.folder, layout)
+    def __init__(self, root: Path, layout: str = "topic") -> None:
+        self.writer = ArchiveWriter(root, layout)
         self.partition = self.writer.partition("orders", 0, record_format="text" if layout == "seed" else "json")
         self.keys = self.partition.keys
         self.orphans: set[str] = set()
         self.spared: set[str] = set()
         self._commit()
         self._abandon()
-        site.fill()
 
     def _commit(self) -> None:
         partition = self.partition
@@ -228,61 +183,56 @@ def _of_offsets(entries: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", mostly_long(["topic", "seed"]))
-def test_every_orphan_goes_and_the_archive_reads_fully(site: Site, layout: str) -> None:
-    archive = Orphanage(site, layout)
-    before = site.keys()
+def test_every_orphan_goes_and_the_archive_reads_fully(tmp_path: Path, layout: str) -> None:
+    archive = Orphanage(tmp_path, layout)
+    before = keys(tmp_path)
     assert archive.orphans | archive.spared <= before
-    store = Ahead(site.store)
-    plan = plan_sweep(store, (), GRACE)  # type: ignore[arg-type]
+    plan = swept(tmp_path)
     assert {found.name.key for found in plan.garbage} == archive.orphans
     assert not plan.problems
-    assert site.keys() == before, "planning deletes nothing"
+    assert keys(tmp_path) == before, "planning deletes nothing"
     plan.carry_out()
     assert plan.deleted == plan.count
-    assert site.keys() == before - archive.orphans
-    assert site.verdict("orders") is Verdict.WARNING, "the gap, and orphans that may be in progress"
-    assert plan_sweep(store, (), GRACE).count == 0  # type: ignore[arg-type]
+    assert keys(tmp_path) == before - archive.orphans
+    assert verdict(tmp_path, "orders") is Verdict.WARNING, "the gap, and orphans that may be in progress"
+    assert swept(tmp_path).count == 0
 
 
-def test_what_is_younger_than_the_grace_stays(site: Site) -> None:
-    Orphanage(site, "topic")
-    assert plan_sweep(site.store, (), 3600.0).count == 0
+def test_what_is_younger_than_the_grace_stays(tmp_path: Path) -> None:
+    Orphanage(tmp_path)
+    assert plan_sweep(LocalStore(tmp_path), (), 3600.0).count == 0
 
 
-def test_a_damaged_chain_spares_its_partition_and_no_other(site: Site) -> None:
-    archive = Orphanage(site, "topic")
-    other = archive.writer.partition("payments", 2)
-    other.commit(records(range(10)))
-    site.fill()
-    site.put(other.keys.chunks + other.keys.data_name(ChunkStart(3, 3, 0), ".gz"), b"orphan")
-    site.put(archive.keys.home + archive.partition.marker.catalogs[0][0].name, b"damaged")
-    plan = plan_sweep(Ahead(site.store), (), GRACE)  # type: ignore[arg-type]
+def test_a_damaged_chain_spares_its_partition_and_no_other(tmp_path: Path) -> None:
+    archive = Orphanage(tmp_path)
+    add_orphan(archive.writer, "payments", 2)
+    archive.writer.put(archive.keys.home + archive.partition.marker.catalogs[0][0].name, b"damaged")
+    plan = swept(tmp_path)
     assert [(found.name.folder.topic, found.name.number) for found in plan.garbage] == [("payments", 3)]
     assert [problem.where for problem in plan.problems] == ["orders:0"]
 
 
-def test_only_the_topics_that_are_named_are_swept(site: Site) -> None:
-    archive = Orphanage(site, "topic")
-    other = archive.writer.partition("orders-eu", 0)
-    other.commit(records(range(10)))
-    site.fill()
-    site.put(other.keys.chunks + other.keys.data_name(ChunkStart(3, 3, 0), ".gz"), b"orphan")
-    for patterns, expected in [(("orders-eu",), {"orders-eu"}), (("*-eu",), {"orders-eu"}), (("orders",), {"orders"})]:
-        plan = plan_sweep(Ahead(site.store), patterns, GRACE)  # type: ignore[arg-type]
-        assert {found.name.folder.topic for found in plan.garbage} == expected
+def test_only_the_topics_that_are_named_are_swept(tmp_path: Path) -> None:
+    add_orphan(Orphanage(tmp_path).writer, "orders-eu", 0)
+    for pattern, expected in (("orders-eu", "orders-eu"), ("*-eu", "orders-eu"), ("orders", "orders")):
+        assert {found.name.folder.topic for found in swept(tmp_path, pattern).garbage} == {expected}
     with pytest.raises(NotInArchive):
-        plan_sweep(site.store, ("missing",), GRACE)
+        swept(tmp_path, "missing")
 
 
-def test_an_older_incarnation_is_swept_by_its_own_marker(site: Site) -> None:
-    archive = ArchiveWriter(site.folder)
+def add_orphan(writer: ArchiveWriter, topic: str, partition: int) -> None:
+    made = writer.partition(topic, partition)
+    made.commit(records(range(10)))
+    writer.put(made.keys.chunks + made.keys.data_name(ChunkStart(3, 3, 0), ".gz"), b"orphan")
+
+
+def test_an_older_incarnation_is_swept_by_its_own_marker(tmp_path: Path) -> None:
+    archive = ArchiveWriter(tmp_path)
     for incarnation, end in ((1, 20), (2, 5)):
         partition = archive.partition("orders", 0, incarnation=incarnation)
         partition.commit(records(range(end)))
         archive.put(partition.keys.chunks + partition.keys.data_name(ChunkStart(9, 9, 0), ".gz"), b"orphan")
-    site.fill()
-    plan = plan_sweep(Ahead(site.store), ("orders",), GRACE)  # type: ignore[arg-type]
-    assert [str(found.name.folder) for found in plan.garbage] == ["orders"]
+    assert [str(found.name.folder) for found in swept(tmp_path, "orders").garbage] == ["orders"]
 
 
 def test_what_dead_writers_left_besides_objects_goes(tmp_path: Path) -> None:
@@ -302,8 +252,7 @@ def test_what_dead_writers_left_besides_objects_goes(tmp_path: Path) -> None:
     ]
     for path in (*gone, *kept):
         path.write_bytes(b"left")
-    store = Ahead(LocalStore(tmp_path))
-    plan = plan_sweep(store, (), GRACE)  # type: ignore[arg-type]
+    plan = swept(tmp_path)
     assert sorted(each.kind for each in plan.leftovers) == ["probe object", "temporary file"]
     plan.carry_out()
     assert not [path for path in gone if path.exists()]
@@ -322,12 +271,15 @@ def test_a_linked_temporary_file_is_as_old_as_its_link(tmp_path: Path) -> None:
 
 
 def test_unfinished_uploads_of_the_archiver_are_aborted_and_others_are_not(
-    endpoint_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    bucket = Bucket(endpoint_url, f"b-{uuid.uuid4().hex}")
-    writer = ArchiveWriter(tmp_path)
+    with s3_server() as endpoint_url:
+        abort_uploads(Bucket(endpoint_url, "uploads"), endpoint_url, ArchiveWriter(tmp_path))
+
+
+def abort_uploads(bucket: Bucket, endpoint_url: str, writer: ArchiveWriter) -> None:
     writer.put = lambda key, body: bucket.put(f"p/{key}", body)  # type: ignore[method-assign]
     writer.__post_init__()
     keys = writer.partition("orders", 0).keys
@@ -348,7 +300,6 @@ def test_unfinished_uploads_of_the_archiver_are_aborted_and_others_are_not(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one old orphan."""
     partition = ArchiveWriter(tmp_path).partition("orders", 0)
     partition.commit(records(range(10)))
     (tmp_path / partition.keys.chunks / "00000000000000000003.gz").write_bytes(b"orphan")

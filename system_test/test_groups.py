@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from system_test.support.archiving import Site, folder_site
+from system_test.support.archiving import Site
 from system_test.support.consumer_groups import commit, committed, consuming, read_on
-from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, read
 
 PARTITIONS = 3
 GZIP = ("-X", "compression.type=gzip")
 """kafka-python reads no lz4 here."""
-
-
-@pytest.fixture
-def site(broker: KafkaBroker, tmp_path: Path) -> Site:
-    return folder_site(broker.bootstrap, tmp_path / "archive")
 
 
 def unread(site: Site, topic: str, partition: int, offset: int) -> list[bytes | None]:

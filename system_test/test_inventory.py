@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from system_test.support.archiving import Site, folder_site
-from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.archiving import Site
 from system_test.support.programs import run
 from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
 from tests.support.sampling import mostly_long
 
 PARTITIONS = 6
-
-
-@pytest.fixture
-def site(broker: KafkaBroker, tmp_path: Path) -> Site:
-    return folder_site(broker.bootstrap, tmp_path / "archive")
 
 
 def listed(site: Site) -> dict[tuple[str, int], dict[str, object]]:

@@ -22,7 +22,6 @@ TEMPLATE = r"%t %p %o %T|%k|%K|%s|%S|%R|%h|100%% \x41\102\0102\xa\q\t\r\\" + "é
 
 
 def output(*command: str) -> bytes:
-    """What a program prints, to the byte."""
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout
@@ -114,19 +113,3 @@ def test_the_newest_record_and_a_replay_from_there(site: Site, topic_name: str) 
     assert (plan["records"], plan["partitions"][0]["records"], told["records"]) == (33, 33, 33), "exact in a cut block"
     assert (lane["from"], lane["to"], lane["target_from"], lane["target_to"]) == (17, 50, 0, 33)
     assert (plan["requests"], plan["stored_bytes"] > 0, plan["partitions"][0]["from"]) == (2, True, 17)
-
-
-def test_offsets_of_a_time_are_those_that_kafka_takes(site: Site, topic_name: str, tmp_path: Path) -> None:
-    """`find --format csv` is the file that kafka-consumer-groups reads, and cat takes it as positions."""
-    create_topic(site.bootstrap, topic_name, partitions=2)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n, partition=n % 2, timestamp=1_000 + n) for n in range(20)])
-    site.once(topic_name)
-    found = site.replayer("find", topic_name, "--time", "1970-01-01T00:00:01.011Z", "--format", "csv").stdout
-    assert found == f"{topic_name},0,6\n{topic_name},1,5\n"
-    (file := tmp_path / "offsets.csv").write_text(found)
-    assert site.replayer("cat", topic_name, "--positions", file).stdout.split() == [
-        *("12", "14", "16", "18"),
-        *("11", "13", "15", "17", "19"),
-    ]
-    with_time = site.replayer("grep", "^1[0-9]$", topic_name, "--since", "1970-01-01T00:00:01.015Z", "-c")
-    assert with_time.stdout == "5\n"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from system_test.conftest import required_parts
 from system_test.support.archiving import folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import NewRecord, create_topic, produce
@@ -17,20 +15,6 @@ from system_test.support.topics import NewRecord, create_topic, produce
 SECONDS = 90
 SESSION = ("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500")
 """A member whose heartbeats are denied notices once its session is over, by default after 45 s."""
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaBroker]:
-    """One that allows everything that is not denied."""
-    with required_parts():
-        broker = KafkaBroker(
-            {
-                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "allow.everyone.if.no.acl.found": "true",
-            }
-        )
-    with broker:
-        yield broker
 
 
 def values(start: int, stop: int) -> list[NewRecord]:
@@ -41,8 +25,9 @@ def values(start: int, stop: int) -> list[NewRecord]:
     ("resource", "event"), [(ResourceType.GROUP, " denied "), (ResourceType.TOPIC, " restart ")], ids=["group", "topic"]
 )
 def test_the_right_to_read_comes_back(
-    broker: KafkaBroker, topic_name: str, tmp_path: Path, resource: ResourceType, event: str
+    broker_with_rights: KafkaBroker, topic_name: str, tmp_path: Path, resource: ResourceType, event: str
 ) -> None:
+    broker = broker_with_rights
     site = folder_site(broker.bootstrap, tmp_path / "archive")
     create_topic(broker.bootstrap, topic_name, 1)
     produce(broker.bootstrap, topic_name, values(0, 10))

@@ -3,13 +3,12 @@
 import json
 import re
 import time
-from pathlib import Path
 
-from system_test.support.archiving import folder_site
+from system_test.support.archiving import Site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import run
+from system_test.support.service import Service
 from system_test.support.topics import NewRecord, create_topic, produce
-from system_test.test_what_operators_see import Service
 
 SECONDS = 60
 CHUNK = 10
@@ -26,12 +25,11 @@ def values(start: int, stop: int, timestamp: int) -> list[NewRecord]:
     return [NewRecord(b"value %d" % number, timestamp=timestamp) for number in range(start, stop)]
 
 
-def test_an_archiver_maintains_what_it_archives(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
-    site = folder_site(broker.bootstrap, tmp_path / "archive")
+def test_an_archiver_maintains_what_it_archives(site: Site, broker: KafkaBroker, topic_name: str) -> None:
     create_topic(broker.bootstrap, topic_name, 1)
     now = round(time.time() * 1000)
     produce(broker.bootstrap, topic_name, values(0, OLD, now - 3_600_000) + values(OLD, RECORDS, now))
-    service = Service(site, topic_name, *POLICY)
+    service = Service(site, topic_name, "--chunk-interval", "1s", *POLICY)
     with service.program as program:
 
         def maintenance() -> dict[str, object]:

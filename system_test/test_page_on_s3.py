@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ SECONDS = 60.0
 def test_a_replay_by_transactions_from_s3(
     broker: KafkaBroker, moto: MotoServer, topic_name: str, tmp_path: Path
 ) -> None:
-    site = store_site(broker.bootstrap, moto, topic_name)
-    site = dataclasses.replace(site, env={**site.env, "XDG_STATE_HOME": str(tmp_path / "state")})
+    site = store_site(broker.bootstrap, moto, topic_name, tmp_path)
     copy = f"{topic_name}-copy"
     for topic in (topic_name, copy):
         create_topic(site.bootstrap, topic, 1)

@@ -35,7 +35,6 @@ def large(value: bytes, offset: int = 0) -> Record:
 
 
 def shapes() -> Iterator[tuple[str, str, list[Record]]]:
-    """Topics with their record formats and records."""
     size = BLOCK_BYTES - 1_000
     yield "wide", "json", [large(b"x" * size + "😀".encode())]
     yield "escapes", "json", [large(b'"\n' * (size // 4))]
@@ -49,7 +48,6 @@ def shapes() -> Iterator[tuple[str, str, list[Record]]]:
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """An archive, and its topics."""
     root = tmp_path_factory.mktemp("archive")
     writer = ArchiveWriter(root)
     writer.partition("idle", 0).commit([large(b"x")])

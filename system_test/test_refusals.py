@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from botocore.exceptions import ClientError
 
 from system_test.support.archiving import Site, store_site
 from system_test.support.bulk import produce_bulk
@@ -40,53 +37,10 @@ def behind(proxy: FaultProxy, site: Site) -> Site:
     return replace(site, store_options=("--endpoint-url", proxy.endpoint_url))
 
 
-def archived(site: Site, topic: str) -> int:
-    """Up to which offset the archive holds the topic."""
-    try:
-        return site.marker(topic)["next_offset"] or 0
-    except ClientError:
-        return 0
-
-
 def produce(site: Site, topic: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     produce_bulk(site.bootstrap, topic, RECORDS, partitions=1, value_bytes=100, seed=seed)
-
-
-@each_refusal
-def test_a_running_service_continues_when_a_refusal_passed(
-    site: Site, proxy: FaultProxy, topic_name: str, fault: Fault
-) -> None:
-    produce(site, topic_name)
-    with behind(proxy, site).start(topic_name, *SETTINGS) as archiver:
-        archiver.wait_for(lambda: archived(site, topic_name) == RECORDS, 60, "the first commits")
-        proxy.decide = lambda _: fault
-        produce(site, topic_name)
-        archiver.wait_for(lambda: archiver.stderr.count(" retry ") >= 4, 60, "some tries")
-        assert archived(site, topic_name) == RECORDS
-        proxy.decide = no_fault
-        archiver.wait_for(lambda: archived(site, topic_name) == 2 * RECORDS, 60, "the rest is committed")
-        done = archiver.terminate()
-    assert done.exit_code == 0, done.transcript
-    assert " retry " in done.stderr and "was denied" in done.stderr and " stopped " not in done.stderr
-    checked = site.exact(topic_name)
-    assert (len(checked.records), checked.gaps, checked.marker["epoch"]) == (2 * RECORDS, [], 1)
-
-
-def test_a_refusal_that_ends_within_the_grace_loses_nothing(site: Site, proxy: FaultProxy, topic_name: str) -> None:
-    produce(site, topic_name)
-    with behind(proxy, site).start(topic_name, *SETTINGS) as archiver:
-        archiver.wait_for(lambda: archived(site, topic_name) == RECORDS, 60, "the first commits")
-        proxy.decide = lambda _: Fault.DENIED
-        produce(site, topic_name)
-        archiver.wait_for(lambda: archiver.stderr.count(" retry ") >= 5, 60, "waits of seconds")
-        archiver.signal(signal.SIGTERM)
-        time.sleep(0.5)  # while the flush is refused
-        proxy.decide = no_fault
-        done = archiver.wait(30)
-    assert done.exit_code == 0, done.transcript
-    assert len(site.exact(topic_name).records) > RECORDS
 
 
 @each_refusal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,6 @@ class SteeredJob:
         self._jobs = ("--jobs", f"{site.address}-jobs")
 
     def replay(self, *options: str) -> Running:
-        """One in the background."""
         fixed = ("replay", self.topic, "--to-topic", self.copy, "--yes", "--json", "-X", "compression.type=gzip")
         named = ("--job", self.topic, "--transactional", "--control", *self._jobs)
         return start("replayer", *fixed, *named, *options, *self.site.kafka, *self.site.archive, env=self.site.env)
@@ -45,18 +43,15 @@ class SteeredJob:
         return listed[0]["state"] if listed else None
 
     def is_in(self, *states: str) -> Callable[[], bool]:
-        """Whether it is, to wait for."""
         return lambda: self.state() in states
 
     def logged(self) -> int:
-        """Offsets of the copy."""
         return watermarks(self.site.bootstrap, self.copy, 0)[1]
 
 
 @pytest.fixture
 def job(broker: KafkaBroker, moto: MotoServer, topic_name: str, tmp_path: Path) -> SteeredJob:
-    site = store_site(broker.bootstrap, moto, topic_name)
-    site = dataclasses.replace(site, env={**site.env, "XDG_STATE_HOME": str(tmp_path / "state")})
+    site = store_site(broker.bootstrap, moto, topic_name, tmp_path)
     for topic in (topic_name, f"{topic_name}-copy"):
         create_topic(site.bootstrap, topic, 1)
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % number) for number in range(RECORDS)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import time
@@ -15,7 +14,6 @@ from system_test.support.java_clients import produced_partitions
 from system_test.support.programs import Completed, start
 from system_test.support.topics import (
     NewRecord,
-    Record,
     alter_topic,
     create_topic,
     own_config,
@@ -31,12 +29,6 @@ HOUR = 3_600_000
 AS_GZIP = ("--topic-config", "compression.type=gzip")
 """The foreign client cannot read what the product compresses by default."""
 HOURS_OF_RETENTION = {"retention.ms": str(24 * HOUR)}
-
-
-@pytest.fixture
-def site(site: Site, tmp_path: Path) -> Site:
-    """As everywhere, with a home of its own for what replays write down."""
-    return dataclasses.replace(site, env={**site.env, "XDG_STATE_HOME": str(tmp_path / "state")})
 
 
 def replay(site: Site, topic: str, target: str, *options: object, check: int | None = 0) -> Completed:
@@ -55,10 +47,6 @@ def archived(
 def old_records(count: int, age_ms: int = 48 * HOUR) -> list[NewRecord]:
     then = time.time_ns() // 1_000_000 - age_ms
     return [NewRecord(b"%d" % number, timestamp=then + number) for number in range(count)]
-
-
-def without_places(records: list[Record]) -> list[tuple[object, ...]]:
-    return [(record.timestamp, record.key, record.value, record.headers) for record in records]
 
 
 def written_down(site: Site) -> list[Path]:
@@ -188,50 +176,3 @@ def test_a_killed_replay_leaves_a_retention_that_can_be_set_back(site: Site, top
         assert watermarks(site.bootstrap, target)[1] >= 2000
     assert own_config(site.bootstrap, target) == was
     assert written_down(site) == []
-
-
-def test_another_routing_is_not_the_same_job(site: Site, topic_name: str) -> None:
-    archived(site, topic_name, [NewRecord(b"%d" % n, key=b"%d" % n) for n in range(20)])
-    target = f"{topic_name}-copy"
-    create_topic(site.bootstrap, target, 4)
-    job = ("--job", topic_name, "--transactional")
-    replay(site, topic_name, target, *job, "--partitions", "by-key")
-    ends = [watermarks(site.bootstrap, target, partition) for partition in range(4)]
-    for changed in (("--partitions", "1"), ("--partitions", "by-key", "--provenance")):
-        done = replay(site, topic_name, target, *job, "--resume", *changed, check=2)
-        assert "not the replay that the job started with" in done.stderr
-    assert [watermarks(site.bootstrap, target, partition) for partition in range(4)] == ends
-
-
-def test_records_changed_on_their_way(site: Site, topic_name: str, tmp_path: Path) -> None:
-    records = [
-        NewRecord(b'{"id":%d,"card":"4111"}' % n, b"old", headers=(("drop", b"1"), ("stay", None)), timestamp=1000 + n)
-        for n in range(10)
-    ]
-    archived(site, topic_name, [*records, NewRecord(None, key=b"gone", timestamp=2000)])
-    transforms = tmp_path / "transforms.properties"
-    transforms.write_text(
-        "transforms=key,plain,mask\n"
-        "transforms.key.type=org.apache.kafka.connect.transforms.ValueToKey\n"
-        "transforms.key.fields=id\n"
-        "transforms.plain.type=org.apache.kafka.connect.transforms.ExtractField$Key\n"
-        "transforms.plain.field=id\n"
-        "transforms.mask.type=org.apache.kafka.connect.transforms.MaskField$Value\n"
-        "transforms.mask.fields=card\n"
-        "transforms.mask.replacement=****\n"
-    )
-    options = ("--transforms", transforms, "--strip-header", "drop", "--add-header", "a=b", "--provenance")
-    replay(
-        *(site, topic_name, f"{topic_name}-copy", "--create-topic", *AS_GZIP, *options),
-        *("--tombstones", "drop", "--timestamps", "shift=+1d"),
-    )
-    expected = [
-        (
-            1000 + n + 24 * HOUR,
-            b"%d" % n,
-            b'{"id":%d,"card":"****"}' % n,
-            (("stay", None), ("a", b"b"), ("blockgz-source", f"{topic_name}/0/{n}".encode())),
-        )
-        for n in range(10)
-    ]
-    assert without_places(read(site.bootstrap, f"{topic_name}-copy")) == expected

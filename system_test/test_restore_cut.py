@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 import uuid
@@ -31,8 +30,7 @@ def skewed(broker: KafkaBroker, tmp_path: Path) -> Site:
         stamps = [T0 + n * HOUR // 1000 + (85 * MINUTE if n == 100 else 0) for n in range(first, first + 100)]
         writer.commit(records(range(first, first + 100), timestamps=stamps), block_bytes=2000)
     writer.commit(records(range(1000, 1100), timestamps=[T0 - HOUR + n for n in range(100)]), block_bytes=2000)
-    site = folder_site(broker.bootstrap, tmp_path / "archive")
-    return dataclasses.replace(site, env={"XDG_STATE_HOME": str(tmp_path / "state")})
+    return folder_site(broker.bootstrap, tmp_path / "archive")
 
 
 def test_a_skewed_record_and_a_backfill_are_named_and_need_a_choice(skewed: Site, tmp_path: Path) -> None:
@@ -90,10 +88,8 @@ def test_commands_that_copy_ask_and_those_that_print_warn(skewed: Site, tmp_path
     assert (again["plan"]["job"], again["records"], again["complete"]) == (first["plan"]["job"], 0, True)
 
 
-def test_what_the_archiver_saw_of_the_log_decides(broker: KafkaBroker, tmp_path: Path) -> None:
+def test_what_the_archiver_saw_of_the_log_decides(broker: KafkaBroker, site: Site) -> None:
     topic = f"events-{uuid.uuid4().hex[:6]}"
-    site = folder_site(broker.bootstrap, tmp_path / "archive")
-    site = dataclasses.replace(site, env={"XDG_STATE_HOME": str(tmp_path / "state")})
     create_topic(broker.bootstrap, topic)
 
     def archive(count: int, ahead: int = 0) -> int:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from system_test.support.archiving import Site, folder_site
+from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
-from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import create_topic
 
 PARTITIONS = 2
@@ -19,10 +18,10 @@ RECORDS = 40_000
 
 
 @pytest.fixture
-def site(broker: KafkaBroker, tmp_path: Path, topic_name: str) -> Site:
-    create_topic(broker.bootstrap, topic_name, PARTITIONS)
-    produce_bulk(broker.bootstrap, topic_name, RECORDS, partitions=PARTITIONS, value_bytes=500, seed=1)
-    return folder_site(broker.bootstrap, tmp_path / "archive")
+def site(site: Site, topic_name: str) -> Site:
+    create_topic(site.bootstrap, topic_name, PARTITIONS)
+    produce_bulk(site.bootstrap, topic_name, RECORDS, partitions=PARTITIONS, value_bytes=500, seed=1)
+    return site
 
 
 def test_a_drain_says_what_it_does(site: Site, topic_name: str) -> None:

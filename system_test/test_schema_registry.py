@@ -49,7 +49,6 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """A kind whose program is at hand."""
     found = KINDS[request.param]
     with required_parts():
         found.program()
@@ -66,7 +65,6 @@ def test_a_restored_registry_answers_the_same_and_continues(kind: Kind, tmp_path
         produce(old.bootstrap, "orders", [NewRecord(encoded(ids["orders"]), key=b"7")])
         said = answers(first, max(ids.values()))
         site = folder_site(old.bootstrap, tmp_path / "archive")
-        site = replace(site, env={**site.env, "XDG_STATE_HOME": str(tmp_path / "state")})
         # A pattern means names that begin with one underscore, too.
         site.once("*")
         restore(site, new, kind.topic)

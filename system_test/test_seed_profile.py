@@ -13,7 +13,7 @@ import pytest
 from system_test.support.archiving import Site, store_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
-from system_test.support.topics import NewRecord, create_topic, delete_records, delete_topic, produce
+from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "tests" / "golden" / "ancestor.json").read_text())
 FIELDS = ("byte_length_uncompressed", "num_records", "byte_length", "byte_offset", "first_record_offset")
@@ -82,36 +82,6 @@ def test_the_golden_topic(bar: Site, moto: MotoServer) -> None:
     assert len(printed) == 300
     assert [line.split(maxsplit=2)[2] for line in firsts] == [GOLDEN["value"] % number for number in (0, 202, 200)]
     assert bar.replayer_json("verify", TOPIC, "--deep", "--records")["verdict"] == "OK"
-
-
-@same_zlib
-def test_the_exact_words_of_index_and_marker(bar: Site, moto: MotoServer) -> None:
-    records = [NewRecord(value, timestamp=NOON_MS) for value in values([0, 100, 1])]
-    produce(bar.bootstrap, TOPIC, records)
-    bar.once(TOPIC, *PROFILE)
-    assert moto.read(GOLDEN["marker"]["key"]).decode() == GOLDEN["marker"]["body"]
-    assert moto.read(GOLDEN["marker"]["body"]).decode() == GOLDEN["index_of_the_first"]
-
-
-@same_zlib
-@pytest.mark.parametrize("case", GOLDEN["rolls"], ids=lambda case: "-".join(case["values"]))
-def test_blocks_roll_where_the_ancestors_did(site: Site, topic_name: str, tmp_path: Path, case: dict[str, Any]) -> None:
-    """But for the empty block that it left before an oversized first record."""
-    create_topic(site.bootstrap, topic_name)
-    first = case["first_offset"]
-    contents = [b"deleted"] * first + [value.encode() for value in case["values"]]
-    produce(site.bootstrap, topic_name, [NewRecord(content, timestamp=NOON_MS) for content in contents])
-    if first:
-        delete_records(site.bootstrap, topic_name, before=first)
-    site.once(topic_name, *PROFILE, "--block-bytes", str(case["block_bytes"]))
-    expected, left_out = [], 0
-    for raw, count, length, position, offset in case["blocks"]:
-        if count:
-            expected.append([raw, count, length, position - left_out, offset])
-        else:
-            left_out += length
-    index = tmp_path / "archive" / DATE / f"{topic_name}-00000-{first:012d}.index.json"
-    assert index.read_text() == index_text(expected)
 
 
 def test_what_the_format_cannot_hold_stops_or_is_skipped(site: Site, topic_name: str) -> None:

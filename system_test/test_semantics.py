@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -428,25 +427,6 @@ class TestIdentity:
         site.once(topic_name, "--group-id", "second", "--takeover")
         assert site.marker(topic_name)["group_id"] == "second"
         site.run(topic_name, "--once", check=11)
-
-    def test_two_archivers_at_once(self, site: Site, topic_name: str) -> None:
-        """Each fences the other as it comes; whatever that leads to, no record is lost or stands twice."""
-        create_topic(site.bootstrap, topic_name, partitions=2)
-        values = [NewRecord(b"%08d" % n, partition=n % 2) for n in range(20_000)]
-        produce(site.bootstrap, topic_name, values)
-        small = (topic_name, "--once", "--chunk-records", "200", "--block-bytes", "4KiB")
-        with ExitStack() as stack:
-            both = [stack.enter_context(site.start(*small)) for _ in range(2)]
-            ended = [each.wait(120) for each in both]
-        for done in ended:
-            assert done.exit_code in {0, 3, 11}, done.transcript
-            assert "Traceback" not in done.stderr, done.transcript
-        for partition in range(2):
-            site.exact(topic_name, partition)
-        site.run(*small)
-        for partition in range(2):
-            assert len(site.exact(topic_name, partition).records) == 10_000
-        assert site.replayer_json("verify", topic_name, "--deep", "--records")["verdict"] == "OK"
 
 
 def _with_sendable_timestamp(record: Record) -> Record:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 
 from system_test.support.kafka_broker import CONSUMER_SESSION_MS, KafkaBroker
 from system_test.support.programs import Running, run, start
-from system_test.support.topics import NewRecord, add_partitions, create_topic, delete_topic, produce, read
+from system_test.support.topics import NewRecord, add_partitions, create_topic, produce, read
 from system_test.support.waiting import wait_until
 
 SESSION = ("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500")
@@ -249,25 +249,6 @@ def test_a_member_whose_id_is_taken_while_it_gives_partitions_up_ends_with_an_er
             assert first.wait(30).exit_code == 11
 
 
-def test_a_stopped_member_comes_back_as_a_zombie(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 1)
-    fill(team.bootstrap, topic_name, 1, 100)
-    arguments = (topic_name, "--group-id", topic_name, *SESSION)
-    zombie = team.join(*arguments)
-    team.wait_for(topic_name, 0, 100)
-    zombie.signal(signal.SIGSTOP)
-    epoch = team.marker(topic_name, 0)["epoch"]
-    fill(team.bootstrap, topic_name, 1, 100, "w")
-    team.join(*arguments)
-    team.wait_for(topic_name, 0, 200)
-    assert team.marker(topic_name, 0)["epoch"] > epoch
-    zombie.signal(signal.SIGCONT)
-    fill(team.bootstrap, topic_name, 1, 100, "x")
-    team.wait_for(topic_name, 0, 300)
-    assert all(member.alive for member in team.members)
-    team.assert_exact(topic_name, 1)
-
-
 def test_new_topics_and_partitions_are_picked_up(team: Team, broker: KafkaBroker, topic_name: str) -> None:
     first, second, left_out = f"{topic_name}-a", f"{topic_name}-b", f"{topic_name}-secret"
     create_topic(team.bootstrap, first, 1)
@@ -284,24 +265,6 @@ def test_new_topics_and_partitions_are_picked_up(team: Team, broker: KafkaBroker
     assert not (team.folder / f"topic={left_out}").exists()
 
 
-def test_a_recreated_topic_gets_its_own_folder(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 2)
-    fill(team.bootstrap, topic_name, 2, 100)
-    member = team.join(topic_name, "--group-id", topic_name, *SESSION)
-    team.wait_for(topic_name, 0, 50)
-    team.wait_for(topic_name, 1, 50)
-    delete_topic(team.bootstrap, topic_name)
-    wait_until(lambda: _created(team.bootstrap, topic_name), 30, "the topic is created again")
-    fill(team.bootstrap, topic_name, 2, 300, "again")
-    team.wait_for(f"{topic_name}~2", 0, 150)
-    team.wait_for(f"{topic_name}~2", 1, 150)
-    assert member.terminate().exit_code == 0
-    assert team.marker(topic_name, 0)["successor"] == f"{topic_name}~2"
-    assert [line["value"] for line in team.archived(f"{topic_name}~1", 0)] == [f"v{n}" for n in range(0, 100, 2)]
-    assert len(team.archived(topic_name, 0)) == 150
-    team.assert_exact(topic_name, 2)
-
-
 def test_workers_share_one_machine(team: Team, topic_name: str) -> None:
     create_topic(team.bootstrap, topic_name, 4)
     fill(team.bootstrap, topic_name, 4, 400)
@@ -312,11 +275,3 @@ def test_workers_share_one_machine(team: Team, topic_name: str) -> None:
     assert parent.terminate().exit_code == 0
     assert writers
     team.assert_exact(topic_name, 4)
-
-
-def _created(bootstrap: str, topic: str) -> bool:
-    try:
-        create_topic(bootstrap, topic, 2)
-    except Exception:
-        return False
-    return True

@@ -22,7 +22,7 @@ from archiver.cli import main as archiver_main
 from replayer.cli import main
 from replayer.spark import register
 from system_test.conftest import required_parts
-from system_test.support.executor_deaths import executor_dies, executors, in_first_attempt
+from system_test.support.executor_deaths import executors
 from system_test.support.object_store import MotoServer
 from system_test.support.spark import spark_session
 from system_test.support.waiting import wait_until
@@ -58,7 +58,6 @@ def spark(moto: MotoServer) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> ArchiveWriter:
-    """Two partitions of many blocks."""
     writer = ArchiveWriter(tmp_path / "archive")
     for number in range(2):
         partition = writer.partition("orders", number)
@@ -88,15 +87,6 @@ def places(rows: DataFrame) -> list[tuple[int, int]]:
 
 
 EVERY = [(partition, offset) for partition in range(2) for offset in range(RECORDS)]
-
-
-@in_long_run
-def test_an_executor_dies_while_it_reads(spark: SparkSession, archive: ArchiveWriter) -> None:
-    rows = spark.read.format("blockgz").options(path=str(archive.root), subscribe="orders", taskBytes=str(2**40)).load()
-    before = set(executors())
-    dying = rows.mapInArrow(in_first_attempt(RECORDS // 2, executor_dies), rows.schema)
-    assert places(dying) == EVERY
-    assert before - set(executors()), "no executor died"
 
 
 @in_long_run

@@ -70,7 +70,6 @@ def archive(tmp_path: Path) -> Path:
 
 @contextmanager
 def daemon(environment: Path, log: Path, name: str, *options: str) -> Iterator[None]:
-    """A process of a standalone cluster."""
     (spark_class,) = environment.glob("lib/python*/site-packages/pyspark/bin/spark-class")
     command = [str(spark_class), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *options]
     with log.open("w") as said:

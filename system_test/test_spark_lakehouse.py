@@ -128,7 +128,6 @@ class Lakehouse:
         self.run(program, **variables)
 
     def content(self, query: str) -> list[list[Any]]:
-        """The rows of a query."""
         program = self.folder / "content.py"
         program.write_text(CONTENT)
         settings = [each for name, value in self.settings.items() for each in ("--conf", f"{name}={value}")]
@@ -166,7 +165,6 @@ def orders(archive: Path) -> list[PartitionWriter]:
 
 
 def truth(parts: list[PartitionWriter]) -> list[list[Any]]:
-    """What a table of these partitions holds."""
     return sorted(
         ["orders", part.keys.folder.incarnation, part.keys.partition, each.offset, text(each.key), text(each.value)]
         for part in parts

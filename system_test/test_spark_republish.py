@@ -22,6 +22,7 @@ from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.bulk import produce_bulk
 from system_test.support.contents import records_of_every_content
+from system_test.support.executor_deaths import executor_dies
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, start
 from system_test.support.spark import spark_session
@@ -144,14 +145,6 @@ def in_first_attempt(bootstrap: str, copy: str, death: Callable[[], None], noted
 
 
 def worker_dies() -> None:
-    os._exit(3)
-
-
-def executor_dies() -> None:
-    """The JVM that the worker's daemon is a child of, with all that it runs."""
-    daemon = os.getppid()
-    executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(executor, signal.SIGKILL)
     os._exit(3)
 
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,11 @@ from replayer.spark import register as register_source
 from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site, store_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
-from system_test.support.contents import records_of_every_content
+from system_test.support.contents import produce_nasty
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
 from system_test.support.spark import job_command, job_environment, run_job, spark_session
-from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, produce
+from system_test.support.topics import NewRecord, create_topic, delete_records, produce
 from system_test.support.waiting import wait_until
 from tests.support.recording_proxy import RecordingProxy
 from tests.support.sampling import in_long_run, mostly_long
@@ -77,21 +76,6 @@ def verified(site: Site, topic: str) -> dict[str, Any]:
     return site.replayer_json("verify", topic, "--deep", "--records")
 
 
-def nasty(site: Site, topic: str, partitions: int = 2) -> int:
-    """Every content, transactions committed and aborted; how many records can be read."""
-    create_topic(site.bootstrap, topic, partitions)
-    spread = [
-        replace(record, partition=n % partitions, timestamp=FIRST_MS + n)
-        for n, record in enumerate(records_of_every_content())
-    ]
-    produce(site.bootstrap, topic, spread)
-    with Transactions(site.bootstrap, topic) as transactions:
-        transactions.commit(topic, [NewRecord(b"committed", partition=n % partitions) for n in range(20)])
-        transactions.abort(topic, [NewRecord(b"aborted", partition=n % partitions) for n in range(20)])
-        transactions.commit(topic, [NewRecord(b"committed", partition=n % partitions) for n in range(20)])
-    return len(spread) + 40
-
-
 @pytest.mark.parametrize("kind", mostly_long(["folder", "s3"]))
 def test_a_topic_becomes_the_archive_that_archiver_run_makes(
     spark: SparkSession, site: Site, moto: MotoServer, kind: str
@@ -99,7 +83,7 @@ def test_a_topic_becomes_the_archive_that_archiver_run_makes(
     if kind == "s3":
         site = store_site(site.bootstrap, moto, f"sink-{uuid.uuid4().hex[:6]}")
     topic = f"nasty-{kind}-{uuid.uuid4().hex[:6]}"
-    readable = nasty(site, topic)
+    readable = produce_nasty(site.bootstrap, topic, 2)
     options = {"blockBytes": "4KiB"} if kind == "folder" else {"recordFormat": "arrow", "codec": "zstd"}
     data = from_kafka(spark, site, topic)
     save(data.repartition("topic", "partition") if kind == "folder" else data, site, **options)
@@ -369,7 +353,7 @@ def test_a_job_whose_driver_dies_between_data_and_marker_loses_and_doubles_nothi
     site: Site, topic_name: str, tmp_path: Path
 ) -> None:
     """The marker's lock is held by the test, so that the commit waits; its data is stored, then all of Spark dies."""
-    readable = nasty(site, topic_name, 1)
+    readable = produce_nasty(site.bootstrap, topic_name, 1)
     home = Path(site.address) / f"topic={topic_name}" / "partition=00000"
     home.mkdir(parents=True)
     command, environment = job_command(site, topic_name, tmp_path / "checkpoint"), job_environment()

@@ -1,13 +1,15 @@
 """Two archives of one cluster never share the partitions of a topic silently."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from system_test.support import hurried
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.programs import run
+from system_test.support.programs import Running, run
 from system_test.support.topics import NewRecord, create_topic, produce
 
 PARTITIONS = 4
@@ -64,7 +66,8 @@ def test_one_that_comes_while_the_other_runs_is_found_by_both(sites: tuple[Site,
     """The second one takes over by an option; the first finds out by its commits, and says so."""
     first, second = sites
     shared = ("--group-id", topic_name)
-    with first.start(topic_name, *QUICK, *shared) as one:
+    command = (sys.executable, "-m", hurried.__name__, "run", topic_name, *QUICK, *shared)
+    with Running((*command, *first.kafka, *first.archive), None, None) as one:
         one.wait_for(lambda: is_whole(first, topic_name), 60, "all in the first archive")
         with second.start(topic_name, *QUICK, *shared, "--takeover") as two:
             two.wait_for(lambda: " claimed " in two.stderr, 60, "a partition of the other's")

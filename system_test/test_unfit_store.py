@@ -9,11 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.errors import StoreUnfit
-from blockgz.store.address import S3Address
-from blockgz.store.probe import probe
-from blockgz.store.s3_settings import S3Settings
-from blockgz.store.s3_writer import S3Store
 from system_test.support.archiving import store_site
 from system_test.support.environment import PartMissingError, tool
 from system_test.support.kafka_broker import KafkaBroker
@@ -52,16 +47,6 @@ def rclone() -> Iterator[RcloneServer]:
         pytest.fail(f"part of the development extra, but missing: {error}", pytrace=False)
     with server:
         yield server
-
-
-def test_the_probe_refuses_it(rclone: RcloneServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in rclone.env.items():
-        monkeypatch.setenv(name, value)
-    store = S3Store(S3Address(rclone.bucket, "archive/"), S3Settings(rclone.endpoint_url))
-    with pytest.raises(StoreUnfit, match="ignored If-None-Match"):
-        probe(store, multipart=True)
-    store.close()
-    assert not rclone.keys("archive/"), "the probe cleans up behind itself"
 
 
 def test_the_archiver_refuses_it(rclone: RcloneServer, broker: KafkaBroker, topic_name: str) -> None:

@@ -3,68 +3,32 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
-from system_test.support.environment import free_port
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.programs import Running, run
+from system_test.support.programs import run
+from system_test.support.service import Service
 from system_test.support.topics import NewRecord, Transactions, create_topic, produce
 
 SECONDS = 60
+QUICK = ("--chunk-interval", "1s")
 
 
 def values(start: int, stop: int) -> list[NewRecord]:
     return [NewRecord(b"value %d" % number) for number in range(start, stop)]
 
 
-class Service:
-    """A running archiver and what it serves."""
-
-    def __init__(self, site: Site, topic: str, *arguments: str) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
-        self.program: Running = site.start(
-            topic, "--group-id", topic, "--http", self.address, "--chunk-interval", "1s", *arguments
-        )
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError as error:
-            return 0, str(error)
-
-    def wait_partition(self, what: str, **fields: Any) -> None:
-        """Until the only partition is so."""
-
-        def found() -> bool:
-            status, body = self.get("/status")
-            partitions = json.loads(body)["partitions"] if status == 200 else []
-            return [each | fields for each in partitions] == partitions != []
-
-        self.program.wait_for(found, SECONDS, what)
-
-
-def test_a_hanging_transaction(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
-    site = folder_site(broker.bootstrap, tmp_path / "archive")
+def test_a_hanging_transaction(site: Site, broker: KafkaBroker, topic_name: str) -> None:
     create_topic(broker.bootstrap, topic_name, 1)
     produce(broker.bootstrap, topic_name, values(0, 10))
     with Transactions(broker.bootstrap, topic_name) as transactions:
         transactions.begin(topic_name, values(10, 13))
         produce(broker.bootstrap, topic_name, values(13, 18))
-        service = Service(site, topic_name)
+        service = Service(site, topic_name, *QUICK)
         with service.program as program:
             service.wait_partition(
                 "the transaction is seen",
@@ -86,21 +50,6 @@ def test_a_hanging_transaction(broker: KafkaBroker, topic_name: str, tmp_path: P
             )
             program.terminate(SECONDS).expect(0)
     site.exact(topic_name)
-
-
-RIGHTS = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
-
-
-@pytest.fixture(scope="module")
-def broker_with_rights() -> Iterator[KafkaBroker]:
-    """One that denies what a test asks it to deny."""
-    with required_parts():
-        broker = KafkaBroker(RIGHTS)
-    with broker:
-        yield broker
 
 
 def deny(broker: KafkaBroker, topic: str, operation: ACLOperation) -> None:
@@ -141,23 +90,21 @@ def test_a_topic_that_may_not_be_described_any_more(
     assert site.marker(topic_name)["next_offset"] == 10
 
 
-def test_a_dead_broker_fills_no_log(topic_name: str, tmp_path: Path) -> None:
-    with required_parts():
-        own_broker = KafkaBroker()
-    with own_broker as broker:
-        site = folder_site(broker.bootstrap, tmp_path / "archive")
-        create_topic(broker.bootstrap, topic_name, 1)
-        produce(broker.bootstrap, topic_name, values(0, 10))
-        service = Service(site, topic_name)
-        with service.program as program:
-            service.wait_partition("the records are archived", durable_offset=10)
-            broker.kill()
-            program.wait_for(lambda: "brokers are down" in program.stderr, SECONDS, "the broker is said to be down")
-            broker.start()
-            produce(broker.bootstrap, topic_name, values(10, 20))
-            service.wait_partition("the archiver continues", durable_offset=20)
-            done = program.terminate(SECONDS)
-        lines = [line for line in done.stderr.splitlines() if " client_log " in line]
-        assert any("Connection refused" in line for line in lines)
-        assert len(lines) <= 12, "librdkafka has twenty a second"
-        site.exact(topic_name)
+def test_a_dead_broker_fills_no_log(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
+    broker = own_broker
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    create_topic(broker.bootstrap, topic_name, 1)
+    produce(broker.bootstrap, topic_name, values(0, 10))
+    service = Service(site, topic_name, *QUICK)
+    with service.program as program:
+        service.wait_partition("the records are archived", durable_offset=10)
+        broker.kill()
+        program.wait_for(lambda: "brokers are down" in program.stderr, SECONDS, "the broker is said to be down")
+        broker.start()
+        produce(broker.bootstrap, topic_name, values(10, 20))
+        service.wait_partition("the archiver continues", durable_offset=20)
+        done = program.terminate(SECONDS)
+    lines = [line for line in done.stderr.splitlines() if " client_log " in line]
+    assert any("Connection refused" in line for line in lines)
+    assert len(lines) <= 12, "librdkafka has twenty a second"
+    site.exact(topic_name)

@@ -27,12 +27,10 @@ class Variant:
 
     @property
     def codec(self) -> str:
-        """The codec of its blocks."""
         return "zstd" if "zstd" in self.options else "gzip"
 
 
 def variants(site: Site) -> dict[str, Variant]:
-    """All that is measured."""
     shape = site.settings.shape
     base, small, large = shape(), shape(200), shape(102_400)
     arrow = ("--record-format", "arrow")
@@ -60,7 +58,6 @@ def variants(site: Site) -> dict[str, Variant]:
 
 
 def measure(site: Site) -> Json:
-    """All variants, and the limits of some."""
     return compared(site, variants(site))
 
 
@@ -89,7 +86,6 @@ def compared(site: Site, chosen: Mapping[str, Variant]) -> Json:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     return [costs(TITLE, result["rows"])]
 
 

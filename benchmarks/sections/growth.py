@@ -38,7 +38,6 @@ _SEED = 5
 
 
 def measure(site: Site) -> Json:
-    """Three kinds of growth, and planning."""
     rows: Json = {}
     slopes: dict[str, float] = {}
     rates: dict[str, float] = {}
@@ -187,7 +186,6 @@ def verified(folder: str, chunks: int) -> Json:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     curves = [
         (name, f"{each['seconds']:.2f}", f"{each['cpu_seconds']:.2f}", f"{each['peak_bytes'] / 1e6:,.0f}")
         for name, each in result["rows"].items()

@@ -86,7 +86,6 @@ def ratios(rows: Json) -> dict[str, float]:
 
 
 def in_folder(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
-    """Of an archive in a folder."""
     folder = site.archived(shape, *options)
 
     async def bare(chunk: Chunk, start: int, end: int) -> float:
@@ -235,7 +234,6 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     head = ("", "cold p50", "p99", "warm p50", "p99", f"{AT_ONCE} at once, each", "bare p50", "bare HTTP p50",
             "bare / warm", "requests", "KB", "of the chunk")  # fmt: skip
     rows = [

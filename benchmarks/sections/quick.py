@@ -28,6 +28,5 @@ def measure(site: Site) -> Json:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     ratios = [(name, f"{ratio:.2f}") for name, ratio in result["ratios"].items()]
     return [costs(TITLE, result["rows"]), Table("Ratios", ("", "ratio"), ratios)]

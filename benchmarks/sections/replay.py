@@ -12,7 +12,6 @@ TITLE = "Replay an archive (json) to a topic; the limit is a bare producer, idem
 
 
 def measure(site: Site) -> Json:
-    """1 KB and 200 B."""
     return compared(site, {"1 KB": site.settings.shape(), "200 B": site.settings.shape(200)})
 
 
@@ -59,5 +58,4 @@ def produced(site: Site, shape: TopicShape) -> Cost:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     return [costs(TITLE, result["rows"])]

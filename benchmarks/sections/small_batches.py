@@ -38,5 +38,4 @@ def _archived(site: Site, shape: TopicShape, variables: dict[str, str]) -> Cost:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     return [costs(TITLE, result["rows"])]

@@ -205,7 +205,6 @@ def _ratios(rows: Json, written: Json) -> dict[str, float]:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     rows, ratios = result["rows"], result["ratios"]
     lines = []
     for name, row in rows.items():

@@ -21,7 +21,6 @@ _PATIENCE_SECONDS = 120
 
 
 def measure(site: Site) -> Json:
-    """Interleaved over the numbers of partitions."""
     shapes = {count: TopicShape(count * RECORDS_IN_EACH, 200, partitions=count) for count in PARTITIONS}
     costs: dict[str, list[Cost]] = {}
     for _ in range(site.settings.runs):
@@ -73,7 +72,6 @@ def _after_kill(site: Site, shape: TopicShape) -> Cost:
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     head = ("partitions", "first start", "over markers", "after SIGKILL", "peak MB", "`get`", "`describe`")
     rows = result["rows"]
     lines = [

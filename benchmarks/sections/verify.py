@@ -42,5 +42,4 @@ def compared(site: Site, cases: dict[str, tuple[TopicShape, tuple[str, ...]]]) -
 
 
 def tables(result: Json) -> list[Table]:
-    """For people."""
     return [costs(TITLE, result["rows"])]

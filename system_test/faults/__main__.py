@@ -91,7 +91,6 @@ class Done:
 
     @classmethod
     def of(cls, rounds: list[dict[str, Any]]) -> Done:
-        """Those of all rounds."""
         return cls(*(sum(figures[name] for figures in rounds) for name in ("disruptions", "store_faults")))
 
     def is_short_of(self, faults: int, disruptions: int) -> bool:

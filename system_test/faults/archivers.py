@@ -17,6 +17,9 @@ from datetime import datetime
 from pathlib import Path
 
 from system_test.faults.positions import SUFFIX, Process
+from system_test.support.program_server import ServedProcess
+from system_test.support.programs import SERVER
+from tests.support.sampling import LONG
 
 REFUSED = 11
 """The exit code of a process that finds its place in the group taken."""
@@ -32,7 +35,7 @@ class Archiver:
     """One run of one process."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ServedProcess
     log: Path
     frozen: bool = False
     asked_to_end: bool = False
@@ -52,7 +55,6 @@ class Archiver:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, frozen or not."""
         return self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
@@ -61,12 +63,10 @@ class Archiver:
             self.process.send_signal(number)
 
     def freeze(self) -> None:
-        """SIGSTOP."""
         self.frozen = True
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
         self.frozen = False
         self.signal(signal.SIGCONT)
 
@@ -133,14 +133,17 @@ class Fleet:
     def spawn(self, name: str, module: str, *arguments: object) -> Archiver:
         """Start any module's process, which who calls this looks after."""
         log = self._logs / f"{name}-{next(self._runs):04d}.log"
+        command, env = (
+            ["-m", module, *map(str, arguments)],
+            {**self._env, "FAULTS_POSITIONS": str(log.with_suffix(SUFFIX))},
+        )
         with log.open("wb") as sink:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env={**self._env, "FAULTS_POSITIONS": str(log.with_suffix(SUFFIX))},
-            )
+            if LONG:  # as users start it: the memory of a fork is not its own
+                process = subprocess.Popen(
+                    [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=env
+                )
+            else:
+                process = SERVER.start(command, env, None, sink, sink)
         return Archiver(name, process, log)
 
     def look_after(self) -> list[Archiver]:
@@ -156,7 +159,6 @@ class Fleet:
         return ended
 
     def kill_all(self) -> None:
-        """SIGKILL to every one."""
         for archiver in self.all:
             archiver.kill()
         self.all.clear()

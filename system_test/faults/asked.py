@@ -34,7 +34,6 @@ class Asked:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Asked:
-        """From JSON."""
         return cls([Erase(**each) for each in facts["erases"]], facts["kept_since"])
 
     def may_be_erased(self, topic: str, home: str, key: str | None, offset: int) -> bool:

@@ -103,7 +103,6 @@ class Verdict:
     """Records that retention or their topic's end took, by what became of the writers that had them."""
 
     def broken(self, what: str) -> None:
-        """Note a broken promise."""
         self.violations.append(what)
 
 
@@ -120,7 +119,6 @@ class Life:
 
     @classmethod
     def of(cls, topic: str, facts: dict[str, Any]) -> Life:
-        """From the campaign's JSON."""
         truncated_to: dict[int, set[int]] = defaultdict(set)
         for partition, low in facts["truncations"]:
             truncated_to[partition].add(low)
@@ -191,7 +189,6 @@ class Checker:
         self.verdict = Verdict()
 
     def check_topic(self, topic: str, lives: list[Life]) -> None:
-        """Every incarnation of a topic."""
         folders = dict(self._folders(topic))
         unknown = folders.keys() - {life.topic_id for life in lives}
         if unknown:
@@ -487,13 +484,11 @@ def _fetch(archive: Path, topic: str, folder: str) -> Fetch:
 
 
 def _epochs(archive: Path) -> dict[Where, int]:
-    """How often each partition was claimed."""
     markers = [json.loads(path.read_bytes()) for path in archive.glob("topic=*/partition=*/last_chunk_index.json")]
     return {(marker["topic_id"], marker["partition"]): marker["epoch"] for marker in markers}
 
 
 def main() -> None:
-    """Judge, and print the verdict."""
     home, archive, bootstrap = sys.argv[1:]
     truth = json.loads((Path(home) / "truth.json").read_text())
     outages = Outages.load(Path(home) / STORE_FAULTS, truth["store_down"])

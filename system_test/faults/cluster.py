@@ -78,7 +78,6 @@ class Topics:
         self._create(topic)
 
     def grow(self, topic: str) -> None:
-        """Add a partition."""
         now = self.truth[topic][-1]
         if now.partitions >= MOST_PARTITIONS:
             return
@@ -143,13 +142,11 @@ class Topics:
         return _patiently(self._ends)
 
     def group_positions(self, group: str) -> dict[tuple[str, int], int]:
-        """What the group committed."""
         with KafkaAdminClient(bootstrap_servers=self._bootstrap, bootstrap_timeout_ms=1000) as admin:
             offsets: dict[Any, Any] = admin.list_group_offsets(group)[group]
         return {(where.topic, where.partition): entry.offset for where, entry in offsets.items()}
 
     def as_truth(self) -> dict[str, Any]:
-        """For the checker, as JSON."""
         return {topic: [vars(incarnation) for incarnation in lives] for topic, lives in self.truth.items()}
 
     def _create(self, topic: str) -> None:

@@ -65,7 +65,6 @@ class Ledger:
         self._file.flush()
 
     def send(self, producer: Producer, topic: OpenTopic, partition: int, transaction: str | None) -> None:
-        """Produce one more record."""
         self.sequence += 1
         sequence, rng = self.sequence, self._rng
         key = self._key(topic.keys)
@@ -214,7 +213,6 @@ class Transactor:
         self._producer: Producer | None = None
 
     def transaction(self, topics: list[OpenTopic], records: int) -> None:
-        """One whole transaction of so many records."""
         self._number += 1
         name = f"{self._number}"
         try:

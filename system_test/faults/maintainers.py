@@ -108,7 +108,6 @@ class Maintainers:
             self._judge(process)
 
     def kill_all(self) -> None:
-        """SIGKILL to every one."""
         for each in self._running:
             each.process.kill()
 

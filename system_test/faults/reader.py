@@ -42,7 +42,6 @@ class _Held(NamedTuple):
 
 
 async def read(archive: Archive, root: Path, answers: IO[str], grace: float, rng: random.Random) -> None:
-    """Look up until the process is killed."""
     held: dict[str, _Held] = {}
     while True:
         await asyncio.sleep(_PAUSE_SECONDS)
@@ -81,7 +80,6 @@ def _told(outcome: Outcome) -> tuple[str, str]:
 
 
 async def main() -> None:
-    """Open the archive and read."""
     address, endpoint_url, root, answers, grace, seed = sys.argv[1:]
     place = ArchivePlace(parse_address(address), S3Settings(endpoint_url=endpoint_url))
     async with opened(place) as archive:

@@ -68,7 +68,6 @@ class VerifiableProducer(Commanded):
         super().__init__("system_test.faults.kafka_producer", arguments, home / f"{name}.log")
 
     def open(self, topic: str, topic_id: str, partitions: int, keys: int) -> None:
-        """Produce to this topic from now on."""
         self._command("open", topic, topic_id, partitions, keys)
 
     def pause(self, topic: str) -> None:
@@ -76,7 +75,6 @@ class VerifiableProducer(Commanded):
         self._command("pause", topic)
 
     def quit(self) -> None:
-        """The same for all topics, and end."""
         self._command("quit")
 
     def _command(self, *command: Any) -> None:

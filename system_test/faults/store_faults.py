@@ -73,7 +73,6 @@ class StoreFaultProxy(HttpProxy):
         wait(self._late)
 
     def answer(self, request: Request) -> Answer | None:
-        """See HttpProxy."""
         rng = random.Random(f"{self._seed}:{request.number}")
         if self._quiet.is_set():
             return self.forward(request)

@@ -76,7 +76,6 @@ class Watcher:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> Watched:

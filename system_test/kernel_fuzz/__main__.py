@@ -24,7 +24,6 @@ SANITIZED = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover
 
 
 def main() -> int:
-    """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m system_test.kernel_fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -50,7 +49,6 @@ def main() -> int:
 
 
 def read_corpus() -> list[bytes]:
-    """The kept inputs."""
     return [base64.b64decode(each) for each in json.loads(CORPUS.read_text())] if CORPUS.exists() else []
 
 
@@ -67,7 +65,6 @@ def begun() -> list[bytes]:
 
 
 def compiled(place: Path) -> Path:
-    """The fuzzer as a program."""
     headers = subprocess.run(
         [sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
         capture_output=True,

@@ -60,7 +60,6 @@ def main() -> int:
 
 
 def summary(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What all rounds counted, added up."""
     totals, kinds, shapes = Counter[str](), Counter[str](), Counter[str]()
     for figures in rounds:
         totals.update({name: figures.get(name, 0) for name in ADDED})

@@ -317,6 +317,5 @@ class _Ends:
 
 
 def _pass(seconds: float) -> None:
-    """Lets so much time pass."""
     moment = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= moment, seconds + 10, "the moment", longest_pause=0.05)

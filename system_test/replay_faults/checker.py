@@ -41,7 +41,6 @@ class Verdict:
     foreign: int = 0
 
     def violations(self, *, may_repeat: bool) -> list[str]:
-        """What is wrong."""
         wrong = {name: getattr(self, name) for name in ("lost", "out_of_order", "misplaced", "foreign")}
         if not may_repeat:
             wrong["repeated"] = self.repeated

@@ -29,12 +29,10 @@ class Routing(Enum):
 
     @property
     def option(self) -> str:
-        """The value of --partitions."""
         return self.value[0]
 
     @property
     def lanes(self) -> int:
-        """Partitions of the target."""
         return self.value[1]
 
 

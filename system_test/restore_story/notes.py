@@ -86,7 +86,6 @@ class NoteBook:
 
 
 def noted(files: Iterable[Path]) -> Iterator[Note]:
-    """All notes of these files."""
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
             if not line.endswith("\n"):

@@ -69,7 +69,6 @@ class Producing:
             self._producer.init_transactions()
 
     def records(self) -> None:
-        """A few records."""
         self._note(self._sent(), "committed")
 
     def transaction(self, seconds: float = 0) -> None:
@@ -129,7 +128,6 @@ class Following:
         self._consumer.assign(self._places)
 
     def follow(self) -> None:
-        """Reads, and commits where it moved."""
         self._consumer.poll(timeout_ms=50, max_records=500)
         reached = {place: self._consumer.position(place) for place in self._places}
         changed = {place: at for place, at in reached.items() if self._committed.get(place) != at}
@@ -139,7 +137,6 @@ class Following:
 
 
 def commit(consumer: KafkaConsumer, book: NoteBook, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commits these offsets for the group."""
     began = now_ms()
     notes = [Moved(group, place.topic, place.partition, at, began, None) for place, at in offsets.items()]
     book.add(*notes)
@@ -156,7 +153,6 @@ def stand(bootstrap: str, book: NoteBook, group: str, offsets: Mapping[TopicPart
 
 
 def main(bootstrap: str, file: str) -> None:
-    """Works until it is killed."""
     book = NoteBook(Path(file))
 
     def repeated(step: Callable[[], None]) -> None:

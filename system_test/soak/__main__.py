@@ -47,7 +47,6 @@ def over_budget(figures: dict[str, Any]) -> list[str]:
 
 
 def growing(figures: dict[str, Any]) -> list[str]:
-    """What was not flat."""
     found = []
     if figures["rss_floor_slope_mib_per_hour"] > MOST_GROWTH_MIB_PER_HOUR:
         found.append(f"memory grows by {figures['rss_floor_slope_mib_per_hour']} MiB an hour")

@@ -56,7 +56,6 @@ class Load:
         self.sent = 0
 
     def send(self, records: int) -> None:
-        """Produce so many more."""
         produce, partitions, contents = self._producer.produce, self._partitions, self._values
         for _ in range(records):
             topic, partition = next(partitions)
@@ -86,7 +85,6 @@ def _wait_for_end(ended: threading.Event) -> None:
 
 
 def main() -> None:
-    """Produce."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topics", required=True)

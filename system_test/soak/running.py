@@ -52,7 +52,6 @@ class SoakSettings:
 
     @property
     def backlog(self) -> int:
-        """Records to drain at first."""
         return max(LEAST_BACKLOG, self.partitions * BACKLOG_A_PARTITION)
 
     @property

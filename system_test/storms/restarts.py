@@ -118,7 +118,6 @@ def directly(call: str, settings: dict[str, Any]) -> None:
 
 
 def changes(properties: Mapping[str, str]) -> Ask:
-    """A topic is created, changed and deleted."""
     client = TopicChanges(properties)
 
     def ask(number: int) -> None:

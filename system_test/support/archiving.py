@@ -26,12 +26,10 @@ class Site:
 
     @property
     def kafka(self) -> tuple[str, str]:
-        """The options that name the cluster."""
         return ("-b", self.bootstrap)
 
     @property
     def archive(self) -> tuple[str, ...]:
-        """The options that name the archive."""
         return ("-a", self.address, *self.store_options)
 
     def run(self, *arguments: object, check: int | None = 0, timeout: float = 60) -> Completed:
@@ -69,17 +67,22 @@ class Site:
         return checked
 
     def marker(self, topic: str, partition: int = 0) -> dict[str, Any]:
-        """The marker as it is stored."""
         marker: dict[str, Any] = json.loads(self.fetch(partition_home(topic, partition) + "last_chunk_index.json"))
         return marker
 
 
 def folder_site(bootstrap: str, folder: Path) -> Site:
-    """An archive in a folder, which need not exist yet."""
-    return Site(bootstrap, str(folder), folder_fetch(folder))
+    """An archive in a folder, which need not exist yet; jobs are kept in a home beside it."""
+    return Site(bootstrap, str(folder), folder_fetch(folder), env=state_beside(folder))
 
 
-def store_site(bootstrap: str, store: ObjectStore, prefix: str) -> Site:
-    """An archive under a prefix of the store's bucket."""
+def store_site(bootstrap: str, store: ObjectStore, prefix: str, home: Path | None = None) -> Site:
+    """An archive under a prefix of the store's bucket; jobs are kept below `home`."""
     options = ("--endpoint-url", store.endpoint_url)
-    return Site(bootstrap, store.url(prefix), lambda key: store.read(f"{prefix}/{key}"), options, store.env)
+    env = {**store.env, **(state_beside(home / "archive") if home else {})}
+    return Site(bootstrap, store.url(prefix), lambda key: store.read(f"{prefix}/{key}"), options, env)
+
+
+def state_beside(folder: Path) -> dict[str, str]:
+    """The environment of programs that keep their jobs beside a folder."""
+    return {"XDG_STATE_HOME": str(folder.parent / "state")}

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from system_test.support.topics import NewRecord
+from dataclasses import replace
+
+from system_test.support.topics import NewRecord, Transactions, create_topic, produce
+
+NASTY_MS = 1_600_000_000_000
+"""The timestamp of the first record of `produce_nasty`; the others follow by the millisecond."""
 
 TEXT = "Zürich \u2028 Ελλάδα 🚲 \ud7ff\ue000\ufeff"
 CONTENTS: list[bytes | None] = [
@@ -41,3 +46,17 @@ def records_of_every_content() -> list[NewRecord]:
     records += [NewRecord(b"v", key=content, timestamp=1) for content in CONTENTS]
     records += [NewRecord(b"v", headers=headers, timestamp=1) for headers in HEADERS]
     return records + [NewRecord(None, timestamp=time) for time in (0, 1, 1_700_000_000_000)]
+
+
+def produce_nasty(bootstrap: str, topic: str, partitions: int) -> int:
+    """Create a topic of every content, with transactions committed and aborted; return how many records can be read."""
+    create_topic(bootstrap, topic, partitions)
+    every = [
+        replace(record, partition=n % partitions, timestamp=NASTY_MS + n)
+        for n, record in enumerate(records_of_every_content())
+    ]
+    produce(bootstrap, topic, every)
+    with Transactions(bootstrap, topic) as transactions:
+        for number, end in enumerate((transactions.commit, transactions.abort, transactions.commit)):
+            end(topic, [NewRecord(b"%d" % number, partition=n % partitions) for n in range(20)])
+    return len(every) + 40

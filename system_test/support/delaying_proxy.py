@@ -21,7 +21,6 @@ class DelayingProxy:
         threading.Thread(target=self._accept, name="delaying-proxy", daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more connections."""
         self._listener.close()
 
     def __enter__(self) -> DelayingProxy:

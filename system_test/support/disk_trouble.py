@@ -62,7 +62,6 @@ class FullDisk:
         self._ballast = folder / "ballast"
 
     def make_room(self) -> None:
-        """The rest is free from now on."""
         self._ballast.unlink()
 
     def __enter__(self) -> FullDisk:
@@ -93,7 +92,6 @@ class BrokenDisk:
         return self._log.read_text().splitlines()
 
     def mend(self) -> None:
-        """Calls are carried out again."""
         self._log.rename(self._log.with_suffix(".mended"))
 
 

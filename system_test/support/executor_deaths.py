@@ -4,29 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pyarrow as pa
-from pyspark import TaskContext
-
-Passing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def in_first_attempt(after: int, death: Callable[[], None]) -> Passing:
-    """Passes rows on; the first attempt of partition 1's task dies after so many of them."""
-
-    def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        passed = 0
-        for batch in batches:
-            yield batch
-            passed += batch.num_rows
-            if passed >= after and batch.column("partition")[0].as_py() == 1 and context.attemptNumber() == 0:
-                death()
-
-    return passing
 
 
 def executor_dies() -> None:
@@ -36,7 +14,6 @@ def executor_dies() -> None:
 
 
 def parent_of(process: int) -> int:
-    """The process id of a process' parent."""
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 

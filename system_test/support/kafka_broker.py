@@ -26,7 +26,7 @@ from system_test.support.environment import (
 )
 from system_test.support.java_classes import BROKER_CLASSES, keeping_classes, kept_classes
 from system_test.support.maven import jars_with_dependencies
-from system_test.support.server_process import ServerFailedError, ServerProcess
+from system_test.support.server_process import Server, ServerFailedError, ServerProcess
 
 KAFKA_VERSION = "4.1.2"
 CONSUMER_SESSION_MS = 6000
@@ -92,7 +92,7 @@ def keep_broker_classes() -> Path:
     return filled_once(BROKER_CLASSES.parent, keep)
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """A broker on free ports of 127.0.0.1 with a data folder of its own; it keeps both over stop, kill and start.
 
     As a context manager it is started, and in the end stopped and its folder deleted.
@@ -121,7 +121,7 @@ class KafkaBroker:
         home = Path(self._folder.name)
         self._configuration = home / "server.properties"
         self._data = home / "data"
-        self._server: ServerProcess | None = None
+        super().__init__()
         self._listeners = dict.fromkeys(listeners, 0)
         self._advertised_elsewhere = advertised_port
         self._choose_ports()
@@ -144,41 +144,14 @@ class KafkaBroker:
         self._server = ServerProcess(self._command("kafka.Kafka", str(self._configuration)), self.log)
         self._server.wait_ready(self._answers, _START_SECONDS)
 
-    def stop(self) -> None:
-        """Shut down in good order; harmless when it does not run."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-    def kill(self) -> None:
-        """SIGKILL: the log is left as it is at this moment."""
-        if self._server is not None:
-            self._server.kill()
-            self._server = None
-
     def restart(self) -> None:
         """Stop in good order, if it runs, and start on the same port and data."""
         self.stop()
         self.start()
 
-    def pause(self) -> None:
-        """Freeze the process: clients see timeouts, not closed connections."""
-        if self._server is not None:
-            self._server.pause()
-
-    def resume(self) -> None:
-        """Let a frozen process go on."""
-        if self._server is not None:
-            self._server.resume()
-
     def bootstrap_of(self, listener: str) -> str:
         """Where clients of a further listener go."""
         return f"127.0.0.1:{self._listeners[listener]}"
-
-    @property
-    def running(self) -> bool:
-        """Whether the process lives."""
-        return self._server is not None and self._server.alive
 
     def log_segment(self, topic: str, partition: int = 0) -> Path:
         """The file with the records of a partition that has one segment; for breaking it while the broker is down."""

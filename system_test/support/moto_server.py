@@ -23,7 +23,6 @@ class OneWriteAtATime:
         self._turn = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """See WSGI."""
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             answer: Iterable[bytes] = self._application(environ, start_response)
             return answer

@@ -24,7 +24,7 @@ from system_test.support.environment import (
     run_tool,
     tool,
 )
-from system_test.support.server_process import ServerProcess
+from system_test.support.server_process import Server, ServerProcess
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -38,16 +38,18 @@ _START_SECONDS = 60.0
 _BUILD_SECONDS = 1800.0
 
 
-class ObjectStore(ABC):
+class ObjectStore(Server, ABC):
     """An S3 server on a free port of 127.0.0.1 with one bucket. As a context manager it runs inside the block.
 
     `endpoint_url`, `bucket` and `env` (credentials and region, for child processes) hold over stop and start.
     """
 
+    stop_seconds = 5.0
+
     def __init__(self, bucket: str = "archive") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="blockgz-s3-")
         self._port = free_port()
-        self._server: ServerProcess | None = None
+        super().__init__()
         self.home = Path(self._folder.name)
         self.log = self.home / "server.log"
         self.bucket = bucket
@@ -68,33 +70,11 @@ class ObjectStore(ABC):
 
     def start(self) -> None:
         """Start, wait until the server answers, and make sure of the bucket. It must not run."""
-        if self._server is not None and self._server.alive:
+        if self.running:
             raise RuntimeError("the server runs already")
         self._server = ServerProcess(self._command(self._port), self.log, self.env)
         self._server.wait_ready(self._answers, _START_SECONDS)
         self._ensure_bucket()
-
-    def stop(self) -> None:
-        """Shut down; harmless when it does not run."""
-        if self._server is not None:
-            self._server.stop(5)
-            self._server = None
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self._server is not None:
-            self._server.kill()
-            self._server = None
-
-    def pause(self) -> None:
-        """Freeze the process: clients see timeouts, not closed connections."""
-        if self._server is not None:
-            self._server.pause()
-
-    def resume(self) -> None:
-        """Let a frozen process go on."""
-        if self._server is not None:
-            self._server.resume()
 
     def url(self, prefix: str) -> str:
         """The archive address of a prefix in the bucket."""

@@ -34,7 +34,6 @@ def chromium_program() -> str:
 
 @contextmanager
 def chromium(program: str) -> Iterator[Browser]:
-    """The browser without a window."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         expect.set_options(timeout=SECONDS * 1000)

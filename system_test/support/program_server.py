@@ -80,7 +80,7 @@ class ProgramServer:
     def start(
         self, command: Sequence[str], env: Mapping[str, str], cwd: Path | None, out: IO[bytes], err: IO[bytes]
     ) -> ServedProcess:
-        """Start a console script with these arguments, variables, folder and outputs."""
+        """Start a console script, or a module after `-m`, with these arguments, variables, folder and outputs."""
         request = {"command": list(command), "env": dict(env), "cwd": str(cwd or Path.cwd())}
         body = json.dumps(request).encode()
         ended, answer = os.pipe()
@@ -203,6 +203,10 @@ def main() -> None:
     time.tzset()
     os.chdir(asked["cwd"])
     sys.argv = asked["command"]
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
     sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")
 

@@ -21,7 +21,7 @@ from tests.support.sampling import LONG
 
 T = TypeVar("T")
 
-_SERVER = ProgramServer()
+SERVER = ProgramServer()
 
 _TAIL = 3000
 # The settings of whoever runs the tests must not leak into the programs under test.
@@ -75,17 +75,14 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the program still runs."""
         return self._process.poll() is None
 
     @property
     def stdout(self) -> str:
-        """What it has printed so far."""
         return self._completed.stdout if self._completed else _content(self._out)
 
     @property
@@ -188,7 +185,7 @@ def _process(
     command: tuple[str, ...], env: Mapping[str, str], cwd: Path | None, out: IO[bytes], err: IO[bytes]
 ) -> subprocess.Popen[bytes] | ServedProcess:
     if not LONG and can_serve(command[0], env):
-        return _SERVER.start(command, env, cwd, out, err)
+        return SERVER.start(command, env, cwd, out, err)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=cwd)
 
 

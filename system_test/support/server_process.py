@@ -34,12 +34,10 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
         return self._process.poll() is None
 
     def wait_ready(self, ready: Callable[[], object], seconds: float) -> None:
@@ -82,3 +80,37 @@ class ServerProcess:
 
     def _complaint(self, why: str) -> str:
         return f"{' '.join(self._command)}\n{why}\n{tail(self._log)}"
+
+
+class Server:
+    """A server that is started, ended and frozen, and keeps its address and data over that."""
+
+    stop_seconds = 30.0
+
+    def __init__(self) -> None:
+        self._server: ServerProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None and self._server.alive
+
+    def stop(self) -> None:
+        """Shut down in good order; harmless when it does not run."""
+        if self._server is not None:
+            self._server.stop(self.stop_seconds)
+            self._server = None
+
+    def kill(self) -> None:
+        """SIGKILL: its data is left as it is at this moment."""
+        if self._server is not None:
+            self._server.kill()
+            self._server = None
+
+    def pause(self) -> None:
+        """Freeze the process: clients see timeouts, not closed connections."""
+        if self._server is not None:
+            self._server.pause()
+
+    def resume(self) -> None:
+        if self._server is not None:
+            self._server.resume()

@@ -54,7 +54,6 @@ def spark_environment(version: str, *more: str) -> Path:
 
 
 def spark_command(environment: Path, program: Path, *options: str) -> list[str]:
-    """spark-submit of an environment."""
     (submit,) = environment.glob("lib/python*/site-packages/pyspark/bin/spark-submit")
     quiet = ("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2")
     return [str(submit), "--master", "local[2]", *quiet, *options, str(program)]

@@ -107,7 +107,6 @@ def topic_names(bootstrap: str) -> set[str]:
 
 
 def partition_count(bootstrap: str, topic: str) -> int:
-    """How many partitions a topic has."""
     with _admin(bootstrap) as admin:
         (described,) = admin.describe_topics([topic])
         return len(described["partitions"])

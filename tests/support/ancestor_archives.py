@@ -44,7 +44,6 @@ def _field(content: bytes | None) -> bytes:
 
 
 def rows_of(start: int, end: int) -> list[Row]:
-    """A record for each offset."""
     return [(f"k{offset}".encode(), f'{{"foo":"b\u00e4r","n":{offset}}}'.encode()) for offset in range(start, end)]
 
 
@@ -139,7 +138,6 @@ def drop_field(name: str) -> Callable[[list[dict[str, Any]]], None]:
 
 
 def two_blocks(start: int = 0, **settings: Any) -> OldChunk:
-    """A hundred records."""
     return OldChunk(start, [rows_of(start, start + 50), rows_of(start + 50, start + 100)], **settings)
 
 

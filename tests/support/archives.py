@@ -79,17 +79,14 @@ class ArchiveWriter:
         unfinished.replace(path)
 
     def stored(self, key: str) -> bytes:
-        """The bytes of an object."""
         return (self.root / key).read_bytes()
 
     def remove(self, key: str) -> None:
-        """Deletes an object, if it is there."""
         (self.root / key).unlink(missing_ok=True)
 
     def partition(
         self, topic: str, partition: int, *, incarnation: int = 1, record_format: str = "json"
     ) -> "PartitionWriter":
-        """A writer of one partition, claimed."""
         folder = TopicFolder(topic, incarnation)
         if folder not in self.topics:
             self.topics.add(folder)

@@ -147,7 +147,6 @@ def _stored_marker(partition: PartitionWriter) -> bytes:
 
 
 def damaged(sample: Sample, case: Case) -> dict[str, bytes]:
-    """The objects of a case."""
     merged: dict[str, bytes | None] = {**sample.objects, **case.changed}
     return {key: body for key, body in merged.items() if body is not None}
 

@@ -40,7 +40,6 @@ def sealed(blocks: Sequence[BlockEntry], data: bytes, seal: ChunkSeal) -> tuple[
 
 
 def sealed_chunk(chunk: FinishedChunk, last: Record, sealing: Sealing) -> FinishedChunk:
-    """A finished chunk in memory, encrypted."""
     seal = sealing.of_chunk(chunk.start.position)
     body = cast("MemoryBody", chunk.body)
     blocks, data = sealed(chunk.blocks, body.content, seal)

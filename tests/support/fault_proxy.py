@@ -77,7 +77,6 @@ def once(operation: str, fault: Fault) -> Decide:
 
 
 def no_fault(_: Request) -> Fault:
-    """Everything is forwarded."""
     return Fault.NONE
 
 
@@ -113,7 +112,6 @@ class FaultProxy(HttpProxy):
         return len(late)
 
     def answer(self, request: Request) -> Answer | None:
-        """See HttpProxy."""
         with self._guard:
             self.operations[request.operation] += 1
             fault = self.decide(request)

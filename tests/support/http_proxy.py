@@ -56,7 +56,6 @@ class Answer(NamedTuple):
 
 
 def error_answer(status: int, code: str) -> Answer:
-    """An error as S3 tells it."""
     body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>injected</Message></Error>'.encode()
     return Answer(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))], body)
 
@@ -89,7 +88,6 @@ class HttpProxy(ABC):
             connection.close()
 
     def numbered(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Request:
-        """The next request."""
         with self._guard:
             self._requests += 1
             return Request(self._requests, method, path, headers, body)

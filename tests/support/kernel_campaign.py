@@ -194,7 +194,6 @@ def rounds(cases: int, seed: int) -> Iterator[int]:
 
 
 def main() -> int:
-    """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.kernel_campaign", description=__doc__)
     parser.add_argument("--cases", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first round; the others follow")

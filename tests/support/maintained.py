@@ -91,7 +91,6 @@ class Maintainer:
 
     @property
     def chunks(self) -> list[ChunkEntry]:
-        """All that are in catalogs, in order."""
         return [entry for each in self._catalogs for entry in self._read(each).entries]
 
     def index(self, entry: ChunkEntry) -> ChunkIndex:
@@ -196,7 +195,6 @@ def _erased_around(gaps: Sequence[Gap], start: int, end: int) -> list[Gap]:
 
 
 def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Half-open ranges of neighbouring offsets, in order."""
     numbered = enumerate(sorted(offsets))
     found = [[offset for _, offset in run] for _, run in groupby(numbered, key=lambda each: each[1] - each[0])]
     return [(run[0], run[-1] + 1) for run in found]

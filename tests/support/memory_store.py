@@ -21,7 +21,6 @@ class MemoryBody(FileBody):
 
     @classmethod
     def of(cls, content: bytes) -> "MemoryBody":
-        """The body with that content."""
         body = cls(Path("nowhere"), len(content), hashlib.sha256(content).hexdigest())
         body.content = content
         return body
@@ -66,30 +65,25 @@ class MemoryStore:
         self._guard = threading.Lock()
 
     def copy(self) -> "MemoryStore":
-        """Another store with the same objects."""
         twin = MemoryStore(self.prefix)
         twin.objects = dict(self.objects)
         twin.versions = {key: [kept.body] for key, kept in self.objects.items()}
         return twin
 
     def bodies(self) -> dict[str, bytes]:
-        """What is stored, by key."""
         return {key: kept.body for key, kept in self.objects.items()}
 
     def get(self, key: str) -> StoredObject | None:
-        """See Store."""
         with self._guard:
             kept = self.objects.get(key)
         return StoredObject(kept.body, etag_of(kept.body)) if kept else None
 
     def head(self, key: str) -> ObjectHead | None:
-        """See Store."""
         with self._guard:
             kept = self.objects.get(key)
         return ObjectHead(len(kept.body), kept.attempt) if kept else None
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
-        """See Store."""
         content = content_of(body)
         with self._guard:
             if key in self.objects:
@@ -98,7 +92,6 @@ class MemoryStore:
         return True
 
     def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
-        """See Store."""
         with self._guard:
             kept = self.objects.get(key)
             if (etag_of(kept.body) if kept else None) != expected:
@@ -117,7 +110,6 @@ class MemoryStore:
         yield from found
 
     def delete(self, key: str) -> None:
-        """See Store."""
         with self._guard:
             self.objects.pop(key, None)
 
@@ -125,7 +117,6 @@ class MemoryStore:
         """See Store."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """See ToolStore."""
         with self._guard:
             kept = self.objects.get(key)
         if kept is None:
@@ -133,12 +124,10 @@ class MemoryStore:
         return kept.body[start:end]
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """See ToolStore."""
         below = [key.removeprefix(prefix) for key in self.objects if key.startswith(prefix)]
         yield from sorted({name.partition("/")[0] for name in below if "/" in name})
 
     def clock(self) -> float:
-        """See ToolStore: `now`."""
         return self.now
 
     def leftovers(self) -> Iterator[Leftover]:
@@ -146,11 +135,9 @@ class MemoryStore:
         yield from ()
 
     def discard(self, leftover: Leftover) -> None:
-        """See ToolStore."""
         raise AssertionError(leftover)
 
     def expires_uploads(self) -> bool:
-        """See ToolStore."""
         return True
 
     def _keep(self, key: str, kept: Kept) -> None:
@@ -171,19 +158,15 @@ class MemoryLog:
         """What the cluster answers instead of confirming."""
 
     def bounds(self, at_least: int = 0) -> LogBounds:
-        """See LogReader."""
         return LogBounds(self.low, self.high)
 
     def record_at(self, offset: int) -> Record | None:
-        """See LogReader."""
         return next((record for record in self.records if record.offset == offset), None)
 
     def first_record(self, offset: int) -> int | None:
-        """See LogReader."""
         return next((record.offset for record in self.records if record.offset >= max(offset, self.low)), None)
 
     def confirm(self, topic_id: str) -> None:
-        """See LogReader."""
         self.confirmed.append(topic_id)
         if self.unconfirmed is not None:
             raise self.unconfirmed

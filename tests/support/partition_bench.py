@@ -94,7 +94,6 @@ class Bench:
         dead_letters: DeadLetters | None = None,
         **limits: Any,
     ) -> PartitionArchiver:
-        """The partition, taken over anew."""
         self.identity = identity_of(layout, partition=partition, topic_id=topic_id)
         self.driver = Driver(
             self.store, MemoryLog([], low=low, high=10**6), self._wait, lambda: True, lambda: Situation.SERVING
@@ -129,7 +128,6 @@ class Bench:
         until(lambda: archiver.state.is_idle, "the partition is idle")
 
     def chain(self) -> Chain | None:
-        """What readers see."""
         history = {key: bodies for key, bodies in self.store.versions.items() if not key.endswith(".txt")}
         check_history(history, self.identity.keys.home)
         return read_chain(self.store.bodies(), self.identity.keys.home, self.identity.keys.chunks)
@@ -141,7 +139,6 @@ class Bench:
         return [(entry["start_offset"], entry["next_offset"], entry["num_records"]) for entry in tail]
 
     def offsets(self) -> list[int]:
-        """The archived offsets."""
         chain = self.chain()
         return [line.offset for line in chain.lines] if chain else []
 

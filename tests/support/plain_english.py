@@ -113,7 +113,6 @@ def texts() -> Iterator[Text]:
 
 
 def stumbles(texts: Iterator[Text]) -> Iterator[Stumble]:
-    """Yield each hit of each pattern."""
     for text in texts:
         for pattern in PATTERNS:
             if text.kind in pattern.kinds:

@@ -24,7 +24,6 @@ class RecordingProxy(HttpProxy):
         self._notes = threading.Lock()
 
     def answer(self, request: Request) -> Answer | None:
-        """See HttpProxy."""
         with self._notes:
             self.requests.append(request)
         if self.refuses_roles and b"AssumeRole" in request.body:

@@ -50,7 +50,6 @@ class Impatient(Commands):
     """Waits for nothing."""
 
     async def wait(self, seconds: float | None) -> None:
-        """Lets others run."""
         await asyncio.sleep(0)
 
 
@@ -58,7 +57,6 @@ class NoStore:
     """Positions that are forgotten."""
 
     def read(self) -> Mapping[int, LanePosition]:
-        """Nothing."""
         return {}
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:
@@ -95,7 +93,6 @@ class FakeSink:
         self._untold: dict[int, int] = {}
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
-        """See RecordSink."""
         self._step()
         self._open.clear()
         self._untold.clear()
@@ -104,7 +101,6 @@ class FakeSink:
         return {lane: decode_position(*self.topic.positions[lane]) for lane in wanted if lane in self.topic.positions}
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        """See RecordSink."""
         self._step()
         self._open.setdefault(lane, []).extend(iter_records(batch))
         self._untold[lane] = self._untold.get(lane, 0) + batch.num_rows
@@ -134,7 +130,6 @@ class FakeSink:
             self._step()
 
     def stop(self) -> None:
-        """See RecordSink."""
         self.stopped = True
 
     def _step(self) -> None:

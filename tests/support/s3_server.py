@@ -12,7 +12,6 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Its endpoint URL."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -37,15 +36,12 @@ class Bucket:
         self._client.create_bucket(Bucket=name)
 
     def put(self, key: str, body: bytes, **settings: Any) -> None:
-        """Stores an object."""
         self._client.put_object(Bucket=self.name, Key=key, Body=body, **settings)
 
     def head(self, key: str) -> Any:
-        """What S3 says of an object."""
         return self._client.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
 
     def tags(self, key: str) -> dict[str, str]:
-        """An object's tags."""
         tags = self._client.get_object_tagging(Bucket=self.name, Key=key)["TagSet"]
         return {tag["Key"]: tag["Value"] for tag in tags}
 
@@ -55,9 +51,7 @@ class Bucket:
         return [f"{g['Grantee'].get('URI', g['Grantee']['Type']).rpartition('/')[2]} {g['Permission']}" for g in grants]
 
     def begin_upload(self, key: str) -> None:
-        """Begins a multipart upload that nobody completes."""
         self._client.create_multipart_upload(Bucket=self.name, Key=key)
 
     def close(self) -> None:
-        """Lets go of the connections."""
         self._client.close()

@@ -39,7 +39,6 @@ class SaslBroker:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -16,7 +16,6 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def main() -> int:
-    """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.simulate", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule; the others follow")

@@ -74,7 +74,6 @@ Moved = tuple[str, Step, str]
 
 
 def collector() -> Run:
-    """Garbage collection, whatever becomes of its requests."""
     for _ in range(SWEEPS):
         keys: list[str] = yield PlanSweep()
         for key in keys:
@@ -88,7 +87,6 @@ def is_write(operation: Step | None) -> bool:
 
 
 def fates_of(operation: Step) -> tuple[Fate, ...]:
-    """What may go wrong with an operation."""
     if is_write(operation):
         return FATES_OF_WRITES
     if isinstance(operation, (*READS, *LOG_READS)):
@@ -116,11 +114,9 @@ class Actor:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the writer has a next operation."""
         return self.operation is not None
 
     def step(self, fate: Fate = Fate.NORMAL) -> None:
-        """Let the next operation meet its fate."""
         operation = self.operation
         assert operation is not None
         match fate:
@@ -151,7 +147,6 @@ class Actor:
                 self._go_on(lambda: self._protocol.send(False))
 
     def run_to_end(self) -> None:
-        """Let everything that is left go well."""
         for _ in range(MAX_STEPS):
             if not self.is_alive:
                 return

@@ -31,19 +31,15 @@ class SteppingStore:
     page = 8
 
     def get(self, key: str) -> StoredObject | None:
-        """See Store."""
         return self._ask(op.Get(key))  # type: ignore[no-any-return]
 
     def head(self, key: str) -> ObjectHead | None:
-        """See Store."""
         return self._ask(op.Head(key))  # type: ignore[no-any-return]
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
-        """See Store."""
         return self._ask(op.PutIfAbsent(key, body, attempt))  # type: ignore[no-any-return]
 
     def compare_and_swap(self, key: str, body: bytes, expected: Any) -> Any:
-        """See Store."""
         return self._ask(op.CompareAndSwap(key, body, expected))
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
@@ -57,20 +53,16 @@ class SteppingStore:
             after, size = found[-1].key, size * 4
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """See ToolStore."""
         found = self.get(key)
         return b"" if found is None else found.body[start:end]
 
     def delete(self, key: str) -> None:
-        """See Store."""
         self._ask(Delete(key))
 
     def clock(self) -> float:
-        """See ToolStore."""
         return self._ask(op.Now()) / 1000  # type: ignore[no-any-return]
 
     def leftovers(self) -> Iterator[Leftover]:
-        """See ToolStore."""
         yield from ()
 
     def _ask(self, request: Any) -> Any:
@@ -92,7 +84,6 @@ class OneAfterAnother:
         pass
 
     def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
-        """See Executor."""
         return map(work, *arguments)
 
 

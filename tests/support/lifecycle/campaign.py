@@ -24,7 +24,6 @@ SELDOM = (100_000, 20, 100)
 
 
 def main() -> int:
-    """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.lifecycle.campaign", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule; the others follow")

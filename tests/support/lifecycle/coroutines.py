@@ -36,7 +36,6 @@ class AskingReader:
         """The keys of objects that were read whole."""
 
     async def get(self, key: str, max_bytes: int) -> bytes:
-        """See ObjectReader."""
         self.read.append(key)
         found: StoredObject | None = await self._ask(Get(key))
         if found is None:
@@ -45,7 +44,6 @@ class AskingReader:
         return found.body
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """See ObjectReader."""
         found: bytes | None = await self._ask(GetRange(key, start, end))
         if found is None:
             raise ObjectMissing(key)
@@ -54,16 +52,13 @@ class AskingReader:
         return found
 
     async def size(self, key: str) -> int:
-        """See ObjectReader."""
         raise NotImplementedError(key)
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
-        """See ObjectReader."""
         raise NotImplementedError(prefix)
         yield after
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        """See ObjectReader."""
         raise NotImplementedError(prefix)
 
     async def _ask(self, request: Get | GetRange) -> Any:
@@ -94,5 +89,4 @@ def as_process(work: Callable[[AskingReader], Awaitable[Any]]) -> Run:
 
 
 async def _at_once(work: Callable[..., Any], *arguments: Any) -> Any:
-    """What would run in a thread."""
     return work(*arguments)

@@ -131,7 +131,6 @@ def _started(schedule: Schedule, kind: Kind) -> Process:
 
 
 def _deliver_all(schedule: Schedule) -> None:
-    """What is still under way arrives."""
     while schedule.world.late:
         schedule.deliver(0)
 
@@ -153,7 +152,6 @@ def _to_end(schedule: Schedule, process: Process, is_reached: Callable[[Step], b
 
 
 def _collected(schedule: Schedule) -> None:
-    """A grace later, garbage is collected."""
     schedule.world.store.now += GRACE + 2 * SKEW + STEP
     _to_end(schedule, _started(schedule, COLLECTOR))
 

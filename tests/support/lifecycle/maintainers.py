@@ -186,7 +186,6 @@ def _erased(world: World, partition: Partition, old: Sequence[OldChunk]) -> Repl
 
 
 def _rewrapped(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
-    """The same data under other indexes."""
     return [RewrappedChunk(chunk.entry, chunk.index) for chunk in old]
 
 

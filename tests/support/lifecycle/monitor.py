@@ -94,7 +94,6 @@ class Monitor:
         self._tokens: set[str] = set()
 
     def copy(self) -> "Monitor":
-        """Another one that knows the same."""
         truth = Truth(self.truth.values, self.truth.secrets)
         truth.lost, truth.erased = set(self.truth.lost), set(self.truth.erased)
         twin = Monitor(truth, self.marker_key, self._home, self._chunks, fan_out=self._fan_out, promise=self._promise)
@@ -121,12 +120,10 @@ class Monitor:
 
     @property
     def tail(self) -> list[Json]:
-        """The marker's newest entries."""
         found: list[Json] = (self.marker or {}).get("tail", [])
         return found
 
     def catalogs_of(self, level: int) -> list[Json]:
-        """The marker's references of a level."""
         levels: list[list[Json]] = (self.marker or {}).get("catalogs", [])
         return levels[level - 1] if len(levels) >= level else []
 
@@ -233,7 +230,6 @@ class Monitor:
         self._check_chain(new)
 
     def _reach_from(self, marker: Json) -> Reach:
-        """All that a marker leads to."""
         found: dict[str, str] = {}
         for level, references in enumerate(marker["catalogs"], 1):
             for reference in references:
@@ -417,7 +413,6 @@ def parsed(body: bytes) -> Json:
 
 @lru_cache(maxsize=20_000)
 def sha256_of(body: bytes) -> str:
-    """In hexadecimal digits."""
     return hashlib.sha256(body).hexdigest()
 
 

@@ -94,7 +94,6 @@ class Schedule:
         return self._bury(process)
 
     def crash(self, process: Process) -> None:
-        """It is never heard of again."""
         self.moved.append(Trace(process.name, process.operation, "died"))
         process.kill()
         self.live.remove(process)
@@ -107,7 +106,6 @@ class Schedule:
         process.carry_out(request)
 
     def run_to_end(self) -> None:
-        """Let everybody finish."""
         while self.live:
             self.world.store.now += STEP
             self.step(self.live[0])
@@ -251,7 +249,6 @@ def _disturb_or_step(schedule: Schedule, draw: float, goal: int, calm: float) ->
 
 
 def _retain(rng: random.Random, partition: Partition, goal: int) -> None:
-    """Retention overtakes the archive."""
     archived = partition.monitor.next_offset
     if archived:
         partition.log.low = max(partition.log.low, min(archived + rng.choice((0, 1, 2)), goal - 1))

@@ -37,7 +37,6 @@ FAR = 40
 
 
 def value_of(offset: int) -> bytes:
-    """What the record at that offset holds."""
     return b"v%d" % offset
 
 
@@ -47,7 +46,6 @@ def is_hole(offset: int) -> bool:
 
 
 def is_secret(offset: int) -> bool:
-    """Whether the erasure is about this record."""
     return offset % 3 == 1
 
 
@@ -70,7 +68,6 @@ class Log(MemoryLog):
         super().__init__([record for record in _RECORDS if record.offset < high], high=high)
 
     def bounds(self, at_least: int = 0) -> op.LogBounds:
-        """See LogReader."""
         return op.LogBounds(self.low, self.high)
 
 
@@ -87,7 +84,6 @@ class Partition:
         return self.identity.keys.home
 
     def copy(self) -> "Partition":
-        """The same, to go on by itself."""
         log = Log(self.log.high)
         log.low = self.log.low
         return Partition(self.identity, log, self.monitor.copy())
@@ -111,7 +107,6 @@ class WatchedStore(MemoryStore):
             partition.monitor.stored(key, kept.body)
 
     def delete(self, key: str) -> None:
-        """See Store."""
         partition = self._world.partition_of(key)
         if partition is not None and key in self.objects:
             partition.monitor.deleted(key, self.now)
@@ -136,7 +131,6 @@ class World:
         _found(self.store, self.partitions[0].identity)
 
     def copy(self, rng: random.Random) -> "World":
-        """Another world that goes on from here."""
         twin = copy(self)
         twin.rng, twin.late, twin.sent, twin.counts = rng, [], [], {}
         twin.store = WatchedStore(twin)
@@ -146,16 +140,13 @@ class World:
         return twin
 
     def partition_of(self, key: str) -> Partition | None:
-        """Whose object that is."""
         topic, _, rest = key.partition("/")
         return self._by_home.get(f"{topic}/{rest.partition('/')[0]}/")
 
     def count(self, what: str) -> None:
-        """One more of those."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def count_more(self, what: str, number: int) -> None:
-        """So many more of those."""
         self.counts[what] = self.counts.get(what, 0) + number
 
     def strictly(self, strict: bool) -> None:

@@ -28,7 +28,6 @@ class Model:
     """A marker that is made again does not say what was below its floor."""
 
     def copy(self) -> "Model":
-        """The same, as it is now."""
         return replace(self, held=dict(self.held), erased=set(self.erased), orphans=dict(self.orphans))
 
     def append(self, records: Iterable[Record], end: int, gaps: Iterable[range] = ()) -> None:
@@ -41,11 +40,9 @@ class Model:
         self.next_offset = end
 
     def begin(self, offset: int) -> None:
-        """Nothing was archived before."""
         self.began = self.next_offset = offset
 
     def erase(self, offsets: Collection[int]) -> None:
-        """The records at these offsets go."""
         self.held |= dict.fromkeys(offsets, "erased")
         self.erased |= set(offsets)
 
@@ -57,7 +54,6 @@ class Model:
 
     @property
     def living(self) -> dict[int, Record]:
-        """The records that are there."""
         return {at: what for at, what in self.held.items() if isinstance(what, Record) and at >= self.floor}
 
     def answers(self, offset: int) -> set[Answer]:

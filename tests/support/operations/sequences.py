@@ -67,7 +67,6 @@ def run(seed: int, at_hand: Tools) -> Counter[str]:
 
 @contextmanager
 def tools_at_hand() -> Iterator[Tools]:
-    """In a folder that goes with them."""
     with tempfile.TemporaryDirectory(prefix="blockgz-") as folder, tools(Path(folder)) as found:
         yield found
 

@@ -11,19 +11,16 @@ from tests.support.operations.model import Answer
 
 
 def told(outcome: Outcome) -> Answer:
-    """What a look-up says."""
     if isinstance(outcome, FoundRecord):
         return plain(outcome.record)
     return "lost" if isinstance(outcome, Lost) else outcome.kind.replace(" ", "")
 
 
 def plain(record: Record) -> Record:
-    """With headers that can be compared."""
     return record._replace(headers=tuple(record.headers))
 
 
 async def scanned(partition: ArchivedPartition, start: int, end: int) -> list[Record]:
-    """The records of offsets [start, end)."""
     records = list[Record]()
     async with aclosing(scan(partition, start, end)) as batches:
         async for batch in batches:

@@ -88,7 +88,6 @@ class Store(MemoryStore):
     dies_at_swap = False
 
     def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
-        """See Store."""
         if self.dies_at_swap:
             raise Died
         return super().compare_and_swap(key, body, expected)
@@ -189,7 +188,6 @@ class World:
         return archived_partitions(self.store, None)
 
     def note(self, what: str, more: object = "") -> None:
-        """That happened."""
         self.counts[what] += 1
         self.trace.append(f"{what} {more}".rstrip())
 
@@ -272,7 +270,6 @@ class World:
         return held
 
     def _progress(self, rows: Sequence[Record], held: Held) -> Held:
-        """Up to the next record."""
         if self.model.began is None or rows[0].offset == self.model.next_offset:
             return self._commit(rows, held)
         held = self._run(commit_progress(self.identity, held, rows[0].offset))
@@ -323,7 +320,6 @@ class World:
             self.note("prune", self.model.floor)
 
     def _within(self, keys: PartitionKeys, offset: int) -> int:
-        """As far as a folder counts."""
         is_older = self.turn is not None and keys.folder.incarnation == 1
         return min(offset, self.turn) if is_older and self.turn is not None else offset
 
@@ -357,7 +353,6 @@ class World:
             self.note(compaction.kind, f"{plan.chunks} -> {plan.chunks_after}")
 
     def erase(self) -> None:
-        """By key, or some offsets."""
         (wanted, is_wanted), found = self._wanted(), set[int]()
         if self.layout == "seed" or self.is_full:
             return
@@ -394,7 +389,6 @@ class World:
         return AtOffsets(OffsetRanges([offsets])), lambda record: record.offset in offsets
 
     def collect(self) -> None:
-        """Garbage collection, some time later."""
         self.store.now += self.rng.choice([0.0, GRACE / 2, GRACE + 1, GRACE + 1])
         plan = gc.plan_sweep(self.store, (), GRACE, wait=_wait)
         assert not plan.problems, plan.problems

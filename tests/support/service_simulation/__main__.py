@@ -23,7 +23,6 @@ LAST_LINES = 20000
 
 
 def main() -> int:
-    """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.service_simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule; the others follow")

@@ -43,7 +43,6 @@ class Archived:
 
 
 def judge(world: World) -> None:
-    """Raises Violation."""
     check_threads(world)
     archive = list(_archive(world))
     for archived in archive:

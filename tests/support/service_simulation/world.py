@@ -135,7 +135,6 @@ class World:
             self.hub.call_at(self.hub.now + SESSION_SECONDS, lambda: self.group.expire(run.host.name))
 
     def close(self) -> None:
-        """Nothing runs any more."""
         for run in self.runs:
             self.hub.kill(run.host)
 
@@ -228,7 +227,6 @@ class RecordingLog:
 
 
 def replacements() -> list[tuple[Any, Any]]:
-    """What stands in for what, by identity."""
     shadows = {
         threading: {
             name: getattr(virtual, name)

@@ -1,1 +1,0 @@
-"""Replays that are killed again and again: run it with `python -m system_test.replay_kills`."""
