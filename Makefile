@@ -90,13 +90,13 @@ mutants: $(VENV)/.dev
 	$(BIN)/python -m system_test.mutants
 
 simulate: $(VENV)/.dev
-	$(BIN)/python -m tests.support.service_simulation --schedules $(SCHEDULES) --seed $(SEED)
+	$(BIN)/python -m tests.support.campaign service --schedules $(SCHEDULES) --seed $(SEED)
 
 # Hours: the fault campaigns on real servers, the simulators at length, every test and mutant, as much of each as there is.
 long: $(VENV)/.dev
 	$(MAKE) faults replay-faults storms
-	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
-	$(BIN)/python -m tests.support.lifecycle.campaign --schedules $(MAINTAINER_SCHEDULES) --seed $(SEED)
+	$(BIN)/python -m tests.support.campaign protocols --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
+	$(BIN)/python -m tests.support.campaign lifecycle --schedules $(MAINTAINER_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
 	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_OPERATIONS=20000 \
@@ -104,7 +104,7 @@ long: $(VENV)/.dev
 	$(BIN)/python -m system_test.soak --partitions 200 --minutes 10
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate
-	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)
+	$(BIN)/python -m tests.support.campaign wide --schedules 500 --seed $(SEED)
 
 # Delta, Iceberg and the oldest Spark, each in an environment that pip makes the first time; about ten minutes.
 lakehouse: $(VENV)/.dev

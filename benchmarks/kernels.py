@@ -49,10 +49,7 @@ def works(batch: pa.RecordBatch) -> dict[str, tuple[Work, Work]]:
             lambda: json.decode(lines, 0, CREATE_TIME),
             lambda: line_formats.decode_in_python(lines, CREATE_TIME),
         ),
-        "bytes of the digest": (
-            lambda: records.digest_streams(batch),
-            lambda: records.digest_streams_in_python(batch),
-        ),
+        "bytes of the digest": (lambda: records.digest_streams(batch), lambda: records.digest_streams_in_python(batch)),
     }
 
 

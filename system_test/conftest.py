@@ -26,10 +26,10 @@ _HERE = Path(__file__).parent
 _TEST_SECONDS = 300
 _LONGEST = (
     *("test_faults.py", "test_restore_standby.py", "test_spark_sink.py", "test_mutants.py", "test_semantics.py"),
-    *("test_spark_republish.py", "test_sharing.py", "test_operations.py", "test_spark_jobs.py", "test_page_jobs.py"),
+    *("test_spark_republish.py", "test_sharing.py", "test_simulations.py", "test_spark_jobs.py", "test_page_jobs.py"),
     *("test_restore_story.py", "test_spark_source.py", "test_replay_faults.py", "test_story.py", "test_page.py"),
-    *("test_spark_cluster.py", "test_maintainers.py", "test_job_proof.py", "test_records_in_hand.py"),
-    *("test_service_simulation.py", "test_undo.py", "test_acls.py", "test_reading_memory.py", "test_lost_rights.py"),
+    *("test_spark_cluster.py", "test_job_proof.py", "test_records_in_hand.py"),
+    *("test_undo.py", "test_acls.py", "test_reading_memory.py", "test_lost_rights.py"),
     "test_two_archives.py",
 )
 """In this order: what keeps the processors busy and what waits for brokers run beside each other."""

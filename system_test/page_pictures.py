@@ -51,12 +51,7 @@ def _content(record: DemoRecord) -> Content:
 
 
 def _commit(
-    partition: PartitionWriter,
-    offset: int,
-    hour: int,
-    gaps: list[Gap],
-    chance: random.Random,
-    values: list[Content],
+    partition: PartitionWriter, offset: int, hour: int, gaps: list[Gap], chance: random.Random, values: list[Content]
 ) -> int:
     """One chunk of an hour; where it ends."""
     busy = 1 + math.sin((hour % 24 - 9) / 24 * 2 * math.pi) + (0.2 if hour % 168 < 120 else -0.2)

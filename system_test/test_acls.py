@@ -25,7 +25,7 @@ from kafka.admin import (
 from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.topics import NewRecord, create_topic, delete_topic, produce, read, topic_names
+from system_test.support.topics import NewRecord, delete_topic, fill_topic, read, topic_names
 from system_test.support.waiting import wait_until
 
 ALLOW, DENY = ACLPermissionType.ALLOW, ACLPermissionType.DENY
@@ -100,8 +100,13 @@ def take(bootstrap: str, *acls: ACL) -> None:
 @pytest.fixture
 def topic(guarded: KafkaBroker, topic_name: str) -> Iterator[str]:
     """A topic with records, and ACLs on its name, on the beginning of it, and on all topics."""
-    create_topic(guarded.bootstrap, topic_name, 2, {"retention.ms": "-1"})
-    produce(guarded.bootstrap, topic_name, [NewRecord(b"%d" % n, partition=n % 2) for n in range(20)])
+    fill_topic(
+        guarded.bootstrap,
+        topic_name,
+        [NewRecord(b"%d" % n, partition=n % 2) for n in range(20)],
+        partitions=2,
+        config={"retention.ms": "-1"},
+    )
     acls = [
         acl(topic_name, "billing"),
         acl(topic_name[:-1], "search", ACLOperation.DESCRIBE, pattern=PREFIXED),
@@ -113,11 +118,7 @@ def topic(guarded: KafkaBroker, topic_name: str) -> Iterator[str]:
     take(guarded.bootstrap, *acls)
 
 
-GRANTED = {
-    ("User:billing", "READ", "ALLOW"),
-    ("User:search", "DESCRIBE", "ALLOW"),
-    ("User:mallory", "WRITE", "DENY"),
-}
+GRANTED = {("User:billing", "READ", "ALLOW"), ("User:search", "DESCRIBE", "ALLOW"), ("User:mallory", "WRITE", "DENY")}
 
 
 def stored(site: Site, topic: str) -> list[dict[str, Any]]:
@@ -178,10 +179,7 @@ def test_a_user_who_may_not_read_them_archives_all_the_same(guarded: KafkaBroker
     assert "asked=ACLs" in line and "Cluster authorization failed" in line
     (version,) = stored(site, topic)
     assert "acls" not in version and version["config"] == {"retention.ms": "-1"}
-    grant(
-        guarded.bootstrap,
-        acl("kafka-cluster", "archiver", ACLOperation.DESCRIBE, resource=ResourceType.CLUSTER),
-    )
+    grant(guarded.bootstrap, acl("kafka-cluster", "archiver", ACLOperation.DESCRIBE, resource=ResourceType.CLUSTER))
     wait_until(lambda: "describe_denied" not in archived(), 30, "the right to describe the cluster")
     assert {each["principal"] for each in stored(site, topic)[-1]["acls"]} >= {"User:billing", "User:archiver"}
     assert [len(read(site.bootstrap, topic, number)) for number in range(2)] == [10, 10]

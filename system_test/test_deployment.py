@@ -30,7 +30,7 @@ from system_test.support.environment import (
 )
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, run, start
-from system_test.support.topics import NewRecord, create_topic, produce
+from system_test.support.topics import NewRecord, fill_topic
 from tests.support.deployment import (
     CHART,
     COMPOSE,
@@ -80,9 +80,7 @@ EVERYTHING: dict[str, Any] = {
         "podAnnotations": {"note": "x"},
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"operator": "Exists"}],
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"},
-        ],
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
         "priorityClassName": "high",
     },
     "page": {
@@ -294,8 +292,9 @@ def answer(url: str, token: str = "") -> bytes | None:
 @long
 def test_the_commands_of_compose(own_broker: KafkaBroker, tmp_path: Path) -> None:
     """They archive a topic and show it, on other paths and ports."""
-    create_topic(own_broker.bootstrap, "orders", partitions=2)
-    produce(own_broker.bootstrap, "orders", [NewRecord(b"v", partition=number % 2) for number in range(10)])
+    fill_topic(
+        own_broker.bootstrap, "orders", [NewRecord(b"v", partition=number % 2) for number in range(10)], partitions=2
+    )
     archiver_port = free_port()
     page_port = free_port(archiver_port)
     token = tmp_path / "page-token"

@@ -10,7 +10,7 @@ import pytest
 
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.topics import NewRecord, create_topic, produce, topic_names
+from system_test.support.topics import NewRecord, fill_topic, topic_names
 from tests.support.archives import ArchiveWriter, records
 
 TOPICS, PARTITIONS, RECORDS = 3, 4, 50
@@ -65,8 +65,7 @@ def test_damage_is_a_failure_and_what_was_made_is_removed_all_the_same(
 
 def test_a_topic_of_somebody_else_is_not_touched(site: Site, topic_name: str) -> None:
     foreign = f"drill.{topic_name}-0"
-    create_topic(site.bootstrap, foreign, 1)
-    produce(site.bootstrap, foreign, [NewRecord(b"mine")])
+    fill_topic(site.bootstrap, foreign, [NewRecord(b"mine")])
     told = drill(site, "--sample", "100%", check=3)
     assert any("exists" in text for text in told["lacks"])
     assert told["partitions"] == (TOPICS - 1) * PARTITIONS

@@ -33,10 +33,7 @@ CHUNKS = 70
 CHUNK_RECORDS = 5
 SMALL_CHUNKS = ("--chunk-records", CHUNK_RECORDS)
 
-pytestmark = [
-    in_long_run,
-    pytest.mark.timeout(300),
-]
+pytestmark = [in_long_run, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from system_test.support.archiving import folder_site
 from system_test.support.consumer_groups import commit, committed
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, run, start
-from system_test.support.topics import NewRecord, create_topic, produce
+from system_test.support.topics import NewRecord, fill_topic, produce
 from system_test.support.waiting import wait_until
 
 INTERVAL = ("--groups-interval", "500ms")
@@ -38,8 +38,7 @@ class Site:
         self.bootstrap = bootstrap
         self.folder = folder
         self.topic = topic
-        create_topic(bootstrap, topic, 2)
-        produce(bootstrap, topic, [NewRecord(b"v", partition=n % 2) for n in range(20)])
+        fill_topic(bootstrap, topic, [NewRecord(b"v", partition=n % 2) for n in range(20)], partitions=2)
 
     def group(self, name: str) -> str:
         return f"{self.topic}-{name}"

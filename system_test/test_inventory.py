@@ -8,7 +8,7 @@ import pytest
 
 from system_test.support.archiving import Site
 from system_test.support.programs import run
-from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
+from system_test.support.topics import NewRecord, delete_topic, fill_topic
 from tests.support.sampling import mostly_long
 
 PARTITIONS = 6
@@ -23,8 +23,12 @@ def listed(site: Site) -> dict[tuple[str, int], dict[str, object]]:
 def test_every_partition_is_listed_and_a_lost_one_is_noticed(
     site: Site, topic_name: str, options: tuple[str, ...]
 ) -> None:
-    create_topic(site.bootstrap, topic_name, PARTITIONS)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % number, partition=number) for number in range(4)])
+    fill_topic(
+        site.bootstrap,
+        topic_name,
+        [NewRecord(b"%d" % number, partition=number) for number in range(4)],
+        partitions=PARTITIONS,
+    )
     site.once(topic_name, *options)
     site.once(topic_name, *options)
     claimed = listed(site)[topic_name, 1]
@@ -45,8 +49,7 @@ def test_every_partition_is_listed_and_a_lost_one_is_noticed(
 
 def test_a_topic_that_is_created_again_ends_the_incarnation_before(site: Site, topic_name: str) -> None:
     for _ in range(2):
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, [NewRecord(b"here")])
+        fill_topic(site.bootstrap, topic_name, [NewRecord(b"here")])
         site.once(topic_name)
         delete_topic(site.bootstrap, topic_name)
     first, second = listed(site)[topic_name, 1], listed(site)[topic_name, 2]
@@ -55,8 +58,9 @@ def test_a_topic_that_is_created_again_ends_the_incarnation_before(site: Site, t
 
 
 def test_a_declared_inventory_that_was_deleted_is_rebuilt(site: Site, topic_name: str) -> None:
-    create_topic(site.bootstrap, topic_name, 2)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % number, partition=number) for number in range(2)])
+    fill_topic(
+        site.bootstrap, topic_name, [NewRecord(b"%d" % number, partition=number) for number in range(2)], partitions=2
+    )
     site.once(topic_name)
     (Path(site.address) / "_inventory.json").unlink()
     run("replayer", "verify", *site.archive, check=3)

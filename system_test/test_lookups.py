@@ -14,7 +14,7 @@ import pytest
 from system_test.support.archiving import Site
 from system_test.support.contents import CONTENTS, HEADERS
 from system_test.support.programs import start
-from system_test.support.topics import NewRecord, Transactions, create_topic, delete_topic, produce
+from system_test.support.topics import NewRecord, Transactions, create_topic, delete_topic, fill_topic, produce
 from system_test.test_semantics import numbered
 
 REPLAYER = str(Path(sys.executable).parent / "replayer")
@@ -56,8 +56,7 @@ class TestKcat:
 
     def test_log_append_time(self, broker_site: Site, kcat: str) -> None:
         topic = "kcat-stamped"
-        create_topic(broker_site.bootstrap, topic, config={"message.timestamp.type": "LogAppendTime"})
-        produce(broker_site.bootstrap, topic, numbered(0, 5))
+        fill_topic(broker_site.bootstrap, topic, numbered(0, 5), config={"message.timestamp.type": "LogAppendTime"})
         broker_site.once(topic)
         for how in (("-J",), ("-f", TEMPLATE)):
             consume = ("-b", broker_site.bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q")
@@ -68,8 +67,7 @@ class TestKcat:
 
 def test_following_an_archive_that_grows(site: Site, topic_name: str) -> None:
     """Records appear once they are committed, also those of a topic that is created again, until SIGINT: exit 130."""
-    create_topic(site.bootstrap, topic_name)
-    produce(site.bootstrap, topic_name, numbered(0, 5))
+    fill_topic(site.bootstrap, topic_name, numbered(0, 5))
     site.once(topic_name)
     options = ("--interval", "100ms", *site.archive)
     shown = ("-f", "%o:%s\n")
@@ -87,8 +85,7 @@ def test_following_an_archive_that_grows(site: Site, topic_name: str) -> None:
         tail.wait_for(lambda: tail.stdout.endswith("\n38:38\n39:39\n"), 30, "several chunks at once")
         assert get.wait(30).expect(0).stdout == "7:7\n1:1\n"
         delete_topic(site.bootstrap, topic_name)
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, [NewRecord(b"again")])
+        fill_topic(site.bootstrap, topic_name, [NewRecord(b"again")])
         site.once(topic_name)
         tail.wait_for(lambda: tail.stdout.endswith("39:39\n0:again\n"), 30, "the topic that was created again")
         tail.signal(signal.SIGINT)

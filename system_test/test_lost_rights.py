@@ -10,7 +10,7 @@ from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, Resourc
 
 from system_test.support.archiving import folder_site
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.topics import NewRecord, create_topic, produce
+from system_test.support.topics import NewRecord, fill_topic, produce
 
 SECONDS = 90
 SESSION = ("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500")
@@ -29,8 +29,7 @@ def test_the_right_to_read_comes_back(
 ) -> None:
     broker = broker_with_rights
     site = folder_site(broker.bootstrap, tmp_path / "archive")
-    create_topic(broker.bootstrap, topic_name, 1)
-    produce(broker.bootstrap, topic_name, values(0, 10))
+    fill_topic(broker.bootstrap, topic_name, values(0, 10))
     pattern = ResourcePattern(resource, topic_name)
     kinds = ((ACLPermissionType.DENY, ACLOperation.READ), (ACLPermissionType.ALLOW, ACLOperation.ALL))
     rights = [ACL("User:*", "*", asked, kind, pattern) for kind, asked in kinds]

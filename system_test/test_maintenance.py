@@ -15,7 +15,7 @@ from system_test.checker import check_equal
 from system_test.support.archiving import Site, store_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import ObjectStore
-from system_test.support.topics import NewRecord, create_topic, produce, read
+from system_test.support.topics import NewRecord, fill_topic, produce, read
 from system_test.support.waiting import wait_until
 
 CHUNK = 10
@@ -56,8 +56,7 @@ def test_what_is_to_stay_stays_and_nothing_else(
     buffer, report = ("--buffer-dir", tmp_path / "buffer"), tmp_path / "erased.json"
     once = ("run", topic_name, "--once", "--chunk-records", CHUNK, "--key-filter", 10, *site.kafka)
     now = int(time.time() * 1000)
-    create_topic(site.bootstrap, topic_name)
-    produce(site.bootstrap, topic_name, _records(0, OLD, now - 86_400_000))
+    fill_topic(site.bootstrap, topic_name, _records(0, OLD, now - 86_400_000))
     produce(site.bootstrap, topic_name, _records(OLD, BEFORE, now))
     _archiver(site, *once)
 

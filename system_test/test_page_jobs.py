@@ -19,7 +19,7 @@ from system_test.support.archiving import Site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.pages import Served, Watched, serving, shop_archive
 from system_test.support.programs import start
-from system_test.support.topics import NewRecord, create_topic, produce, read
+from system_test.support.topics import NewRecord, fill_topic, read
 from system_test.support.waiting import wait_until
 from tests.support.archives import PartitionWriter
 
@@ -182,8 +182,7 @@ def test_a_verification_becomes_a_signed_report(watched: Watched, shop: Shop) ->
 
 
 def test_archivers_tell_of_themselves(watched: Watched, site: Site, topic_name: str) -> None:
-    create_topic(site.bootstrap, topic_name, 2)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % number) for number in range(100)])
+    fill_topic(site.bootstrap, topic_name, [NewRecord(b"%d" % number) for number in range(100)], partitions=2)
     run = ("run", topic_name, "--http", "127.0.0.1:0", "--chunk-interval", "1s", "--log-format", "json", "-v")
     with start("archiver", *run, *site.kafka, *site.archive, env=site.env) as archiver:
         listening = re.compile(r'"url": ?"(http://[^"]+)"')

@@ -10,7 +10,7 @@ import pytest
 from system_test.checker import check_equal, partition_home, records_of_chunk
 from system_test.support.archiving import Site
 from system_test.support.contents import records_of_every_content
-from system_test.support.topics import create_topic, produce, read
+from system_test.support.topics import create_topic, fill_topic, produce, read
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,7 @@ from system_test.support.topics import create_topic, produce, read
     [("arrow", "gzip", ".arrows.gz"), ("arrow", "zstd", ".arrows.zst"), ("json", "zstd", ".zst")],
 )
 def test_every_content_comes_back(site: Site, topic_name: str, record_format: str, codec: str, suffix: str) -> None:
-    create_topic(site.bootstrap, topic_name)
-    produce(site.bootstrap, topic_name, records_of_every_content())
+    fill_topic(site.bootstrap, topic_name, records_of_every_content())
     source = read(site.bootstrap, topic_name)
     site.once(topic_name, "--record-format", record_format, "--codec", codec, "--block-bytes", "4KiB")
 

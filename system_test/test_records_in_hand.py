@@ -8,7 +8,7 @@ from pathlib import Path
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.service import Service
-from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
+from system_test.support.topics import NewRecord, create_topic, delete_topic, fill_topic, produce
 
 LONG = ("--chunk-interval", "10m")
 WATCHFUL = ("--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
@@ -70,8 +70,7 @@ def test_a_topic_created_again_while_its_records_are_in_hand(site: Site, broker:
         program = service.program
         wait_for(service, "confirmed_offset", RECORDS)
         delete_topic(broker.bootstrap, topic_name)
-        create_topic(broker.bootstrap, topic_name, 1)
-        produce(broker.bootstrap, topic_name, [NewRecord(b"another %d" % number) for number in range(100)])
+        fill_topic(broker.bootstrap, topic_name, [NewRecord(b"another %d" % number) for number in range(100)])
         program.wait_for(lambda: "succeeded" in program.stderr, 60, "the new topic gets a folder of its own")
         wait_for(service, "position", 100)
         program.terminate(60).expect(0)

@@ -16,9 +16,9 @@ from system_test.support.topics import (
     NewRecord,
     alter_topic,
     create_topic,
+    fill_topic,
     own_config,
     partition_count,
-    produce,
     read,
     topic_names,
     watermarks,
@@ -39,8 +39,7 @@ def archived(
     site: Site, topic: str, records: list[NewRecord], partitions: int = 1, config: dict[str, str] | None = None
 ) -> None:
     """A topic with these records, and the archive of it."""
-    create_topic(site.bootstrap, topic, partitions, config)
-    produce(site.bootstrap, topic, records)
+    fill_topic(site.bootstrap, topic, records, partitions=partitions, config=config)
     site.once(topic)
 
 
@@ -111,8 +110,7 @@ def test_records_above_the_limit_that_the_topic_has_now(site: Site, topic_name: 
     """A topic that is created takes them and gets its own limit last; one that exists is not written to at all."""
     noise = random.Random(SEED)
     records = [NewRecord(noise.randbytes(200_000 if n == 3 else 100), key=b"%d" % n) for n in range(10)]
-    create_topic(site.bootstrap, topic_name)
-    produce(site.bootstrap, topic_name, records)
+    fill_topic(site.bootstrap, topic_name, records)
     alter_topic(site.bootstrap, topic_name, {"max.message.bytes": "100000"})
     site.once(topic_name)
     target = f"{topic_name}-copy"

@@ -17,7 +17,14 @@ from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.schema_registries import Registry, apicurio, apicurio_program, karapace, karapace_program
-from system_test.support.topics import NewRecord, Record, create_topic, own_config, partition_count, produce, read
+from system_test.support.topics import (
+    NewRecord,
+    Record,
+    fill_topic,
+    own_config,
+    partition_count,
+    read,
+)
 from tests.support.sampling import LONG
 
 pytestmark = [
@@ -61,8 +68,7 @@ def test_a_restored_registry_answers_the_same_and_continues(kind: Kind, tmp_path
             old, new = (running.enter_context(KafkaBroker()) for _ in range(2))
             first = running.enter_context(kind.start(old.bootstrap, tmp_path / "old"))
         ids = filled(first, refers=kind.refers)
-        create_topic(old.bootstrap, "orders")
-        produce(old.bootstrap, "orders", [NewRecord(encoded(ids["orders"]), key=b"7")])
+        fill_topic(old.bootstrap, "orders", [NewRecord(encoded(ids["orders"]), key=b"7")])
         said = answers(first, max(ids.values()))
         site = folder_site(old.bootstrap, tmp_path / "archive")
         # A pattern means names that begin with one underscore, too.

@@ -30,6 +30,7 @@ from system_test.support.topics import (
     create_topic,
     delete_records,
     delete_topic,
+    fill_topic,
     last_stable_offset,
     offsets_for_times,
     produce,
@@ -124,8 +125,7 @@ class TestHoles:
         assert [record.value for record in checked.records] == [b"%d" % n for n in [*range(5, 10), 20, 21]]
 
     def test_an_open_transaction_holds_the_rest_back(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 5))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 5))
         with Transactions(site.bootstrap, topic_name) as transactions:
             transactions.begin(topic_name, numbered(5, 8))
             produce(site.bootstrap, topic_name, numbered(8, 12))
@@ -156,8 +156,7 @@ class TestHoles:
 
 class TestRetention:
     def test_a_log_that_starts_above_0(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 50))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 50))
         delete_records(site.bootstrap, topic_name, before=40)
         site.once(topic_name)
         checked = site.exact(topic_name)
@@ -166,8 +165,7 @@ class TestRetention:
         assert site.replayer("get", f"{topic_name}:0:40").stdout == "40\n"
 
     def test_a_gap_between_two_runs(self, site: Site, topic_name: str, tmp_path: Path) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 10))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         site.once(topic_name)
         produce(site.bootstrap, topic_name, numbered(10, 30))
         delete_records(site.bootstrap, topic_name, before=25)
@@ -190,8 +188,7 @@ class TestRetention:
         assert against["verdict"] == "WARNING"
 
     def test_an_emptied_topic(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 10))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         site.once(topic_name)
         delete_records(site.bootstrap, topic_name, before=10)
         assert site.once(topic_name)["records"] == 0
@@ -202,8 +199,7 @@ class TestRetention:
         assert [record.value for record in checked.records] == [b"%d" % n for n in range(12)]
 
     def test_a_topic_that_was_emptied_before_the_first_run(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 10))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         delete_records(site.bootstrap, topic_name, before=10)
         assert site.once(topic_name)["records"] == 0
         produce(site.bootstrap, topic_name, numbered(10, 12))
@@ -211,8 +207,7 @@ class TestRetention:
         assert site.exact(topic_name).gaps == []
 
     def test_empty_partitions(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name, partitions=4)
-        produce(site.bootstrap, topic_name, numbered(0, 5, partition=2))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 5, partition=2), partitions=4)
         site.once(topic_name)
         assert [len(site.exact(topic_name, partition).records) for partition in range(4)] == [0, 0, 5, 0]
         assert site.replayer("cat", topic_name).stdout == "0\n1\n2\n3\n4\n"
@@ -225,8 +220,12 @@ class TestRetention:
 
 class TestTimestamps:
     def test_types_and_a_change_of_type(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name, config={"message.timestamp.type": "CreateTime"})
-        produce(site.bootstrap, topic_name, numbered(0, 5, timestamp=1_600_000_000_000))
+        fill_topic(
+            site.bootstrap,
+            topic_name,
+            numbered(0, 5, timestamp=1_600_000_000_000),
+            config={"message.timestamp.type": "CreateTime"},
+        )
         alter_topic(site.bootstrap, topic_name, {"message.timestamp.type": "LogAppendTime"})
         produce(site.bootstrap, topic_name, numbered(5, 10, timestamp=1_600_000_000_000))
         alter_topic(site.bootstrap, topic_name, {"message.timestamp.type": "CreateTime"})
@@ -243,8 +242,9 @@ class TestTimestamps:
 
     @pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
     def test_a_topic_of_one_type(self, site: Site, topic_name: str, timestamp_type: str) -> None:
-        create_topic(site.bootstrap, topic_name, config={"message.timestamp.type": timestamp_type})
-        produce(site.bootstrap, topic_name, numbered(0, 20, timestamp=5))
+        fill_topic(
+            site.bootstrap, topic_name, numbered(0, 20, timestamp=5), config={"message.timestamp.type": timestamp_type}
+        )
         site.once(topic_name)
         assert [index["timestamp_type"] for index in site.exact(topic_name).indexes] == [timestamp_type]
 
@@ -254,8 +254,7 @@ class TestTimestamps:
         randomly = random.Random(seed)
         first, last = 1_700_000_000_000, 1_700_000_600_000
         timestamps = [randomly.randrange(first, last) for _ in range(400)]
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, [NewRecord(b"%d" % t, timestamp=t) for t in timestamps])
+        fill_topic(site.bootstrap, topic_name, [NewRecord(b"%d" % t, timestamp=t) for t in timestamps])
         site.once(topic_name, "--block-bytes", "512B", "--chunk-records", "37")
         records = site.exact(topic_name).records
         assert [record.timestamp for record in records] == timestamps
@@ -278,8 +277,7 @@ class TestTimestamps:
 class TestContents:
     def test_every_content_of_keys_values_and_headers(self, site: Site, topic_name: str, broker: KafkaBroker) -> None:
         records = records_of_every_content()
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, records)
+        fill_topic(site.bootstrap, topic_name, records)
         site.once(topic_name, "--block-bytes", "4KiB")
         checked = site.exact(topic_name)
         assert [(r.key, r.value, r.headers) for r in checked.records] == [(r.key, r.value, r.headers) for r in records]
@@ -297,8 +295,7 @@ class TestContents:
 
     @pytest.mark.xfail(strict=True, reason="librdkafka hands header keys over as C strings, which end at a NUL")
     def test_a_header_key_with_a_nul(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, [NewRecord(b"v", headers=(("before\0behind", b"v"),))])
+        fill_topic(site.bootstrap, topic_name, [NewRecord(b"v", headers=(("before\0behind", b"v"),))])
         site.once(topic_name)
         site.exact(topic_name)
 
@@ -316,8 +313,7 @@ class TestContents:
         assert site.replayer("get", f"{topic_name}:0:1").stdout.encode() == text + b"\n"
 
     def test_a_header_key_that_is_not_utf8(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 3))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 3))
         expected = read(site.bootstrap, topic_name)
         produce(site.bootstrap, topic_name, [NewRecord(b"bad", headers=((raw_header_key(b"\xff\xfe"), b"v"),))])
         (offset,) = produce(site.bootstrap, topic_name, [NewRecord(b"good", timestamp=7)])
@@ -332,8 +328,7 @@ class TestContents:
 
     def test_what_cannot_be_archived_is_in_its_topic_before_it_is_left_out(self, site: Site, topic_name: str) -> None:
         dead = f"{topic_name}.dead"
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 3))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 3))
         bad = NewRecord(b"bad", key=b"k", timestamp=7, headers=((raw_header_key(b"\xff\xfe"), b"v"),))
         produce(site.bootstrap, topic_name, [bad, NewRecord(b"good", timestamp=8)])
         flags = ("--on-bad-record", "dlq", "--dlq-topic", dead)
@@ -358,8 +353,7 @@ class TestContents:
         assert context["__connect.errors.exception.class.name"] == b"archiver.errors.UnreadableRecord"
 
     def test_only_a_record_that_cannot_be_read(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, [NewRecord(b"bad", headers=((raw_header_key(b"\x80"), b"v"),))])
+        fill_topic(site.bootstrap, topic_name, [NewRecord(b"bad", headers=((raw_header_key(b"\x80"), b"v"),))])
         site.once(topic_name, "--on-bad-record", "skip")
         checked = site.checked(topic_name)
         assert (checked.records, checked.gaps, checked.next_offset) == ([], [Gap(0, 1, "skipped")], 1)
@@ -370,12 +364,10 @@ class TestContents:
 
 class TestIdentity:
     def test_a_topic_that_was_deleted_and_created_again(self, site: Site, topic_name: str) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 10))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         site.once(topic_name)
         delete_topic(site.bootstrap, topic_name)
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(100, 120))
+        fill_topic(site.bootstrap, topic_name, numbered(100, 120))
         site.once(topic_name)
         assert site.marker(topic_name)["successor"] == f"{topic_name}~2"
         first, second = (
@@ -387,8 +379,7 @@ class TestIdentity:
         assert (report["verdict"], report["relation"]) == ("OK", "source")
 
     def test_a_log_that_was_truncated(self, broker: KafkaBroker, site: Site, topic_name: str, tmp_path: Path) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 10))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         kept = broker.log_segment(topic_name).stat().st_size
         produce(site.bootstrap, topic_name, numbered(10, 20))
         site.once(topic_name)
@@ -405,20 +396,17 @@ class TestIdentity:
         assert snapshot(tmp_path / "archive") == before
 
     def test_another_cluster(self, site: Site, topic_name: str, tmp_path: Path) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 10))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         site.once(topic_name)
         before = snapshot(tmp_path / "archive")
         with KafkaBroker() as other:
-            create_topic(other.bootstrap, topic_name)
-            produce(other.bootstrap, topic_name, numbered(0, 10))
+            fill_topic(other.bootstrap, topic_name, numbered(0, 10))
             elsewhere = folder_site(other.bootstrap, tmp_path / "archive")
             explained(elsewhere.run(topic_name, "--once", check=1), "another cluster", "cluster id", "-b")
         assert snapshot(tmp_path / "archive") == before
 
     def test_another_group(self, site: Site, topic_name: str, tmp_path: Path) -> None:
-        create_topic(site.bootstrap, topic_name)
-        produce(site.bootstrap, topic_name, numbered(0, 10))
+        fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         site.once(topic_name)
         before = snapshot(tmp_path / "archive")
         refused = site.run(topic_name, "--once", "--group-id", "second", check=11)
@@ -430,11 +418,4 @@ class TestIdentity:
 
 
 def _with_sendable_timestamp(record: Record) -> Record:
-    return Record(
-        record.offset,
-        record.timestamp or 1,
-        record.timestamp_type,
-        record.key,
-        record.value,
-        record.headers,
-    )
+    return Record(record.offset, record.timestamp or 1, record.timestamp_type, record.key, record.value, record.headers)

@@ -369,10 +369,7 @@ def test_the_program_by_spark_submit(shop: ArchiveWriter) -> None:
 
 @in_long_run
 def test_the_example(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run twice, it keeps what is new, once."""
     shop = ArchiveWriter(tmp_path / "archive")

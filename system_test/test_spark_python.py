@@ -14,7 +14,7 @@ from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import JAVA_OPTIONS, job_command
-from system_test.support.topics import NewRecord, create_topic, produce
+from system_test.support.topics import NewRecord, fill_topic
 from tests.support.sampling import in_long_run, mostly_long
 
 MODULES = ("pyspark", "py4j", "numpy", "pandas", "pyarrow", "dateutil", "pytz", "six.py", "tzdata", "pyarrow.libs")
@@ -25,8 +25,7 @@ TOPIC = "spark-python"
 def site(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with required_parts():
         site = folder_site(broker.bootstrap, tmp_path_factory.mktemp("python") / "archive")
-        create_topic(site.bootstrap, TOPIC, 1)
-        produce(site.bootstrap, TOPIC, [NewRecord(b"%d" % n) for n in range(50)])
+        fill_topic(site.bootstrap, TOPIC, [NewRecord(b"%d" % n) for n in range(50)])
         site.once(TOPIC)
         yield site
 

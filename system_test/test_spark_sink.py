@@ -29,7 +29,7 @@ from system_test.support.contents import produce_nasty
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
 from system_test.support.spark import job_command, job_environment, run_job, spark_session
-from system_test.support.topics import NewRecord, create_topic, delete_records, produce
+from system_test.support.topics import NewRecord, create_topic, delete_records, fill_topic, produce
 from system_test.support.waiting import wait_until
 from tests.support.recording_proxy import RecordingProxy
 from tests.support.sampling import in_long_run, mostly_long
@@ -108,8 +108,7 @@ def test_an_archive_with_a_customer_key(
     key = tmp_path / "key"
     key.touch(0o600)
     key.write_text(base64.b64encode(bytes(range(32))).decode())
-    create_topic(site.bootstrap, topic_name)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % number) for number in range(100)])
+    fill_topic(site.bootstrap, topic_name, [NewRecord(b"%d" % number) for number in range(100)])
     data = from_kafka(spark, site, topic_name)
     with RecordingProxy(moto.endpoint_url) as proxy:
         path = moto.url(f"key-{uuid.uuid4().hex[:6]}")
@@ -305,8 +304,7 @@ def test_a_stream_that_loses_its_checkpoint_and_two_that_meet(
 def test_the_service_and_the_sink_continue_where_the_other_ended(
     spark: SparkSession, site: Site, topic_name: str
 ) -> None:
-    create_topic(site.bootstrap, topic_name)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(50)])
+    fill_topic(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(50)])
     site.once(topic_name)
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(50, 100)])
     data = from_kafka(spark, site, topic_name)
@@ -332,8 +330,7 @@ def test_retention_that_overtakes_a_job_ends_it_and_the_way_on_records_the_gap(
     def job(checkpoint: str) -> Result:
         return run_job(site, topic_name, tmp_path / checkpoint)
 
-    create_topic(site.bootstrap, topic_name)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(20)])
+    fill_topic(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(20)])
     first = job("checkpoint")
     assert first.exit_code == 0, first.stderr
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(20, 40)])

@@ -15,9 +15,9 @@ from system_test.support.topics import (
     alter_topic,
     create_topic,
     delete_topic,
+    fill_topic,
     own_config,
     partition_count,
-    produce,
     topic_names,
 )
 from system_test.support.waiting import wait_until
@@ -28,8 +28,13 @@ CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "-1", "segment.byt
 @pytest.fixture
 def archived(site: Site, topic_name: str) -> str:
     """A topic of three partitions with settings of its own, and the archive of it."""
-    create_topic(site.bootstrap, topic_name, 3, CONFIG | {"unclean.leader.election.enable": "true"})
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n, b"k", n % 3) for n in range(9)])
+    fill_topic(
+        site.bootstrap,
+        topic_name,
+        [NewRecord(b"%d" % n, b"k", n % 3) for n in range(9)],
+        partitions=3,
+        config=CONFIG | {"unclean.leader.election.enable": "true"},
+    )
     site.once(topic_name)
     return topic_name
 
@@ -113,8 +118,7 @@ def test_partitions_are_never_removed(site: Site, archived: str) -> None:
 
 def test_what_the_cluster_refuses_stops_no_other_topic(site: Site, archived: str, topic_name: str) -> None:
     other = f"{topic_name}-z"
-    create_topic(site.bootstrap, other, 1, CONFIG)
-    produce(site.bootstrap, other, [NewRecord(b"1", b"k")])
+    fill_topic(site.bootstrap, other, [NewRecord(b"1", b"k")], config=CONFIG)
     site.once(other)
     gone(site, archived)
     alter_topic(site.bootstrap, other, {"segment.bytes": "3000000"})

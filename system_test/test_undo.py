@@ -16,6 +16,7 @@ from system_test.support.topics import (
     add_partitions,
     create_topic,
     delete_topic,
+    fill_topic,
     partition_count,
     produce,
     topic_names,
@@ -62,8 +63,12 @@ class Job:
 
 @pytest.fixture
 def job(site: Site, topic_name: str) -> Job:
-    create_topic(site.bootstrap, topic_name, 3)
-    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n, b"k%d" % (n % 50), n % 3) for n in range(RECORDS)])
+    fill_topic(
+        site.bootstrap,
+        topic_name,
+        [NewRecord(b"%d" % n, b"k%d" % (n % 50), n % 3) for n in range(RECORDS)],
+        partitions=3,
+    )
     site.once(topic_name)
     return Job(site, topic_name)
 

@@ -14,7 +14,7 @@ from system_test.support.environment import PartMissingError, tool
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import ObjectStore
 from system_test.support.programs import run
-from system_test.support.topics import NewRecord, create_topic, produce
+from system_test.support.topics import NewRecord, create_topic, fill_topic, produce
 
 
 class RcloneServer(ObjectStore):
@@ -50,8 +50,7 @@ def rclone() -> Iterator[RcloneServer]:
 
 
 def test_the_archiver_refuses_it(rclone: RcloneServer, broker: KafkaBroker, topic_name: str) -> None:
-    create_topic(broker.bootstrap, topic_name)
-    produce(broker.bootstrap, topic_name, [NewRecord(b"value %d" % number) for number in range(20)])
+    fill_topic(broker.bootstrap, topic_name, [NewRecord(b"value %d" % number) for number in range(20)])
     command = ["run", topic_name, "-b", broker.bootstrap, "-a", rclone.url("alone"), "--once"]
     command += ["--endpoint-url", rclone.endpoint_url]
     refused = run("archiver", *command, env=rclone.env, check=1)

@@ -12,7 +12,7 @@ from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import run
 from system_test.support.service import Service
-from system_test.support.topics import NewRecord, Transactions, create_topic, produce
+from system_test.support.topics import NewRecord, Transactions, fill_topic, produce
 
 SECONDS = 60
 QUICK = ("--chunk-interval", "1s")
@@ -23,8 +23,7 @@ def values(start: int, stop: int) -> list[NewRecord]:
 
 
 def test_a_hanging_transaction(site: Site, broker: KafkaBroker, topic_name: str) -> None:
-    create_topic(broker.bootstrap, topic_name, 1)
-    produce(broker.bootstrap, topic_name, values(0, 10))
+    fill_topic(broker.bootstrap, topic_name, values(0, 10))
     with Transactions(broker.bootstrap, topic_name) as transactions:
         transactions.begin(topic_name, values(10, 13))
         produce(broker.bootstrap, topic_name, values(13, 18))
@@ -63,8 +62,7 @@ def deny(broker: KafkaBroker, topic: str, operation: ACLOperation) -> None:
 def test_a_configuration_that_may_not_be_read(broker_with_rights: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
     broker = broker_with_rights
     site = folder_site(broker.bootstrap, tmp_path / "archive")
-    create_topic(broker.bootstrap, topic_name, 1)
-    produce(broker.bootstrap, topic_name, values(0, 10))
+    fill_topic(broker.bootstrap, topic_name, values(0, 10))
     deny(broker, topic_name, ACLOperation.DESCRIBE_CONFIGS)
     done = site.run(topic_name, "--once")
     (line,) = [line for line in done.stderr.splitlines() if "describe_denied" in line]
@@ -78,8 +76,7 @@ def test_a_topic_that_may_not_be_described_any_more(
     """Its records in hand are archived all the same."""
     broker = broker_with_rights
     site = folder_site(broker.bootstrap, tmp_path / "archive")
-    create_topic(broker.bootstrap, topic_name, 1)
-    produce(broker.bootstrap, topic_name, values(0, 10))
+    fill_topic(broker.bootstrap, topic_name, values(0, 10))
     service = Service(site, topic_name, "--chunk-interval", "10m")
     with service.program as program:
         service.wait_partition("records are in hand", position=10)
@@ -93,8 +90,7 @@ def test_a_topic_that_may_not_be_described_any_more(
 def test_a_dead_broker_fills_no_log(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
     broker = own_broker
     site = folder_site(broker.bootstrap, tmp_path / "archive")
-    create_topic(broker.bootstrap, topic_name, 1)
-    produce(broker.bootstrap, topic_name, values(0, 10))
+    fill_topic(broker.bootstrap, topic_name, values(0, 10))
     service = Service(site, topic_name, *QUICK)
     with service.program as program:
         service.wait_partition("the records are archived", durable_offset=10)

@@ -16,10 +16,7 @@ import pytest
 
 from benchmarks.house import functions, product, public_names, shared_names, worktree
 from system_test.mutants.faults import MUTANTS
-from tests.support.broken_protocols import BROKEN as BROKEN_PROTOCOLS
-from tests.support.lifecycle.broken import BROKEN as BROKEN_LIFECYCLE
-from tests.support.operations.broken import BROKEN as BROKEN_OPERATIONS
-from tests.support.service_simulation.planted import PLANTED
+from tests.support.campaign import SIMULATIONS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("archiver", "blockgz", "index_format", "replayer")
@@ -37,16 +34,7 @@ NOT_MODULES = {
     "replayer.nothing",
 }
 """Strings that look like the name of a module and are not: files, a logger, modules of invented trees."""
-SHARED_CLASS_NAMES = {
-    "Archive",
-    "Chain",
-    "Fenced",
-    "Kept",
-    "Mark",
-    "Positions",
-    "Run",
-    "Verdict",
-}
+SHARED_CLASS_NAMES = {"Archive", "Chain", "Fenced", "Kept", "Mark", "Positions", "Run", "Verdict"}
 """Names that several classes have, with or without a leading underscore: the list may only get shorter."""
 MAKERS = {"exec", "compile", "make_dataclass", "defstruct", "create_model", "new_class"}
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
@@ -94,10 +82,7 @@ KAFKA = (
         (("s3transfer",), ("blockgz/store/s3_writer.py",)),
         (("aiobotocore",), ("blockgz/store/s3_reader.py",)),
         (("botocore",), ("blockgz/store", "blockgz/encryption/key_service.py")),
-        (
-            ("cryptography",),
-            ("index_format/encryption.py", "blockgz/signing.py"),
-        ),
+        (("cryptography",), ("index_format/encryption.py", "blockgz/signing.py")),
         (("click", "rich"), ("archiver/cli", "replayer/cli", "blockgz/program")),
         (("pyspark",), ("archiver/spark", "replayer/spark", "blockgz/spark")),
     ],
@@ -195,13 +180,8 @@ def test_no_two_classes_have_one_name() -> None:
 
 def test_no_planted_bug_is_dropped() -> None:
     """Compare the bugs that tests plant with their list: if code moves, the bug planted in it moves along."""
-    bugs = {
-        "mutants": [mutant.name for mutant in MUTANTS],
-        "protocols": BROKEN_PROTOCOLS,
-        "lifecycle": BROKEN_LIFECYCLE,
-        "service": PLANTED,
-        "operations": BROKEN_OPERATIONS,
-    }
+    bugs = {kind: list(simulation.bugs) for kind, simulation in SIMULATIONS.items()}
+    bugs["mutants"] = [mutant.name for mutant in MUTANTS]
     found = sorted(f"{kind}: {name}" for kind, names in bugs.items() for name in names)
     assert found == (ROOT / "tests/golden/planted_bugs.txt").read_text().splitlines()
 

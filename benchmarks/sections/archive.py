@@ -127,10 +127,7 @@ def _written(site: Site, kept: Path) -> Cost:
 
 
 def _row(
-    name: str,
-    chosen: Mapping[str, Variant],
-    measured: Mapping[str, Sequence[Cost]],
-    stored: Mapping[str, int],
+    name: str, chosen: Mapping[str, Variant], measured: Mapping[str, Sequence[Cost]], stored: Mapping[str, int]
 ) -> Json:
     variant = chosen[name.partition(":")[0]]
     shape = variant.shape

@@ -88,13 +88,7 @@ class Ledger:
         while True:
             try:
                 producer.produce(
-                    topic.name,
-                    value,
-                    key,
-                    partition,
-                    on_delivery=delivered,
-                    timestamp=timestamp,
-                    headers=headers,
+                    topic.name, value, key, partition, on_delivery=delivered, timestamp=timestamp, headers=headers
                 )
             except BufferError:
                 producer.poll(0.1)

@@ -8,10 +8,7 @@ OWNERSHIP, SOURCE = "archiver/ingest/ownership.py", "archiver/ingest/kafka_sourc
 STATE, ARCHIVER = "archiver/ingest/partition_state.py", "archiver/ingest/partition_archiver.py"
 TESTS = "tests/archiver/ingest"
 OF_OWNERSHIP, OF_SOURCE = f"{TESTS}/test_ownership.py", f"{TESTS}/test_kafka_source.py"
-DIVERGED, OF_DIVERGED = (
-    "archiver/maintain/repair/diverged.py",
-    "tests/archiver/maintain/repair/test_diverged.py",
-)
+DIVERGED, OF_DIVERGED = ("archiver/maintain/repair/diverged.py", "tests/archiver/maintain/repair/test_diverged.py")
 RECOVERY, OF_RECOVERY = "archiver/commit/recovery.py", "tests/archiver/commit/test_recovery.py"
 TRANSLATION, OF_TRANSLATION = "replayer/groups/planning.py", "tests/replayer/groups/test_translation.py"
 OF_LETTERS = f"{TESTS}/test_dead_letters.py"

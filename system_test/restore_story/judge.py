@@ -144,12 +144,7 @@ def _whole(place: Place, found: Sequence[Found], wanted: Restorable) -> Iterator
 
 
 def _of_group(
-    group: str,
-    place: Place,
-    found: Sequence[Found],
-    wanted: Restorable,
-    possible: set[int | None],
-    verdict: Verdict,
+    group: str, place: Place, found: Sequence[Found], wanted: Restorable, possible: set[int | None], verdict: Verdict
 ) -> Iterator[str]:
     """The faults of what a group read on in a partition, by the possible position that explains it best."""
     if not possible:

@@ -23,15 +23,7 @@ from system_test.support.archiving import Site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running
-from system_test.support.topics import (
-    NewRecord,
-    Transactions,
-    create_topic,
-    delete_topic,
-    produce,
-    read,
-    watermarks,
-)
+from system_test.support.topics import NewRecord, Transactions, create_topic, delete_topic, produce, read, watermarks
 from system_test.support.waiting import wait_until
 
 PARTITIONS = {

@@ -90,8 +90,7 @@ def asks(properties: Mapping[str, str]) -> dict[str, Callable[[], Ask]]:
         "newest timestamps": alone(lambda each: each.newest_timestamp(PLACES), access),
         "states of groups": alone(lambda each: each.members(GROUPS), groups),
         "offsets of groups": alone(
-            lambda each: each.answers(GROUPS, {TOPIC: PARTITIONS}, 10),
-            lambda: KafkaGroups(settings, cluster().admin),
+            lambda each: each.answers(GROUPS, {TOPIC: PARTITIONS}, 10), lambda: KafkaGroups(settings, cluster().admin)
         ),
         "offsets that are set": alone(lambda each: each.set_positions(GROUPS[1], TOPIC, positions), groups),
         "ACLs that are created": alone(lambda each: each.create_acls([acl]), lambda: TopicChanges(properties)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 
-from archiver.ingest import ownership
+from archiver.ingest import assignment
 from archiver.maintain import gc
 from archiver.maintain.prune import prune
 from archiver.maintain.rewrite.replace import rewrite
@@ -13,7 +13,7 @@ from index_format import marker
 FAN_OUT = 2
 """A format's constant that readers need not know: they accept up to 64."""
 LEASE_MS = 4000
-CLAIM_LIST_SECONDS = 2.0
+OWNERS_SECONDS = 2.0
 
 
 def hurry() -> None:
@@ -23,7 +23,7 @@ def hurry() -> None:
         assert protocol.__kwdefaults__ is not None
         protocol.__kwdefaults__["lease_ms"] = LEASE_MS
     vars(gc)["SHORTEST_GRACE_SECONDS"] = 0.0
-    vars(ownership)["CLAIM_LIST_SECONDS"] = CLAIM_LIST_SECONDS
+    assignment.OWNERS_SECONDS = OWNERS_SECONDS
 
 
 if __name__ == "__main__":

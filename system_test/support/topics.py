@@ -112,6 +112,18 @@ def partition_count(bootstrap: str, topic: str) -> int:
         return len(described["partitions"])
 
 
+def fill_topic(
+    bootstrap: str,
+    topic: str,
+    records: Iterable[NewRecord],
+    partitions: int = 1,
+    config: Mapping[str, str | None] | None = None,
+) -> list[int]:
+    """Create a topic and produce records into it; return their offsets."""
+    create_topic(bootstrap, topic, partitions, config)
+    return produce(bootstrap, topic, records)
+
+
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
     """Raise the number of a topic's partitions to `partitions`."""
     with _admin(bootstrap) as admin:

@@ -11,13 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from blockgz.errors import (
-    AccessDenied,
-    NoArchiveThere,
-    ObjectMissing,
-    ObjectTruncated,
-    StoreUnavailable,
-)
+from blockgz.errors import AccessDenied, NoArchiveThere, ObjectMissing, ObjectTruncated, StoreUnavailable
 from blockgz.store.address import Address, LocalAddress, S3Address
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import CountingReader, ObjectReader

@@ -5,13 +5,7 @@ import pytest
 from index_format.errors import MASK, BlockgzError, CorruptBlock, masked_urls
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        BlockgzError("what", why="why", remedy="remedy"),
-        CorruptBlock("what"),
-    ],
-)
+@pytest.mark.parametrize("error", [BlockgzError("what", why="why", remedy="remedy"), CorruptBlock("what")])
 def test_errors_travel_between_processes(error: BlockgzError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)

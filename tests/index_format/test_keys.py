@@ -289,13 +289,7 @@ def test_dates_have_bounds() -> None:
 
 @given(folders, partitions, offsets, offsets, times, conflicts, DATA_SUFFIXES)
 def test_keys_of_chunks_come_back(
-    folder: TopicFolder,
-    partition: int,
-    position: int,
-    first: int,
-    time: int,
-    conflict: Conflict | None,
-    suffix: str,
+    folder: TopicFolder, partition: int, position: int, first: int, time: int, conflict: Conflict | None, suffix: str
 ) -> None:
     start = ChunkStart(position, first, time)
     for layout, kind in LAYOUTS.items():

@@ -1,11 +1,15 @@
 """Protocols that are simpler than the real one and wrong: the six that a model of the commit protocol ruled out."""
 
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from archiver.commit import operations as op
 from blockgz.store.writer import StoredObject
 from index_format.errors import BlockgzError
+from tests.support import scenarios
 from tests.support.memory_store import content_of
 from tests.support.simulator import Overwrite, Run
 
@@ -98,7 +102,7 @@ def _plain_data(operation: Any) -> Generator[Any, Any, Any]:
     return (yield operation)
 
 
-BROKEN: dict[str, Handler] = {
+HANDLERS: dict[str, Handler] = {
     "A": plain_data_and_plain_marker,
     "B": plain_data,
     "C": what_exists_is_done_and_plain_marker,
@@ -106,3 +110,12 @@ BROKEN: dict[str, Handler] = {
     "E": swap_with_a_fresh_etag,
     "F": orphans_are_overwritten,
 }
+
+
+def breaking(handler: Handler) -> AbstractContextManager[Any]:
+    """Have writers of the simulator go on by a broken protocol."""
+    real = scenarios.archive_all
+    return patch.object(scenarios, "archive_all", lambda *given, **named: intercepted(real(*given, **named), handler))
+
+
+BROKEN = {name: partial(breaking, handler) for name, handler in HANDLERS.items()}

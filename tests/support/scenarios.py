@@ -41,7 +41,7 @@ def short_partition(mutation: Mutation = lambda protocol: protocol) -> Scenario:
     return Scenario(_founded(), LOG, writer, _check, _check_complete)
 
 
-def harmed_partition(mutation: Mutation) -> Scenario:
+def harmed_partition(mutation: Mutation = lambda protocol: protocol) -> Scenario:
     """The same, judged by what readers see alone: an object may change as long as no chain holds it."""
     return replace(short_partition(mutation), check=_check_chain, check_complete=_check_chain_complete)
 

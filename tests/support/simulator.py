@@ -7,11 +7,11 @@ schedule that breaks something can be run again.
 
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from archiver.commit import operations as op
 from archiver.commit.archive import listed_inventory
@@ -25,6 +25,8 @@ Run = op.Protocol[Any]
 MAX_STEPS = 20_000
 SWEEPS = 3
 LONGEST_BURST = 40
+LAST_STEPS = 2_000
+"""Steps that a violation shows."""
 
 
 class Fate(Enum):
@@ -69,8 +71,6 @@ class Delete:
 
 
 Step = op.Operation | Overwrite | PlanSweep | Delete
-Moved = tuple[str, Step, str]
-"""Who moved, with what, and what became of it."""
 
 
 def collector() -> Run:
@@ -241,15 +241,26 @@ class Actor:
 
 @dataclass
 class Violation(Exception):
-    """A schedule after which the archive was not what it must be."""
+    """A schedule of any simulator after which something does not hold that must."""
 
     seed: int
     why: str
-    schedule: list[Moved] = field(repr=False)
+    steps: Sequence[object] = field(repr=False)
 
     def __str__(self) -> str:
-        steps = "\n".join(f"{name}  {_show(step)}  {met}" for name, step, met in self.schedule)
-        return f"seed {self.seed}: {self.why}\n{steps}"
+        shown = self.steps[-LAST_STEPS:]
+        return "\n".join([f"the last {len(shown)} steps:", *map(str, shown), f"seed {self.seed}: {self.why}"])
+
+
+class Moved(NamedTuple):
+    """Who moved, with what, and what became of it."""
+
+    who: str
+    step: Step | None
+    met: str
+
+    def __str__(self) -> str:
+        return f"{self.who}  {type(self.step).__name__} {getattr(self.step, 'key', '')}  {self.met}"
 
 
 @dataclass(frozen=True)
@@ -312,18 +323,14 @@ def _moves(
             fate = Fate.NORMAL
             if actor.late and (not actor.is_alive or rng.random() < 0.2):
                 request = rng.choice(actor.late)
-                schedule.append((actor.name, request, "arrives late"))
+                schedule.append(Moved(actor.name, request, "arrives late"))
                 actor.deliver(request)
             elif actor.operation is not None:
                 if rng.random() < fault_rate:
                     fate = rng.choice(fates_of(actor.operation))
-                schedule.append((actor.name, actor.operation, fate._value_))
+                schedule.append(Moved(actor.name, actor.operation, fate._value_))
                 actor.step(fate)
             yield actor, fate
             if not actor.is_alive:
                 break
     raise AssertionError("the schedule does not end")
-
-
-def _show(operation: Step) -> str:
-    return f"{type(operation).__name__} {getattr(operation, 'key', '')}"

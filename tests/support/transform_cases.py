@@ -95,7 +95,7 @@ CASES: list[Case] = [
             value(
                 '{"a":7,"b":true,"c":"s","d":[1],"e":{"x":1},"f":1.5,"g":null,"h":1}',
                 '{"a":0,"b":false,"c":"","d":[],"e":{},"f":0.0,"g":null,"h":1,"none":null}',
-            ),
+            )
         ],
         fields="a,b,c,d,e,f,g,none",
     ),
@@ -154,12 +154,7 @@ CASES: list[Case] = [
     one("ExtractField$Value", [value('{"a.b":1,"a":{"b":2}}', "1")], field="a.b"),
     one(
         "ExtractField$Value",
-        [
-            value('{"a.b":1,"a":{"b":2}}', "2"),
-            value('{"a":null}', None),
-            value('{"a":{}}', None),
-            *fails('{"a":1}'),
-        ],
+        [value('{"a.b":1,"a":{"b":2}}', "2"), value('{"a":null}', None), value('{"a":{}}', None), *fails('{"a":1}')],
         field="a.b",
         field_syntax_version="V2",
     ),

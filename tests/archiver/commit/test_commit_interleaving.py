@@ -1,6 +1,6 @@
 """Writers that interleave, sleep, die and come back, with requests lost, late and doubled; and broken protocols.
 
-Twenty thousand schedules run in system_test/test_simulation.py, millions by `python -m tests.support.simulate`.
+Thousands of schedules run in system_test/test_simulations.py, millions by `python -m tests.support.campaign protocols`.
 """
 
 import random
@@ -10,7 +10,8 @@ import pytest
 from archiver.commit.operations import PutIfAbsent
 from blockgz.store import writer as writer_store
 from tests.support.archives import records
-from tests.support.broken_protocols import BROKEN, Handler, intercepted, untouched
+from tests.support.broken_protocols import BROKEN, breaking, untouched
+from tests.support.campaign import first_violation
 from tests.support.chain import check_history, read_chain
 from tests.support.chunks import archive_all
 from tests.support.memory_store import MemoryLog, MemoryStore
@@ -20,29 +21,20 @@ from tests.support.scenarios import (
     IDENTITY,
     PAIR,
     Company,
-    harmed_partition,
     run_schedule,
     short_partition,
 )
-from tests.support.simulator import Actor, Fate, Run, Scenario, Violation, collector, simulate
+from tests.support.simulator import Actor, Fate, Run, Scenario, collector, simulate
 
 FIRST_SEED = 20_260_700
 SCHEDULES_TO_BREAK = 5_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("company", "schedules"), [(PAIR, 1_000), (CROWD, 100), (COLLECTED, 200)], ids=["pair", "crowd", "collected"]
-)
-def test_no_schedule_loses_or_doubles_a_record(company: Company, schedules: int) -> None:
-    scenario = short_partition()
-    for seed in range(FIRST_SEED, FIRST_SEED + schedules):
-        run_schedule(scenario, seed, company)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("company", [PAIR, CROWD, COLLECTED], ids=["pair", "crowd", "collected"])
-def test_nor_of_chunks_that_go_up_in_parts(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_schedule_loses_or_doubles_a_record_of_chunks_that_go_up_in_parts(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer_store, "PART_BYTES", 0)
     scenario = short_partition()
     for seed in range(FIRST_SEED, FIRST_SEED + 100):
@@ -94,29 +86,18 @@ def test_nor_a_schedule_in_which_the_tail_folds() -> None:
         simulate(Scenario(full, log, writer, check_beginning, check_all), seed)
 
 
-@pytest.mark.parametrize("handler", BROKEN.values(), ids=BROKEN)
-def test_a_broken_protocol_is_found_out_by_the_harm_it_does(handler: Handler) -> None:
-    broken = harmed_partition(lambda protocol: intercepted(protocol, handler))
-    with pytest.raises(Violation, match=r"seed \d+: "):
-        for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES_TO_BREAK):
-            run_schedule(broken, seed)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_protocol_is_found_out_by_the_harm_it_does(name: str) -> None:
+    assert first_violation("protocols", name, range(FIRST_SEED, FIRST_SEED + SCHEDULES_TO_BREAK))
 
 
 @pytest.mark.slow
 def test_the_machinery_that_breaks_protocols_breaks_none_by_itself() -> None:
-    sound = short_partition(lambda protocol: intercepted(protocol, untouched))
-    for seed in range(FIRST_SEED, FIRST_SEED + 100):
-        run_schedule(sound, seed)
+    with breaking(untouched):
+        assert first_violation("protocols", None, range(FIRST_SEED, FIRST_SEED + 100)) is None
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:
-    handler = BROKEN["A"]
-    broken = harmed_partition(lambda protocol: intercepted(protocol, handler))
-
-    def first_violation() -> str:
-        with pytest.raises(Violation) as caught:
-            for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES_TO_BREAK):
-                run_schedule(broken, seed)
-        return str(caught.value)
-
-    assert first_violation() == first_violation()
+    seeds = range(FIRST_SEED, FIRST_SEED + SCHEDULES_TO_BREAK)
+    first, again = (str(first_violation("protocols", "A", seeds)) for _ in range(2))
+    assert first == again

@@ -203,14 +203,7 @@ def test_unknown_fields_are_ignored() -> None:
 def test_the_printed_object(row: Record, fields: dict[str, Any]) -> None:
     assert (
         json_object(row, topic="orders", partition=3)
-        == {
-            "topic": "orders",
-            "partition": 3,
-            "offset": 1,
-            "timestamp": 1000,
-            "timestamp_type": "CreateTime",
-        }
-        | fields
+        == {"topic": "orders", "partition": 3, "offset": 1, "timestamp": 1000, "timestamp_type": "CreateTime"} | fields
     )
 
 

@@ -1,11 +1,9 @@
 """Rules of docs/lifecycle.md that are broken on purpose, one at a time, in the product's own code.
 
-Each is a context manager. `python -m tests.support.lifecycle.broken [NAME...]` tells after how many schedules the
+Each is a context manager. `python -m tests.support.campaign lifecycle --planted all` shows after how many schedules the
 simulation notices.
 """
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace as with_changes
@@ -32,7 +30,6 @@ from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKind, catalog_level
 from index_format.marker import MAX_RETIRED, CatalogReference, ChunkEntry, Maintenance, Marker, Rewriting
 from tests.support.lifecycle import maintainers
-from tests.support.lifecycle.schedule import Violation, run
 from tests.support.lifecycle.world import GRACE
 
 Broken = Callable[[], AbstractContextManager[Any]]
@@ -442,34 +439,3 @@ BROKEN: dict[str, Broken] = {
     "repair_without_floor": repair_without_floor,
     "no_revision": no_revision,
 }
-
-
-def first_violation(name: str, seeds: Sequence[int]) -> Violation | None:
-    """Of the schedules of those seeds under a broken rule; None where all of them end well."""
-    with BROKEN[name]():
-        for seed in seeds:
-            try:
-                run(seed, strict=False)
-            except Violation as violation:
-                return violation
-    return None
-
-
-def main() -> int:
-    """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.lifecycle.broken", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--schedules", type=int, default=600)
-    parser.add_argument("--seed", type=int, default=0, help="of the first schedule")
-    arguments = parser.parse_args()
-    missed = 0
-    for name in arguments.names or BROKEN:
-        found = first_violation(name, range(arguments.seed, arguments.seed + arguments.schedules))
-        missed += found is None
-        told = f"noticed at seed {found.seed}: {found.why[:110]}" if found else f"not noticed in {arguments.schedules}"
-        print(f"{name:34} {told}", flush=True)
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

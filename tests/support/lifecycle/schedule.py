@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
@@ -11,8 +10,8 @@ from index_format import marker as markers
 from index_format import objects
 from tests.support.lifecycle import maintainers, roles
 from tests.support.lifecycle.monitor import Harm, body_of, recovered
-from tests.support.lifecycle.world import GRACE, SKEW, STEP, Partition, Process, Trace, World
-from tests.support.simulator import Fate, Run, Step, is_write
+from tests.support.lifecycle.world import GRACE, SKEW, STEP, Partition, Process, World
+from tests.support.simulator import Fate, Moved, Run, Step, Violation, is_write
 
 WIDE, WIDE_SHARE, WIDE_END = 64, 100, 160
 NARROW = 2
@@ -28,8 +27,6 @@ FATES = (
 """What becomes of a write, by a number that is drawn; above them all it goes well."""
 EXTRA = 4
 """Offsets that the last writer archives when the faults are over."""
-LAST_STEPS = 80
-"""Steps that a violation shows."""
 
 
 class Kind(NamedTuple):
@@ -47,19 +44,6 @@ class Kind(NamedTuple):
     """Whether there is anything to do for it."""
 
 
-@dataclass
-class Violation(Exception):
-    """A schedule after which the archive was not what it must be."""
-
-    seed: int
-    why: str
-    moved: list[Trace] = field(repr=False)
-
-    def __str__(self) -> str:
-        shown = self.moved[-LAST_STEPS:]
-        return "\n".join([f"the last {len(shown)} steps:", *map(str, shown), f"seed {self.seed}: {self.why}"])
-
-
 class Schedule:
     """Processes that are let loose on a world."""
 
@@ -68,7 +52,7 @@ class Schedule:
         self.live: list[Process] = []
         self.last: Process | None = None
         """Who moved last."""
-        self.moved: list[Trace] = []
+        self.moved: list[Moved] = []
         self._started: dict[str, int] = {}
 
     def start(self, kind: Kind, partition: Partition) -> None:
@@ -89,12 +73,12 @@ class Schedule:
         assert operation is not None
         if is_write(operation):
             self.world.sent.append((process, operation))
-        self.moved.append(Trace(process.name, operation, fate._value_))
+        self.moved.append(Moved(process.name, operation, fate._value_))
         process.step(fate)
         return self._bury(process)
 
     def crash(self, process: Process) -> None:
-        self.moved.append(Trace(process.name, process.operation, "died"))
+        self.moved.append(Moved(process.name, process.operation, "died"))
         process.kill()
         self.live.remove(process)
 
@@ -102,7 +86,7 @@ class Schedule:
         """A request that is under way arrives; another copy of it may stay under way."""
         late = self.world.late
         process, request = late[number] if again else late.pop(number)
-        self.moved.append(Trace(process.name, request, "arrives late"))
+        self.moved.append(Moved(process.name, request, "arrives late"))
         process.carry_out(request)
 
     def run_to_end(self) -> None:

@@ -155,18 +155,6 @@ class World:
             partition.monitor.strict = strict
 
 
-@dataclass(frozen=True)
-class Trace:
-    """What moved."""
-
-    who: str
-    step: Step
-    met: str
-
-    def __str__(self) -> str:
-        return f"{self.who}  {type(self.step).__name__} {getattr(self.step, 'key', '')}  {self.met}"
-
-
 LOCAL = (
     *(op.NewToken, op.Wait, op.StillAssigned, op.CheckUnclaimed, op.CourtesyFailed, op.Compute),
     *(op.ReadLogBounds, op.ReadLogRecord, op.FindLogRecord, op.ConfirmTopic),

@@ -1,6 +1,6 @@
 """Rules of the product that are broken on purpose, one at a time, to see that sequences notice."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace as with_changes
 from typing import Any
@@ -14,7 +14,6 @@ from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.archive import lookup
 from blockgz.archive.partition import ArchivedPartition
 from tests.support.lifecycle.broken import retired_not_spared
-from tests.support.operations.sequences import Disagreement, run, tools_at_hand
 
 
 @contextmanager
@@ -73,14 +72,3 @@ BROKEN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "reader_ignores_erased_ranges": reader_ignores_erased_ranges,
     "reader_trusts_its_old_marker": reader_trusts_its_old_marker,
 }
-
-
-def first_disagreement(name: str, seeds: Sequence[int]) -> Disagreement | None:
-    """Of the sequences of those seeds under a broken rule; None where all of them end well."""
-    with BROKEN[name](), tools_at_hand() as at_hand:
-        for seed in seeds:
-            try:
-                run(seed, at_hand)
-            except Disagreement as disagreement:
-                return disagreement
-    return None

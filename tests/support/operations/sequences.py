@@ -7,16 +7,15 @@ runs. Readers that read the marker before are asked as well.
 
 import random
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from index_format.errors import BlockgzError
 from tests.support.lifecycle.schedule import fan_out
 from tests.support.operations.world import Tools, World, tools
+from tests.support.simulator import Violation
 
 SEED_LAYOUT_SHARE = 10
 """One of so many archives is in layout seed, which nobody rewrites."""
@@ -35,21 +34,8 @@ OPERATIONS: dict[Callable[[World], None], float] = {
 }
 
 
-@dataclass
-class Disagreement(Exception):
-    """A sequence after which a reader was told something else than the model says."""
-
-    seed: int
-    why: str
-    trace: list[str] = field(repr=False)
-
-    def __str__(self) -> str:
-        again = f"BLOCKGZ_OPERATIONS=1 BLOCKGZ_SEED={self.seed} pytest system_test/test_operations.py"
-        return "\n".join([*self.trace, f"seed {self.seed}: {self.why}", f"again: {again}"])
-
-
-def run(seed: int, at_hand: Tools) -> Counter[str]:
-    """One sequence; what happened in it. Raises Disagreement."""
+def run(seed: int, _: bool, at_hand: Tools) -> Counter[str]:
+    """One sequence; what happened in it. Raises Violation."""
     rng = random.Random(seed)
     world = World(rng, "seed" if seed % SEED_LAYOUT_SHARE == 0 else "topic", at_hand)
     operations, weights = list(OPERATIONS), list(OPERATIONS.values())
@@ -61,7 +47,7 @@ def run(seed: int, at_hand: Tools) -> Counter[str]:
                 world.check()
             world.finish()
         except (AssertionError, BlockgzError, ValueError, KeyError) as error:
-            raise Disagreement(seed, f"{type(error).__name__}: {error}", world.trace) from error
+            raise Violation(seed, f"{type(error).__name__}: {error}", world.trace) from error
     return world.counts
 
 
@@ -69,15 +55,3 @@ def run(seed: int, at_hand: Tools) -> Counter[str]:
 def tools_at_hand() -> Iterator[Tools]:
     with tempfile.TemporaryDirectory(prefix="blockgz-") as folder, tools(Path(folder)) as found:
         yield found
-
-
-def run_batch(seeds: range) -> tuple[str | None, Counter[str], float]:
-    """The first disagreement in full, what happened how often before, and the seconds of a processor that it took."""
-    begun, counts = time.process_time(), Counter[str]()
-    with tools_at_hand() as at_hand:
-        for seed in seeds:
-            try:
-                counts += run(seed, at_hand)
-            except Disagreement as disagreement:
-                return str(disagreement), counts, time.process_time() - begun
-    return None, counts, time.process_time() - begun

@@ -19,7 +19,7 @@ from tests.support.service_simulation.world import POLL_SECONDS, Run, World
 LAYOUT = "topic"
 
 
-class Violation(Exception):
+class Broken(Exception):
     """A schedule after which something does not hold that must."""
 
     def __init__(self, rule: str, what: str) -> None:
@@ -64,7 +64,7 @@ def stayed_unknown(world: World, topic: Topic) -> bool:
 
 def check_threads(world: World) -> None:
     for failure in world.hub.failures:
-        raise Violation("error", f"a thread ended with {failure!r}") from failure
+        raise Broken("error", f"a thread ended with {failure!r}") from failure
 
 
 def _archive(world: World) -> Iterator[Archived]:
@@ -98,13 +98,13 @@ def _read(topic: Topic, keys: PartitionKeys, bodies: dict[str, bytes]) -> Archiv
         if chain is not None:
             markers.decode_marker(bodies[keys.marker], keys.marker)
     except (AssertionError, KeyError, ValueError) as error:
-        raise Violation("chain", f"{keys.home}: {error!r}") from error
+        raise Broken("chain", f"{keys.home}: {error!r}") from error
     lines = chain.lines if chain else []
     origins = []
     for line in lines:
         origin = Origin.of(line.value or b"")
         if (origin.partition, origin.offset) != (keys.partition, line.offset):
-            raise Violation("wrong", f"{keys.home}: at offset {line.offset} stands {origin}")
+            raise Broken("wrong", f"{keys.home}: at offset {line.offset} stands {origin}")
         origins.append(origin)
     return Archived(topic, keys, chain, origins)
 
@@ -114,14 +114,14 @@ def _check_origins(world: World, archived: Archived) -> None:
     log = archived.topic.logs[archived.keys.partition]
     for row, origin in enumerate(archived.origins):
         if origin.topic_id != log.topic_id and not _could_not_be_told(world, archived, row):
-            raise Violation("mixed", f"{archived.keys.home} is for {log.topic_id} and holds {origin}")
+            raise Broken("mixed", f"{archived.keys.home} is for {log.topic_id} and holds {origin}")
     gaps = archived.chain.gaps if archived.chain else []
     for before, after in pairwise(archived.origins):
         cuts = log.truncations[before.version : after.version]
         # Where retention took the archived tail from the log, nobody could compare it.
         could_tell = before.offset >= log.low and not any(before.offset < start <= after.offset for start, _ in gaps)
         if could_tell and any(end <= before.offset for end in cuts):
-            raise Violation("mixed", f"{archived.keys.home}: {after} follows {before}, which the log had lost")
+            raise Broken("mixed", f"{archived.keys.home}: {after} follows {before}, which the log had lost")
 
 
 def _could_not_be_told(world: World, archived: Archived, row: int) -> bool:
@@ -149,7 +149,7 @@ def _check_gaps(archived: Archived) -> None:
     log = archived.topic.logs[archived.keys.partition]
     for start, end in archived.chain.gaps if archived.chain else ():
         if end > log.low and any(start <= entry.offset < end for entry in _from(log, log.low)):
-            raise Violation("wrong gap", f"{archived.keys.home}: [{start}, {end}), and the log begins at {log.low}")
+            raise Broken("wrong gap", f"{archived.keys.home}: [{start}, {end}), and the log begins at {log.low}")
 
 
 def _check_nothing_is_passed_over(archived: Archived) -> None:
@@ -169,7 +169,7 @@ def _check_nothing_is_passed_over(archived: Archived) -> None:
             continue
         is_due = chain.start_offset <= entry.offset < chain.next_offset and entry.offset not in there
         if is_due and not any(start <= entry.offset < end for start, end in chain.gaps):
-            raise Violation("lost", f"{archived.keys.home}: offset {entry.offset} is neither archived nor in a gap")
+            raise Broken("lost", f"{archived.keys.home}: offset {entry.offset} is neither archived nor in a gap")
 
 
 def _from(log: Log, offset: int) -> list[Any]:
@@ -190,7 +190,7 @@ def _check_what_was_fetched(world: World, archive: list[Archived]) -> None:
             if (origin.offset, origin.version) in there.get(place, ()):
                 continue
             if excuse(world, run, at, partition, origin, homes.get(place, "none")) is None:
-                raise Violation(
+                raise Broken(
                     "dropped",
                     f"{run.host.name} fetched {origin} of {partition} at {at:.3f} and it is not in {homes.get(place)}; "
                     f"the run left it: {leave_of(run, at, partition)}",

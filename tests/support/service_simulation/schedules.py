@@ -14,7 +14,7 @@ from archiver.ingest.backpressure import FetchMode
 from blockgz.errors import BufferFailed, BufferFull
 from blockgz.store.retry import LONGEST_REFUSAL_SECONDS
 from tests.support.service_simulation.group import HEARTBEAT_SECONDS, METADATA_SECONDS, SESSION_SECONDS, Member
-from tests.support.service_simulation.judge import Violation, check_threads, judge, marker_key, stayed_unknown
+from tests.support.service_simulation.judge import Broken, check_threads, judge, marker_key, stayed_unknown
 from tests.support.service_simulation.kafka import TOPIC_SECONDS
 from tests.support.service_simulation.logs import Log, Partition
 from tests.support.service_simulation.store import Noise, Spell, Trouble
@@ -67,7 +67,7 @@ class Schedule:
         """Since when each run works on what is not its own."""
 
     def run(self) -> World:
-        """The world at its end; raises Violation."""
+        """The world at its end; raises Broken."""
         try:
             return self._run()
         finally:
@@ -86,7 +86,7 @@ class Schedule:
         world.hub.run(world.hub.now + world.config.grace + 10)
         for run in world.runs:
             if run.how == "forced" and run.told_to_stop_at is not None and run.told_to_stop_at > self.shape.seconds:
-                raise Violation("end", f"{run.host.name} did not end within its grace time on a healthy system")
+                raise Broken("end", f"{run.host.name} did not end within its grace time on a healthy system")
         judge(world)
         return world
 
@@ -204,9 +204,9 @@ class Schedule:
         while (left := self._left()) or self._endless():
             check_threads(world)
             if world.hub.now >= deadline and not left:
-                raise Violation("end", f"{self._endless()} with --once did not end, though all was healed")
+                raise Broken("end", f"{self._endless()} with --once did not end, though all was healed")
             if world.hub.now >= deadline:
-                raise Violation("progress", f"{left[:3]} not archived at {deadline:.0f} s, though all was healed")
+                raise Broken("progress", f"{left[:3]} not archived at {deadline:.0f} s, though all was healed")
             world.hub.run(world.hub.now + LOOK_SECONDS)
 
     def _endless(self) -> list[str]:
@@ -263,7 +263,7 @@ class Schedule:
             row = bisect_left(log.entries, committed, key=lambda entry: entry.offset)
             if row < len(log.entries) and world.hub.now - log.entries[row].appended_at > bound:
                 since = log.entries[row].appended_at
-                raise Violation("progress", f"{partition}, which is healthy, holds {committed} since {since:.1f}")
+                raise Broken("progress", f"{partition}, which is healthy, holds {committed} since {since:.1f}")
 
     def _check_memory(self, run: Run) -> None:
         ownership = getattr(run.service, "_ownership", None)
@@ -273,10 +273,10 @@ class Schedule:
         share = self.world.config.memory // 12
         waiting = sum(state.inbox_bytes for state in states)
         if waiting > share + run.most_polled:
-            raise Violation("memory", f"{run.host.name} holds {waiting} bytes that wait, {share} are for them")
+            raise Broken("memory", f"{run.host.name} holds {waiting} bytes that wait, {share} are for them")
         open_bytes = sum(state.open_block_bytes for state in states)
         if open_bytes > 2 * share + run.most_polled:
-            raise Violation("memory", f"{run.host.name} holds {open_bytes} bytes of open blocks, {share} are for them")
+            raise Broken("memory", f"{run.host.name} holds {open_bytes} bytes of open blocks, {share} are for them")
 
     def _check_owned(self, run: Run) -> None:
         """It works on nothing for long that the group did not give it."""
@@ -291,7 +291,7 @@ class Schedule:
         # A flush inside of a rebalance may take the grace time; the group is heard again after it.
         again = sorted(each for each, since in strays.items() if now - since > self.world.config.grace + LOOK_SECONDS)
         if again and run.host.frozen_until < now:
-            raise Violation("strays", f"{run.host.name} works on {again}, which are not its own")
+            raise Broken("strays", f"{run.host.name} works on {again}, which are not its own")
         self._strays[run.host.name] = strays
 
     def _check_stops(self, run: Run) -> None:
@@ -302,7 +302,7 @@ class Schedule:
                 stayed_unknown(self.world, topic) for topic in lives[:-1]
             )
             if isinstance(report.failure, Diverged) and could_tell:
-                raise Violation("diverged", f"{partition} was not truncated: {report.failure.what}")
+                raise Broken("diverged", f"{partition} was not truncated: {report.failure.what}")
 
 
 Disturbance = Callable[[Schedule], None]

@@ -1,6 +1,6 @@
 """Lost markers of partitions that were maintained: nothing rises, nothing is lost, whatever lies about.
 
-system_test/test_operations.py loses them at random.
+system_test/test_simulations.py loses them at random.
 """
 
 import asyncio
