@@ -117,7 +117,13 @@ KAFKA_RESERVED = {
 """librdkafka settings that nobody may override, each with the reason."""
 
 
-S3_FIELDS = {each.name for each in fields(S3Settings)}
+MAINTENANCE = ("archive_retention", "archive_retention_bytes", "compact")
+S3_FIELDS = {each.name: each.metadata["help"] for each in fields(S3Settings)}
+
+
+def _of_s3(name: str) -> Any:
+    """Return a field that S3Settings describes and checks, as it does not load pydantic for commands about a folder."""
+    return Field(None, min_length=None if name in CHECKED else 1, description=S3_FIELDS[name])
 
 
 class RunConfig(BaseModel):
@@ -143,38 +149,22 @@ class RunConfig(BaseModel):
     """Static member id: a prompt restart moves no partitions."""
     kafka: dict[str, str | SecretStr] = Field(default_factory=dict)
     """librdkafka settings by their exact names, such as security.protocol or sasl.password."""
-    endpoint_url: str | None = Field(None, min_length=1)
-    """URL of the S3 API if it is not AWS; uses path-style addressing."""
-    region: str | None = Field(None, min_length=1)
-    """The bucket's region."""
-    profile: str | None = Field(None, min_length=1)
-    """Profile in the AWS configuration files, like AWS_PROFILE."""
-    proxy_url: str | None = None
-    """HTTP proxy for requests to S3, such as http://HOST:PORT."""
-    role_arn: str | None = None
-    """ARN of the AWS role to assume."""
-    external_id: str | None = Field(None, min_length=1)
-    """External id that the role's trust policy requires."""
-    customer_key: str | None = None
-    """Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}."""
-    access_key_id: str | None = None
-    """Id of the access key for S3, where AWS's own chain has none: ${file:/path} or ${env:NAME}."""
-    secret_access_key: str | None = None
-    """Secret of the access key: ${file:/path} or ${env:NAME}."""
-    session_token: str | None = None
-    """Session token of a temporary access key: ${file:/path} or ${env:NAME}."""
-    sse: str | None = None
-    """Server-side encryption: AES256, aws:kms or aws:kms:dsse. The default is the bucket's."""
-    kms_key_id: str | None = Field(None, min_length=1)
-    """KMS key for sse aws:kms: id, ARN or alias. The default is AWS's key for S3."""
-    storage_class: str | None = None
-    """Storage class of chunk data: STANDARD_IA, ONEZONE_IA, INTELLIGENT_TIERING or GLACIER_IR."""
-    acl: str | None = None
-    """Canned ACL of objects, such as bucket-owner-full-control."""
-    object_tags: str | None = None
-    """Tags of objects, such as team=data,env=prod."""
-    checksum_algorithm: str | None = None
-    """Checksum that S3 verifies and keeps: CRC32, SHA1 or SHA256."""
+    endpoint_url: str | None = _of_s3("endpoint_url")
+    region: str | None = _of_s3("region")
+    profile: str | None = _of_s3("profile")
+    proxy_url: str | None = _of_s3("proxy_url")
+    role_arn: str | None = _of_s3("role_arn")
+    external_id: str | None = _of_s3("external_id")
+    customer_key: str | None = _of_s3("customer_key")
+    access_key_id: str | None = _of_s3("access_key_id")
+    secret_access_key: str | None = _of_s3("secret_access_key")
+    session_token: str | None = _of_s3("session_token")
+    sse: str | None = _of_s3("sse")
+    kms_key_id: str | None = _of_s3("kms_key_id")
+    storage_class: str | None = _of_s3("storage_class")
+    acl: str | None = _of_s3("acl")
+    object_tags: str | None = _of_s3("object_tags")
+    checksum_algorithm: str | None = _of_s3("checksum_algorithm")
     layout: Literal["topic", "seed"] = "topic"
     """How objects are named; seed is the layout that readers of kafka-connect-s3 expect."""
     record_format: Literal["json", "arrow", "text"] = "json"
@@ -260,38 +250,22 @@ class RunConfig(BaseModel):
         parse_address(value)
         return value
 
-    @field_validator("topics", "exclude")
+    @field_validator("topics", "exclude", "compact", "groups", "archive_retention", "archive_retention_bytes")
     @classmethod
-    def _check_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_patterns(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         try:
-            TopicSelection(value)
+            match info.field_name:
+                case "groups":
+                    list(map(matcher, value or ()))
+                case "archive_retention":
+                    TopicRules(value or (), parse_age)
+                case "archive_retention_bytes":
+                    TopicRules(value or (), parse_bytes)
+                case _:
+                    TopicSelection(value or ())
         except UsageError as error:
             raise ValueError(f"{error.what}: {error.why}") from error
         return value
-
-    @field_validator("groups")
-    @classmethod
-    def _check_groups(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        try:
-            for pattern in value or ():
-                matcher(pattern)
-        except UsageError as error:
-            raise ValueError(f"{error.what}: {error.why}") from error
-        return value
-
-    @field_validator("archive_retention", "archive_retention_bytes")
-    @classmethod
-    def _check_rules(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        try:
-            TopicRules(value, parse_age if info.field_name == "archive_retention" else parse_bytes)
-        except UsageError as error:
-            raise ValueError(f"{error.what}: {error.why}") from error
-        return value
-
-    @field_validator("compact")
-    @classmethod
-    def _check_compact(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return value if value is None else cls._check_patterns(value)
 
     @field_validator(*CHECKED)
     @classmethod
@@ -320,81 +294,84 @@ class RunConfig(BaseModel):
         return {name: _kafka_value(name, given) for name, given in value.items()}
 
     @model_validator(mode="after")
-    def _check_s3_together(self) -> "RunConfig":
-        for conflict in conflicts(self.model_dump(include=S3_FIELDS)):
-            raise _together(*conflict)
-        return self
-
-    @model_validator(mode="after")
-    def _check_encryption(self) -> "RunConfig":
-        name = "customer_key" if self.customer_key else "sse"
-        if getattr(self, name) and isinstance(parse_address(self.archive), LocalAddress):
-            raise _together(("archive", name), "it is S3 that encrypts, not a folder", f"leave {name} out")
-        return self
-
-    @model_validator(mode="after")
-    def _check(self) -> "RunConfig":
-        if self.layout == "seed" and self.record_format != "text":
-            raise _together(
+    def _check_together(self) -> "RunConfig":
+        in_seed, is_local = self.layout == "seed", isinstance(parse_address(self.archive), LocalAddress)
+        secret = "customer_key" if self.customer_key else "sse"
+        asked = next((name for name in MAINTENANCE if getattr(self, name)), "")
+        is_archived = self.dead_letter_topic and TopicSelection(self.topics, self.exclude)([self.dead_letter_topic])
+        rules = (
+            *((True, *conflict) for conflict in conflicts(self.model_dump(include=set(S3_FIELDS)))),
+            (
+                getattr(self, secret) and is_local,
+                ("archive", secret),
+                "it is S3 that encrypts, not a folder",
+                f"leave {secret} out",
+            ),
+            (
+                in_seed and self.record_format != "text",
                 ("layout", "record_format"),
                 "layout seed supports only record format text, because its readers know no other",
                 "set record_format to text, or layout to topic",
-            )
-        if self.layout == "seed" and self.codec != "gzip":
-            raise _together(
+            ),
+            (
+                in_seed and self.codec != "gzip",
                 ("layout", "codec"),
                 "layout seed supports only gzip, because its readers know no other",
                 "set codec to gzip, or layout to topic",
-            )
-        if self.layout == "seed" and self.encrypt is not None:
-            raise _together(
+            ),
+            (
+                in_seed and self.encrypt is not None,
                 ("layout", "encrypt"),
                 "layout seed is for readers that know no encryption",
                 "set layout to topic, or leave encrypt out",
-            )
-        if self.key_filter is not None and self.encrypt is not None:
-            raise _together(
+            ),
+            (
+                self.key_filter is not None and self.encrypt is not None,
                 ("key_filter", "encrypt"),
                 "key filters show to anyone without a key which record keys a block is likely to hold",
                 "leave key_filter out",
-            )
-        if self.gzip_library == "isal" and self.gzip_level is not None and self.gzip_level > 3:
-            raise _together(
-                ("gzip_library", "gzip_level"), "ISA-L supports gzip levels 0 to 3", "set gzip_library to zlib for more"
-            )
-        if self.on_bad_record == "dlq" and self.dlq_topic is None:
-            raise _together(
+            ),
+            (
+                self.gzip_library == "isal" and (self.gzip_level or 0) > 3,
+                ("gzip_library", "gzip_level"),
+                "ISA-L supports gzip levels 0 to 3",
+                "set gzip_library to zlib for more",
+            ),
+            (
+                self.on_bad_record == "dlq" and self.dlq_topic is None,
                 ("on_bad_record", "dlq_topic"),
                 "there is no topic for records that cannot be archived",
                 "set dlq_topic, or on_bad_record to skip",
-            )
-        if self.dead_letter_topic and TopicSelection(self.topics, self.exclude)([self.dead_letter_topic]):
-            raise _together(
+            ),
+            (
+                is_archived,
                 ("topics", "dlq_topic"),
                 "the topic for records that cannot be archived would be archived itself",
                 "name another topic, or exclude this one",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_maintenance(self) -> "RunConfig":
-        names = ("archive_retention", "archive_retention_bytes", "compact")
-        asked = next((name for name in names if getattr(self, name)), None)
-        if asked is not None and self.layout == "seed":
-            remedy = f"set layout to topic, or leave {asked} out"
-            raise _together(("layout", asked), "archives in layout seed are not rewritten", remedy)
-        if asked is not None and self.single_writer:
-            raise _together(
+            ),
+            (
+                asked and in_seed,
+                ("layout", asked),
+                "archives in layout seed are not rewritten",
+                f"set layout to topic, or leave {asked} out",
+            ),
+            (
+                asked and self.single_writer,
                 ("single_writer", asked),
                 "without conditional writes, a rewrite and a commit can overwrite each other's marker",
                 f"leave {asked} out, and stop the archiver before archiver prune and archiver compact",
-            )
+            ),
+        )
+        for is_wrong, names, reason, remedy in rules:
+            if is_wrong:
+                context = {"reason": reason, "remedy": remedy, "fields": names}
+                raise PydanticCustomError("together", "{reason}", context)
         return self
 
     @property
     def s3(self) -> S3Settings:
         """The settings of S3."""
-        return S3Settings(**self.model_dump(include=S3_FIELDS))
+        return S3Settings(**self.model_dump(include=set(S3_FIELDS)))
 
     @property
     def dead_letter_topic(self) -> str | None:
@@ -444,7 +421,3 @@ def _kafka_value(name: Any, value: Any) -> Any:
     elif isinstance(value, int | float):
         value = str(value)
     return SecretStr(value) if isinstance(value, str) and is_secret(str(name), value) else value
-
-
-def _together(fields: tuple[str, ...], reason: str, remedy: str) -> PydanticCustomError:
-    return PydanticCustomError("together", "{reason}", {"reason": reason, "remedy": remedy, "fields": fields})

@@ -1,6 +1,7 @@
 """Options of both programs for the place of an archive, and for the format of an old one."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ from blockgz.encryption.keyring import FORMS, parse_keys
 from blockgz.errors import UsageError
 from blockgz.hosts import unencrypted_endpoint
 from blockgz.program.options import SIZE, F, Option, OptionSet, choice_option, with_options
-from blockgz.store.s3_settings import CHECKSUMS, ENCRYPTIONS, S3Settings
+from blockgz.store.s3_settings import CONNECTION, S3Settings
 from blockgz.units import format_size
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.old_objects import OLD_FORMATS, OldFormat
@@ -26,30 +27,10 @@ def archive_option(*, required: bool = True) -> Option:
     )
 
 
-_CONNECTION = (
-    Option("--endpoint-url", metavar="URL", help="URL of the S3 API if it is not AWS; uses path-style addressing."),
-    Option("--region", help="The bucket's region."),
-    Option("--profile", help="Profile in the AWS configuration files, like AWS_PROFILE."),
-    Option("--proxy-url", metavar="URL", help="HTTP proxy for requests to S3, such as http://HOST:PORT."),
-    Option("--role-arn", metavar="ARN", help="ARN of the AWS role to assume."),
-    Option("--external-id", metavar="ID", help="External id that the role's trust policy requires."),
-    Option(
-        "--customer-key",
-        metavar="REFERENCE",
-        help="Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}.",
-    ),
-    Option("--access-key-id", metavar="REFERENCE", help="Id of the access key: ${file:/path} or ${env:NAME}."),
-    Option("--secret-access-key", metavar="REFERENCE", help="Its secret: ${file:/path} or ${env:NAME}."),
-    Option("--session-token", metavar="REFERENCE", help="Its session token: ${file:/path} or ${env:NAME}."),
-)
-_OBJECTS = (
-    Option("--sse", metavar="|".join(ENCRYPTIONS), help="Server-side encryption. The default is the bucket's."),
-    Option("--kms-key-id", metavar="ID", help="KMS key for --sse aws:kms: id, ARN or alias."),
-    Option("--storage-class", metavar="CLASS", help="Storage class of chunk data, such as STANDARD_IA."),
-    Option("--acl", help="Canned ACL of objects, such as bucket-owner-full-control."),
-    Option("--object-tags", metavar="NAME=VALUE,…", help="Tags of objects."),
-    Option("--checksum-algorithm", metavar="|".join(CHECKSUMS), help="Checksum that S3 verifies and keeps."),
-)
+_OF_S3 = {
+    each.name: Option(f"--{each.name.replace('_', '-')}", **each.metadata)  # type: ignore[arg-type]
+    for each in fields(S3Settings)
+}
 
 
 def _settings(**given: Any) -> S3Settings:
@@ -60,10 +41,10 @@ def _settings(**given: Any) -> S3Settings:
     return settings
 
 
-s3_options = OptionSet("s3", _settings, *_CONNECTION)
+s3_options = OptionSet("s3", _settings, *(_OF_S3[name] for name in CONNECTION))
 """Add the settings of S3 for reading; pass `s3: S3Settings`."""
 
-writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_OBJECTS)
+writing_s3_options = OptionSet("s3", _settings, *_OF_S3.values())
 """Add all settings of S3; pass `s3: S3Settings`."""
 
 

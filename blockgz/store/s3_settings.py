@@ -40,6 +40,11 @@ _REFERENCE = re.compile(r"\$\{(env|file):[^${}]+\}")
 _ELSEWHERE_IN_CLEAR = re.compile(r"http://(?!(localhost|127\.0\.0\.1|\[::1\])([:/]|$))", re.I)
 
 
+def _setting(text: str, metavar: str | None = None, *, is_shown: bool = True) -> Any:
+    """Return a field with its help, from which the options of commands and the configuration are made."""
+    return field(default=None, repr=is_shown, metadata={"help": text, "metavar": metavar})
+
+
 @dataclass(frozen=True)
 class S3Settings:
     """Settings of S3, none of which a folder needs.
@@ -49,29 +54,36 @@ class S3Settings:
     Raises UsageError for what S3 would refuse, and for what could not be read back at once.
     """
 
-    endpoint_url: str | None = None
-    """None for AWS; another endpoint is addressed path style."""
-    region: str | None = None
-    profile: str | None = None
-    """A profile of AWS's configuration files; None for that of the environment."""
-    proxy_url: str | None = field(default=None, repr=False)
-    """It may hold a password."""
-    role_arn: str | None = None
-    """The role to assume with those credentials."""
-    external_id: str | None = None
-    customer_key: str | None = None
-    """A reference to the key (SSE-C), never the key: it is looked up on each machine."""
-    access_key_id: str | None = None
-    """A reference, as the next two are."""
-    secret_access_key: str | None = None
-    session_token: str | None = None
-    sse: str | None = None
-    kms_key_id: str | None = None
-    storage_class: str | None = None
-    """The class of chunks' data. All else is small, or replaced often, and stays STANDARD."""
-    acl: str | None = None
-    object_tags: str | None = None
-    checksum_algorithm: str | None = None
+    endpoint_url: str | None = _setting("URL of the S3 API if it is not AWS; uses path-style addressing.", "URL")
+    region: str | None = _setting("The bucket's region.")
+    profile: str | None = _setting("Profile in the AWS configuration files, like AWS_PROFILE.")
+    proxy_url: str | None = _setting("HTTP proxy for requests to S3, such as http://HOST:PORT.", "URL", is_shown=False)
+    role_arn: str | None = _setting("ARN of the AWS role to assume.", "ARN")
+    external_id: str | None = _setting("External id that the role's trust policy requires.", "ID")
+    customer_key: str | None = _setting(
+        "Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}.", "REFERENCE"
+    )
+    access_key_id: str | None = _setting(
+        "Id of the access key for S3, where AWS's own chain has none: ${file:/path} or ${env:NAME}.", "REFERENCE"
+    )
+    secret_access_key: str | None = _setting("Secret of the access key: ${file:/path} or ${env:NAME}.", "REFERENCE")
+    session_token: str | None = _setting(
+        "Session token of a temporary access key: ${file:/path} or ${env:NAME}.", "REFERENCE"
+    )
+    sse: str | None = _setting(
+        "Server-side encryption: AES256, aws:kms or aws:kms:dsse. The default is the bucket's.", "|".join(ENCRYPTIONS)
+    )
+    kms_key_id: str | None = _setting(
+        "KMS key for sse aws:kms: id, ARN or alias. The default is AWS's key for S3.", "ID"
+    )
+    storage_class: str | None = _setting(
+        "Storage class of chunk data: STANDARD_IA, ONEZONE_IA, INTELLIGENT_TIERING or GLACIER_IR.", "CLASS"
+    )
+    acl: str | None = _setting("Canned ACL of objects, such as bucket-owner-full-control.")
+    object_tags: str | None = _setting("Tags of objects, such as team=data,env=prod.", "NAME=VALUE,…")
+    checksum_algorithm: str | None = _setting(
+        "Checksum that S3 verifies and keeps: CRC32, SHA1 or SHA256.", "|".join(CHECKSUMS)
+    )
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
