@@ -30,7 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from archiver.commit.archive import GROUP_PREFIX
 from archiver.errors import GroupOfAnother
 from archiver.ingest.assignment import refuse_other_archive
-from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
+from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import cluster_settings
 from archiver.ingest.kafka_source import Partition
 from blockgz.config.model import RunConfig
@@ -50,7 +50,7 @@ from blockgz.topic_patterns import TopicSelection
 from blockgz.units import format_duration, format_size
 from index_format import objects
 from index_format.errors import BlockgzError, masked_urls
-from index_format.identity import ArchiveInfo
+from index_format.identity import ArchiveInfo, TopicConfig
 from index_format.keys import LAYOUTS, archive_key
 
 SHOWN = 20
@@ -212,7 +212,7 @@ def judge_group_owners(
     return Finding("group", Verdict.OK, f"no other archive uses group {group_id}")
 
 
-def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: float) -> Iterator[Finding]:
+def judge_topics(described: Mapping[str, TopicConfig], chunk_interval: float) -> Iterator[Finding]:
     """Yield whether records live long enough to be archived, and their timestamp types. Seconds."""
     types: Counter[str] = Counter()
     fine = silent = 0

@@ -12,11 +12,11 @@ from archiver.commit.claims import ClaimList
 from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.driver import Driver, Wait
 from archiver.commit.objects import Held
-from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits, roll_reason
 from blockgz.errors import NoArchiveThere, NotInArchive, UsageError
+from blockgz.kafka import LogBounds
 from blockgz.store.probe import probe
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import Store, ToolStore

@@ -10,6 +10,7 @@ from archiver.commit import operations as op
 from archiver.commit.archive import refuse_lost_marker
 from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
+from blockgz.kafka import LogBounds
 from blockgz.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.records import Record
@@ -23,7 +24,7 @@ Wait = Callable[[int, BlockgzError | str], None]
 class LogReader(Protocol):
     """The partition's log, as recovery reads it."""
 
-    def bounds(self, at_least: int) -> op.LogBounds:
+    def bounds(self, at_least: int) -> LogBounds:
         """Return the log's bounds, and ask for them again if the known ones end below `at_least`."""
 
     def record_at(self, offset: int) -> Record | None:
@@ -39,8 +40,8 @@ class LogReader(Protocol):
 class UnreadLog:
     """In the place of a log that nobody reads: it may hold anything, so that nothing is compared with the archive."""
 
-    def bounds(self, at_least: int) -> op.LogBounds:  # noqa: ARG002
-        return op.LogBounds(0, 2**63 - 1)
+    def bounds(self, at_least: int) -> LogBounds:  # noqa: ARG002
+        return LogBounds(0, 2**63 - 1)
 
     def record_at(self, offset: int) -> Record | None:  # noqa: ARG002
         return None

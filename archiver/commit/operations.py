@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from archiver.errors import passing
 from blockgz.store.writer import Body, ContentTag
@@ -93,13 +93,6 @@ class CourtesyFailed:
 
     key: str
     cause: str
-
-
-class LogBounds(NamedTuple):
-    """Offsets [low, high) of a log; high is the last stable offset under read_committed."""
-
-    low: int
-    high: int
 
 
 NOW = 2**63 - 1

@@ -16,7 +16,6 @@ from archiver.commit.operations import (
     ConfirmTopic,
     FindLogRecord,
     Get,
-    LogBounds,
     NewToken,
     Protocol,
     ReadLogBounds,
@@ -28,6 +27,7 @@ from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapR
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import keyring_of, required
 from blockgz.errors import StoreError, UsageError
+from blockgz.kafka import LogBounds
 from blockgz.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import ChunkIndex, Gap, WrappedKey
@@ -274,9 +274,9 @@ def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -
     position = marker.next_offset
     if position is None:
         return None
-    if bounds.high < position:
+    if bounds.end < position:
         raise Diverged(
-            f"{identity} ends at offset {bounds.high}, but the archive already holds it up to {position}",
+            f"{identity} ends at offset {bounds.end}, but the archive already holds it up to {position}",
             why="the log was truncated or replaced, or this is another cluster",
             remedy="find out what happened to the log; `archiver repair diverged` lets the partition continue",
         )
@@ -375,7 +375,7 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
     offset = marker.newest_offset if marker is not None else None
     if offset is None or marker is None or marker.tail_hash is None:
         return None
-    if not bounds.low <= offset < bounds.high:
+    if not bounds.low <= offset < bounds.end:
         return None
     record: Record | None = yield from retrying(ReadLogRecord(offset))
     return Vanished() if record is None else record

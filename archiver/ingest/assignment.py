@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
-from archiver.commit.operations import LogBounds
 from archiver.errors import GroupOfAnother, MemberRefused, Next, Situation, what_next
 from archiver.ingest.backpressure import Fetching
 from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster
@@ -17,6 +16,7 @@ from archiver.ingest.topics import TopicWatch
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import RegularQuestion
+from blockgz.kafka import LogBounds
 from index_format.errors import BlockgzError
 
 OWNERS_SECONDS = 30.0
@@ -205,7 +205,7 @@ class Drain:
         without_end: dict[Partition, BlockgzError] = {}
         for partition, end, high in ends:
             if isinstance(end, LogBounds) and isinstance(high, LogBounds):
-                self._ownership.acquire(partition, end.high, max(end.high, high.high))
+                self._ownership.acquire(partition, end.end, max(end.end, high.end))
                 continue
             failure = end if isinstance(end, BlockgzError) else high
             assert isinstance(failure, BlockgzError)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from archiver.commit.operations import LogBounds
 from archiver.errors import UnreadableRecord
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
 from blockgz.errors import AccessDenied, PartitionUnavailable, ShuttingDown
+from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import (
     FACTS_DEADLINE_SECONDS,
     NOTHING_TOLD,
@@ -42,7 +42,7 @@ from blockgz.kafka.fetching import Message, Readable, batch_of
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.kafka.settings import make_client
 from index_format.errors import BlockgzError
-from index_format.identity import EVERY_TOPIC, Acl, AclsOfTopics
+from index_format.identity import EVERY_TOPIC, AclsOfTopics, TopicConfig
 from index_format.records import Record, iter_records
 
 SINGLE_READS = {
@@ -214,7 +214,7 @@ class PartitionLog:
 
     def bounds(self, at_least: int) -> LogBounds:
         """Return the known bounds, unless they end below `at_least`: the log may have grown since."""
-        if self.known.high >= at_least:
+        if self.known.end >= at_least:
             return self.known
         answer = self.ask([self.partition])[self.partition]
         if isinstance(answer, BlockgzError):
@@ -229,19 +229,6 @@ class PartitionLog:
 
 
 MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-
-
-class TopicDescription(NamedTuple):
-    """The facts of a topic; None if the broker does not report them."""
-
-    partitions: int
-    replication_factor: int | None
-    config: dict[str, str] | None
-    """Settings of the topic itself."""
-    defaults: dict[str, str] | None
-    """Settings in effect beyond that."""
-    acls: tuple[Acl, ...] | UnsetType = UNSET
-    """The ACLs that concern the topic, in order."""
 
 
 class KafkaCluster:
@@ -291,7 +278,7 @@ class KafkaCluster:
         reason = next(iter(failures.values()), None)
         if reason is not None and not bounds and reason.code() not in MISSING:
             raise kafka_failure(reason, f"the bounds of the logs at {self._bootstrap} cannot be read")
-        return {partition: LogBounds(*found) for partition, found in bounds.items()}
+        return bounds
 
     def ask_bounds(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, BoundsOrFailure]:
         """Return the bounds of logs, or the failure of each partition without an answer; raise nothing.
@@ -308,7 +295,7 @@ class KafkaCluster:
             partition: kafka_failure(error, f"the bounds of {name_of(partition)} cannot be read")
             for partition, error in failures.items()
         }
-        return answers | {partition: LogBounds(*found) for partition, found in bounds.items()}
+        return {**answers, **bounds}
 
     def high_watermarks(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return where these logs end, whatever is archived; logs without an answer or a leader are left out.
@@ -332,7 +319,7 @@ class KafkaCluster:
         """
         high = self.bounds(partitions, "read_uncommitted")
         bounds = high if isolation_level == "read_uncommitted" else self.bounds(partitions, isolation_level)
-        return {each: LogView(bounds[each], high[each].high) for each in bounds.keys() & high.keys()}
+        return {each: LogView(bounds[each], high[each].end) for each in bounds.keys() & high.keys()}
 
     def committed_metadata(self, group_id: str, topics: Sequence[str]) -> dict[Partition, str]:
         """Return the metadata of the offsets that the group committed for these topics, if there is any.
@@ -360,8 +347,8 @@ class KafkaCluster:
         known = self.topics()
         return {(topic, number) for topic in topics for number in range(known.get(topic, 0))} - owned
 
-    def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:
-        """Return descriptions of these topics, without those that the cluster does not have.
+    def describe(self, topics: Sequence[str]) -> dict[str, TopicConfig]:
+        """Return these topics as the cluster has them, without their ids; those that it does not have are left out.
 
         Raises BrokerUnreachable or AccessDenied.
         """
@@ -378,9 +365,16 @@ class KafkaCluster:
                 entries = answered(answers[topic], what) if topic in answers else None
             except AccessDenied as error:
                 denied[topic], entries = error, None
-            concerning = UNSET if acls is None else acls.concerning(topic)
-            factor = max(replicas, default=None)
-            described[topic] = TopicDescription(len(partitions), factor, *_config(entries), concerning)
+            config, defaults = _config(entries)
+            described[topic] = TopicConfig(
+                topic=topic,
+                topic_id=None,
+                partitions=len(partitions),
+                replication_factor=max(replicas, default=None),
+                config=config,
+                defaults=defaults,
+                acls=UNSET if acls is None else acls.concerning(topic),
+            )
         self._note_denied("configuration", described.keys() - denied.keys(), denied)
         return described
 
@@ -507,7 +501,7 @@ class WatermarkWatch:
         except BlockgzError as error:
             log.warning(LogEvent.WATERMARKS_UNKNOWN, cause=error.what, why=error.why)
             return
-        before = {partition: each.bounds.high for partition, each in self._logs.items() if each.bounds}
+        before = {partition: each.bounds.end for partition, each in self._logs.items() if each.bounds}
         self._logs = {partition: each._replace(earlier_end=before.get(partition)) for partition, each in ends.items()}
         if ends:
             self._asked_at = self._clock()

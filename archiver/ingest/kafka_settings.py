@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
@@ -30,29 +29,18 @@ Client = Callable[[dict[str, Any]], Any]
 """A kind of client, made of its settings."""
 
 
-@dataclass(frozen=True)
-class QueueLimits:
-    """Bounds of librdkafka's queue for a share of `share_bytes`; it stops to fetch at either of the first two.
-
-    A fetch that began below them is added whole and inflated, one for each broker. So that bound is small.
-    """
-
-    share_bytes: int
-
-    @property
-    def content_bytes(self) -> int:
-        """Keys and values in the queue: half the share, the other half being for what is around them."""
-        return max(LEAST_FETCH_BYTES, self.share_bytes // 2)
-
-    @property
-    def records(self) -> int:
-        """Return how many records the queue may hold, however small."""
-        return max(1000, self.share_bytes // 2 // QUEUED_RECORD_FOOTPRINT)
-
-    @property
-    def fetch_bytes(self) -> int:
-        """One answer of a broker, compressed as it is in the log."""
-        return max(LEAST_FETCH_BYTES, self.share_bytes // 32)
+def queue_settings(share_bytes: int) -> dict[str, int]:
+    """Return bounds of librdkafka's queue for a share of memory; it stops to fetch at either of the first two."""
+    # An answer that began below the bounds is added whole and inflated, one for each broker: so it is small.
+    fetch_bytes = max(LEAST_FETCH_BYTES, share_bytes // 32)
+    # Keys and values have half the share; the other half is for what is around them.
+    content_bytes = max(LEAST_FETCH_BYTES, share_bytes // 2)
+    return {
+        "queued.min.messages": max(1000, share_bytes // 2 // QUEUED_RECORD_FOOTPRINT),
+        "queued.max.messages.kbytes": content_bytes // 1024,
+        "fetch.max.bytes": fetch_bytes,
+        "fetch.message.max.bytes": fetch_bytes,
+    }
 
 
 def cluster_settings(config: RunConfig) -> dict[str, Any]:
@@ -62,13 +50,9 @@ def cluster_settings(config: RunConfig) -> dict[str, Any]:
 
 def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
     """Return the settings of the consumer, which commits and resets nothing; `queue_bytes` bounds prefetching."""
-    limits = QueueLimits(queue_bytes)
     return {
         "fetch.queue.backoff.ms": 10,
-        "queued.min.messages": limits.records,
-        "queued.max.messages.kbytes": limits.content_bytes // 1024,
-        "fetch.max.bytes": limits.fetch_bytes,
-        "fetch.message.max.bytes": limits.fetch_bytes,
+        **queue_settings(queue_bytes),
         "check.crcs": True,
         **({"fetch.wait.max.ms": FETCH_WAIT_MS_OF_ONCE} if config.once else {}),
         "topic.metadata.refresh.interval.ms": 30_000,

@@ -15,7 +15,7 @@ from archiver.commit.claims import ClaimList
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, UnreadLog, Wait
 from archiver.commit.objects import Held, read_marker
-from archiver.commit.operations import CompareAndSwap, LogBounds, Operation
+from archiver.commit.operations import CompareAndSwap, Operation
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
 from archiver.errors import AssignmentLost, Fenced, Next, Situation, TopicChanged, TopicGone, what_next
 from archiver.ingest.buffer import BufferFolder
@@ -29,6 +29,7 @@ from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
 from blockgz.errors import PartitionUnavailable
+from blockgz.kafka import LogBounds
 from blockgz.store.retry import backoff_seconds
 from blockgz.store.writer import Store
 from index_format.errors import BlockgzError
@@ -501,9 +502,9 @@ class Ownership:
         """Runs in a thread of its own."""
         context, (topic, number) = self._context, partition
         config, end_offset = context.config, self.reports[partition].end_offset
-        if end_offset is not None and bounds.high < end_offset:
+        if end_offset is not None and bounds.end < end_offset:
             raise TopicChanged(
-                f"{name_of(partition)} ends at offset {bounds.high} now, and at {end_offset} when the run began",
+                f"{name_of(partition)} ends at offset {bounds.end} now, and at {end_offset} when the run began",
                 why="the topic was created again, or its log was truncated",
                 remedy="run it again; it reads the end again",
             )

@@ -16,7 +16,6 @@ from typing import Any
 
 from archiver.commit.archive import open_archive
 from archiver.commit.claims import ClaimList
-from archiver.commit.operations import LogBounds
 from archiver.errors import MemberRefused, Next, Situation, what_next
 from archiver.groups import GroupKeeper, GroupTables, KeepingContext
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember, GroupOffsets, UnownedWatch
@@ -42,6 +41,7 @@ from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, prog
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import AccessDenied
+from blockgz.kafka import LogBounds
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.process import give_back
 from blockgz.store.customer_key import fingerprint_of

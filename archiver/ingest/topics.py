@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, find_incarnation
 from archiver.errors import TopicGone
-from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.partition_state import ArchivingState
 from archiver.logs import LogEvent, log
@@ -254,7 +253,7 @@ AGAIN_SECONDS = 3.0
 
 Locate = Callable[[str], tuple[str | None, TopicFolder]]
 """A topic's id and folder, as TopicDirectory gives them."""
-Describe = Callable[[Sequence[str]], Mapping[str, TopicDescription]]
+Describe = Callable[[Sequence[str]], Mapping[str, TopicConfig]]
 
 
 class TopicConfigs:
@@ -317,10 +316,10 @@ class TopicConfigs:
                 log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=topic, cause=error.what, why=error.why)
         return doubted
 
-    def _keep(self, topic: str, description: TopicDescription, *, is_sure: bool) -> bool:
+    def _keep(self, topic: str, description: TopicConfig, *, is_sure: bool) -> bool:
         """Store what was seen; return False if it is less than before, and only one answer says so."""
         topic_id, folder = self._locate(topic)
-        seen = TopicConfig(topic=topic, topic_id=topic_id, **description._asdict())
+        seen = replace(description, topic_id=topic_id)
         if self._kept.get(topic) == seen:
             return True
         now = round(time.time() * 1000)

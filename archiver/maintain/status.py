@@ -154,6 +154,6 @@ def with_lag(
         if known is None or known.bounds is None or known.high_watermark is None:
             return each
         high, start = known.high_watermark, known.bounds.low if each.next_offset is None else each.next_offset
-        return replace(each, high_watermark=high, lag=max(0, high - start), unstable=max(0, high - known.bounds.high))
+        return replace(each, high_watermark=high, lag=max(0, high - start), unstable=max(0, high - known.bounds.end))
 
     return replace(status, partitions=tuple(measured(each) for each in status.partitions))

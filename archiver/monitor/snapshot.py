@@ -12,12 +12,12 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from archiver.commit.operations import LogBounds
 from archiver.ingest.backpressure import STALL_SECONDS
 from archiver.ingest.kafka_cluster import LogView
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.ingest.ownership import PartitionState, PartitionView
 from archiver.ingest.partition_state import ArchivingState
+from blockgz.kafka import LogBounds
 
 LIVE_SECONDS = 60.0
 """Seconds without a step after which the main loop counts as hanging."""
@@ -308,9 +308,9 @@ def _partition(
         if bounds is not None and log.high_watermark is not None:
             values |= {
                 "log_start_offset": bounds.low,
-                "log_end_offset": bounds.high,
+                "log_end_offset": bounds.end,
                 "high_watermark": log.high_watermark,
-                "unstable_records": max(0, log.high_watermark - bounds.high),
+                "unstable_records": max(0, log.high_watermark - bounds.end),
             }
         if bounds is not None and durable is not None:
             values["retention_headroom"] = durable - bounds.low
@@ -368,7 +368,7 @@ def lag_records(durable: int | None, bounds: LogBounds | None) -> int | None:
     """Return how many offsets of the log are not durable yet."""
     if bounds is None:
         return None
-    return max(0, bounds.high - (bounds.low if durable is None else max(durable, bounds.low)))
+    return max(0, bounds.end - (bounds.low if durable is None else max(durable, bounds.low)))
 
 
 def lag_seconds(
@@ -388,7 +388,7 @@ def lag_seconds(
         return _age(oldest_uncommitted_ms, wall_ms)
     if bounds is None:
         return None
-    if lag_records(durable, bounds) == 0 or (position is not None and position >= bounds.high):
+    if lag_records(durable, bounds) == 0 or (position is not None and position >= bounds.end):
         # What was read and is not durable are holes only, such as the end of a transaction.
         return 0.0
     return None if newest_durable_ms is None else _age(newest_durable_ms, wall_ms)

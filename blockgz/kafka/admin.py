@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 
 from blockgz.errors import AccessDenied, PartitionUnavailable
+from blockgz.kafka import LogBounds
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
 from blockgz.kafka.settings import make_client
@@ -182,8 +183,8 @@ def ask_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Any]:
 
 def log_bounds(
     admin: AdminClient, partitions: Iterable[tuple[str, int]], isolation_level: str
-) -> tuple[dict[tuple[str, int], tuple[int, int]], dict[tuple[str, int], KafkaError]]:
-    """Return the offsets [low, end) of each log, and the errors of logs without an answer.
+) -> tuple[dict[tuple[str, int], LogBounds], dict[tuple[str, int], KafkaError]]:
+    """Return the bounds of each log, and the errors of logs without an answer.
 
     The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker that
     was suspended may answer without an error and without an offset (-1001): that is not an answer. If a partition has
@@ -192,14 +193,14 @@ def log_bounds(
     wanted = [TopicPartition(*partition) for partition in partitions]
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = [_list_offsets(admin, wanted, spec, isolation_level) for spec in (earliest, latest)]
-    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    bounds: dict[tuple[str, int], LogBounds] = {}
     failures: dict[tuple[str, int], KafkaError] = {}
     for place in wanted:
         try:
             low, end = (answers[place].result().offset for answers in asked)
             if low < 0 or end < 0:
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "the broker reported no offset"))
-            bounds[place.topic, place.partition] = low, end
+            bounds[place.topic, place.partition] = LogBounds(low, end)
         except KafkaException as error:
             failures[place.topic, place.partition] = error.args[0]
     if any(failure.code() in LEADERLESS for failure in failures.values()):

@@ -27,10 +27,7 @@ def archive_option(*, required: bool = True) -> Option:
     )
 
 
-_OF_S3 = {
-    each.name: Option(f"--{each.name.replace('_', '-')}", **each.metadata)  # type: ignore[arg-type]
-    for each in fields(S3Settings)
-}
+_OF_S3 = {each.name: Option(f"--{each.name.replace('_', '-')}", **each.metadata) for each in fields(S3Settings)}
 
 
 def _settings(**given: Any) -> S3Settings:

@@ -23,13 +23,13 @@ from blockgz.archive.group_tables import GroupTable, groups_at, vanished_groups
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection, selected
 from blockgz.errors import NotInArchive, UsageError, listed
+from blockgz.kafka import LogBounds
 from blockgz.kafka.groups import GroupOffset
 from blockgz.record_filter import RecordFilter
 from blockgz.units import time_text
 from index_format.keys import TopicFolder
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap, twins
-from replayer.kafka.topic_facts import Watermarks
 from replayer.replay.job import SourceProgress
 from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.plan import describe_source
@@ -281,7 +281,7 @@ async def plan_groups(
     selections: Mapping[int, Selection],
     groups: GroupPositions,
     rename: GroupMap,
-    bounds: Mapping[int, Watermarks],
+    bounds: Mapping[int, LogBounds],
 ) -> GroupPlan:
     """Translate the positions of every group; `bounds` are the target's readable offsets.
 
@@ -356,7 +356,7 @@ def _metadata(positions: Mapping[int, GroupOffset], source: int) -> str | None:
     return positions[source].metadata if source in positions else None
 
 
-def _within(lane: LaneTranslation, bounds: Mapping[int, Watermarks]) -> LaneTranslation:
+def _within(lane: LaneTranslation, bounds: Mapping[int, LogBounds]) -> LaneTranslation:
     """Return the translation, raised to the target's start. Raises ReplayRefused if the target ends before it."""
     low, end = bounds[lane.lane]
     if lane.offset is None or low <= lane.offset <= end:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
 from blockgz.errors import AccessDenied, BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
+from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import (
     LEADERLESS,
     NO_AUTHORIZER,
@@ -44,15 +45,7 @@ from index_format.errors import BlockgzError
 from index_format.identity import Acl, AclsOfTopics
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID
-from replayer.kafka.topic_facts import (
-    ConfigChange,
-    EffectiveConfig,
-    NewTopic,
-    TopicFacts,
-    TopicSettings,
-    Watermarks,
-    parse_config,
-)
+from replayer.kafka.topic_facts import ConfigChange, EffectiveConfig, NewTopic, TopicFacts, TopicSettings, parse_config
 
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
@@ -268,7 +261,7 @@ class KafkaAdmin:
         partitions: Iterable[int],
         isolation_level: str = "read_committed",
         patience: float = CHANGE_SECONDS,
-    ) -> dict[int, Watermarks]:
+    ) -> dict[int, LogBounds]:
         """Return the readable offsets of partitions. Raises BrokerUnreachable, PartitionUnavailable or AccessDenied.
 
         Right after a topic was created, brokers do not know yet that they lead it; so the request is repeated for
@@ -288,7 +281,7 @@ class KafkaAdmin:
             if failure.code() == KafkaError._UNKNOWN_PARTITION:
                 raise PartitionUnavailable(what, why=failure.str())
             raise kafka_failure(failure, what)
-        return {partition: Watermarks(*found) for (_, partition), found in bounds.items()}
+        return {partition: found for (_, partition), found in bounds.items()}
 
     def refuse_uncreatable(self, topic: NewTopic) -> None:
         """Raise ReplayRefused for a topic that the cluster would not create. Do nothing if it does not say."""

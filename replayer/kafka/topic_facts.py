@@ -7,13 +7,6 @@ from typing import NamedTuple
 import msgspec
 
 
-class Watermarks(NamedTuple):
-    """Offsets [low, end) of a partition that can be read; under read_committed the end is the last stable offset."""
-
-    low: int
-    end: int
-
-
 @dataclass(frozen=True)
 class EffectiveConfig:
     """A topic's configuration; times in ms, None for no limit."""

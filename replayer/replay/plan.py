@@ -26,13 +26,14 @@ from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched, stre
 from blockgz.archive.positions import Budget, OffsetRange
 from blockgz.archive.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
 from blockgz.errors import NoSuchTopic
+from blockgz.kafka import LogBounds
 from blockgz.kafka.batch_producer import sizes_above
 from blockgz.record_filter import RecordFilter
 from blockgz.units import time_text
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry, TimeBounded, blocks_between
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks
+from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts
 from replayer.replay.job import Job
 from replayer.replay.pipeline import Router, Routing
 from replayer.replay.stages import NO_TIMESTAMP
@@ -104,7 +105,7 @@ class ReplayPlan:
     complete: bool = False
     into_source: bool = False
     append: bool = False
-    watermarks: Mapping[int, Watermarks] = field(default_factory=dict)
+    watermarks: Mapping[int, LogBounds] = field(default_factory=dict)
     """Ends of the target's partitions."""
     without_key: RecordPlace | None = None
     """A record without a key, if the target requires keys."""

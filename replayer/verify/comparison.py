@@ -20,11 +20,12 @@ from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Positions, Selection, chosen_entries, erased_ranges, scan, select
 from blockgz.errors import NoSuchTopic, listed
+from blockgz.kafka import LogBounds
 from index_format.chunk_index import ERASED, Gap
 from index_format.records import RecordsDigest, batch_from_records, payload_bytes, record_at
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.kafka.topic_facts import TopicFacts
 from replayer.verify.report import ComparisonReport, Digests, Excused, PartitionComparison, RecordDifference, Relation
 
 MAX_RUNS = 100
@@ -53,7 +54,7 @@ def relation_of(archived_topic: str, archived_id: str | None, topic: TopicFacts)
 
 
 async def compare_copy(
-    selection: Selection, topic: str, watermarks: Watermarks, reader: TopicReader, progress: Progress
+    selection: Selection, topic: str, watermarks: LogBounds, reader: TopicReader, progress: Progress
 ) -> PartitionComparison:
     """Compare the selected records with all that the topic's partition of the same number holds.
 
@@ -88,7 +89,7 @@ async def compare_copy(
 async def compare_source(
     selection: Selection,
     facts: TopicFacts,
-    watermarks: Watermarks,
+    watermarks: LogBounds,
     reader: TopicReader,
     progress: Progress,
 ) -> PartitionComparison:
@@ -402,7 +403,7 @@ async def compare_with_topic(
         reader = await asyncio.to_thread(KafkaReader, properties, isolation)
         try:
             for selection in selections:
-                bounds = watermarks.get(selection.partition.partition, Watermarks(0, 0))
+                bounds = watermarks.get(selection.partition.partition, LogBounds(0, 0))
                 if relation is Relation.SOURCE:
                     compared = await compare_source(selection, facts, bounds, reader, advance)
                 else:
@@ -426,7 +427,7 @@ async def _isolation_level(selections: Sequence[Selection], relation: Relation) 
     return "read_committed"
 
 
-def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: dict[int, Watermarks]) -> list[str]:
+def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: dict[int, LogBounds]) -> list[str]:
     archived = {selection.partition.partition for selection in selections}
     return [
         f"{facts.name}:{partition} holds records but is not in the archive"
@@ -448,7 +449,7 @@ async def _rewritten(report: ComparisonReport, selections: Sequence[Selection]) 
     return warnings
 
 
-def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[int, Watermarks]) -> list[str]:
+def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[int, LogBounds]) -> list[str]:
     """Return why a copy may differ: its first records were deleted."""
     lows = {number: bounds.low for number, bounds in watermarks.items() if bounds.low}
     return [

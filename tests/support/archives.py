@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
-from index_format.identity import ArchiveInfo, Incarnation, Inventory, TopicConfig, TopicInfo, united
+from index_format.identity import Acl, ArchiveInfo, Incarnation, Inventory, TopicConfig, TopicInfo, united
 from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,
@@ -115,18 +116,32 @@ class MemoryArchiveWriter(ArchiveWriter):
         self.objects.pop(key, None)
 
 
+def topic_config(
+    topic: str,
+    partitions: int,
+    config: dict[str, str] | None,
+    defaults: dict[str, str] | None,
+    *,
+    topic_id: str | None = None,
+    acls: tuple[Acl, ...] | UnsetType = UNSET,
+) -> TopicConfig:
+    """A topic as a cluster describes it, each partition on one broker."""
+    return TopicConfig(
+        topic=topic,
+        topic_id=topic_id,
+        partitions=partitions,
+        replication_factor=1,
+        config=config,
+        defaults=defaults,
+        acls=acls,
+    )
+
+
 def put_topic_config(
     archive: ArchiveWriter, topic: str, partitions: int, config: dict[str, str], incarnation: int = 1
 ) -> None:
     """Stores what a topic was like, with no default of its cluster."""
-    seen = TopicConfig(
-        topic=topic,
-        topic_id=f"id-{incarnation}",
-        partitions=partitions,
-        replication_factor=1,
-        config=config,
-        defaults={},
-    )
+    seen = topic_config(topic, partitions, config, {}, topic_id=f"id-{incarnation}")
     home = topic_home(archive.layout, TopicFolder(topic, incarnation))
     archive.put(home + TOPIC_CONFIG_OBJECT, objects.encode(seen))
 

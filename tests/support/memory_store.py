@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from archiver.commit.operations import LogBounds
 from blockgz.errors import StoreError
+from blockgz.kafka import LogBounds
 from blockgz.store.writer import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 from index_format.errors import BlockgzError
 from index_format.records import Record

@@ -13,7 +13,6 @@ from archiver.commit.archive import adopt_topic_id, archived_topic_id, settle_sa
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, UnreadLog, Wait
 from archiver.commit.objects import Held
-from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import archived_level, why_diverged
 from archiver.commit.repairs import continue_in
 from archiver.errors import Diverged, UnreadableRecord
@@ -26,6 +25,7 @@ from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import SalvagedPiece, cut_chunk, members_of
 from blockgz.encryption.keyring import keyring_of, opened_block
 from blockgz.errors import BrokerUnreachable, ObjectMissing, UsageError
+from blockgz.kafka import LogBounds
 from blockgz.kafka.settings import client_settings
 from blockgz.store.writer import ToolStore
 from index_format.blocks import decode_block

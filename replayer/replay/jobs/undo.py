@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import AccessDenied, listed
+from blockgz.kafka import LogBounds
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, TopicPin, kafka_groups
 from replayer.kafka.reader import KafkaReader
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job
 from replayer.replay.jobs.folder import (
     JobFolder,
@@ -40,7 +41,7 @@ class UndoPlan:
     request: JobRequest
     topic_id: str
     records: int
-    bounds: Mapping[int, Watermarks]
+    bounds: Mapping[int, LogBounds]
     warnings: tuple[str, ...]
 
 
@@ -140,7 +141,7 @@ def own_ranges(segments: Iterable[Segment]) -> dict[int, list[OffsetRange]]:
     return {lane: sorted(ranges) for lane, ranges in noted.items()}
 
 
-def outside(bounds: Watermarks, ranges: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
+def outside(bounds: LogBounds, ranges: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
     """Yield the offsets of a log that are in none of the ranges, which rise."""
     at = bounds.low
     for start, end in ranges:
@@ -178,7 +179,7 @@ def _target(admin: KafkaAdmin, kept: JobRequest) -> TopicFacts:
     return facts
 
 
-def _refuse_open_transaction(topic: str, bounds: Mapping[int, Watermarks], readable: Mapping[int, Watermarks]) -> None:
+def _refuse_open_transaction(topic: str, bounds: Mapping[int, LogBounds], readable: Mapping[int, LogBounds]) -> None:
     for lane, (_, end) in sorted(bounds.items()):
         if readable[lane].end < end:
             raise ReplayRefused(

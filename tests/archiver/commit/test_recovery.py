@@ -15,6 +15,7 @@ from archiver.commit.objects import Held, swap_marker
 from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over, why_diverged
 from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
 from blockgz.errors import PartitionUnavailable, ShuttingDown, StoreError, StoreUnfit, UsageError
+from blockgz.kafka import LogBounds
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError, FormatError, MalformedObject, UnsupportedVersion
 from index_format.marker import Marker, decode_marker, encode
@@ -261,16 +262,16 @@ def test_gap_before_is_none_where_the_log_holds_the_position(position: int | Non
         start_offset=None if position is None else 0, next_offset=position,
     )  # fmt: skip
     low = 0 if position is None else position
-    assert gap_before(marker, op.LogBounds(low, 8), IDENTITY) is None
-    assert gap_before(marker, op.LogBounds(0, 8), IDENTITY) is None
+    assert gap_before(marker, LogBounds(low, 8), IDENTITY) is None
+    assert gap_before(marker, LogBounds(0, 8), IDENTITY) is None
 
 
 def test_bounds_that_are_older_than_the_archive_are_not_a_divergence(store: MemoryStore) -> None:
     class AskedBefore(MemoryLog):
         """Its bounds were asked for as it ended at offset 3; the writer that was ahead archived more since."""
 
-        def bounds(self, at_least: int = 0) -> op.LogBounds:
-            return op.LogBounds(0, 3) if at_least <= 3 else super().bounds()
+        def bounds(self, at_least: int = 0) -> LogBounds:
+            return LogBounds(0, 3) if at_least <= 3 else super().bounds()
 
     archived = run(archive_all(IDENTITY, MemoryLog(ROWS), "first", lambda: 2), store, MemoryLog(ROWS))
     assert archived.marker.next_offset == 8
@@ -285,8 +286,8 @@ def test_neither_a_gap_nor_the_archives_start_rests_on_the_bounds_of_a_former_to
     class AskedBefore(MemoryLog):
         """Its bounds were asked for as a topic had the name of which retention had taken much."""
 
-        def bounds(self, at_least: int = 0) -> op.LogBounds:
-            return super().bounds() if at_least == op.NOW else op.LogBounds(50, 90)
+        def bounds(self, at_least: int = 0) -> LogBounds:
+            return super().bounds() if at_least == op.NOW else LogBounds(50, 90)
 
     fresh = AskedBefore(records(range(100)))
     assert claim(MemoryStore(), fresh).position == 0

@@ -27,12 +27,11 @@ from archiver.doctor import (
     judge_topics,
     worst,
 )
-from archiver.ingest.kafka_cluster import TopicDescription
 from blockgz.errors import AccessDenied
 from blockgz.store.s3_writer import S3Store
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
-from tests.support.archives import ArchiveWriter
+from tests.support.archives import ArchiveWriter, topic_config
 from tests.support.mock_cluster import MockCluster
 
 OK, WARN, FAIL = Verdict
@@ -62,9 +61,9 @@ def test_retention_against_a_chunk_interval_of_five_minutes(settings: dict[str, 
 
 
 def test_topics_are_told_apart_only_where_something_is_to_be_done() -> None:
-    fine = TopicDescription(1, 1, {}, {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
-    short = TopicDescription(1, 1, {"retention.ms": "1000"}, {"retention.ms": "-1"})
-    silent = TopicDescription(1, 1, None, None)
+    fine = topic_config("orders", 1, {}, {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
+    short = topic_config("orders", 1, {"retention.ms": "1000"}, {"retention.ms": "-1"})
+    silent = topic_config("orders", 1, None, None)
     findings = list(judge_topics({"a": fine, "b": fine, "c": short, "d": silent}, 300.0))
     assert [(each.check, each.verdict) for each in findings] == [
         ("retention", FAIL),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from archiver.commit.operations import LogBounds
 from archiver.errors import GroupOfAnother
 from archiver.ingest.assignment import ASK_AGAIN_SECONDS, ASKS_FOR_ENDS, WHOLE, Drain, GroupMember, GroupOffsets
 from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster
 from archiver.ingest.kafka_source import Partition
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, PartitionUnavailable
+from blockgz.kafka import LogBounds
 from index_format.errors import BlockgzError
 from tests.support.archives import records
 from tests.support.executors import Later

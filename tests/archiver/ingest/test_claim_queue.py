@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_cluster import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.ownership import ClaimQueue
 from blockgz.errors import PartitionUnavailable
+from blockgz.kafka import LogBounds
 from index_format.errors import BlockgzError
 
 SECONDS = 10

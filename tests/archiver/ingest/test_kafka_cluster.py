@@ -14,18 +14,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourcePatternType,
     ResourceType,
 )
-from msgspec import UNSET
 
-from archiver.commit.operations import LogBounds
 from archiver.ingest import kafka_cluster
-from archiver.ingest.kafka_cluster import KafkaCluster, LogView, TopicDescription, WatermarkWatch
+from archiver.ingest.kafka_cluster import KafkaCluster, LogView, WatermarkWatch
 from archiver.ingest.kafka_source import Partition
 from archiver.logs import LogEvent
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz.kafka import LogBounds
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.settings import client_settings
 from index_format.identity import Acl
 from tests.blockgz.kafka.test_admin import DENIED, future
+from tests.support.archives import topic_config
 from tests.support.mock_cluster import MockCluster
 
 BOUNDS = LogBounds(10, 100)
@@ -88,7 +88,10 @@ def test_a_configuration_that_may_not_be_read_is_reported_once(caplog: pytest.Lo
     with caplog.at_level("WARNING", "blockgz.archiver"):
         for _ in range(2):
             described = cluster.describe(["orders", "users"])
-    assert described == {"orders": TopicDescription(1, 1, None, None), "users": TopicDescription(1, 1, {}, {})}
+    assert described == {
+        "orders": topic_config("orders", 1, None, None),
+        "users": topic_config("users", 1, {}, {}),
+    }
     told = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
     (line,) = [each for each in told if each["event"] is LogEvent.DESCRIBE_DENIED]  # beside those of a real client
     assert (line["topic"], line["asked"]) == ("orders", "configuration")
@@ -151,7 +154,7 @@ def test_acls_that_cannot_be_read_are_reported_at_most_once(
     monkeypatch.setattr(AdminApart, "cluster_operations", lambda *_: frozenset(rights))
     with caplog.at_level("WARNING", "blockgz.archiver"):
         for _ in range(3):
-            assert cluster.describe(["users"])["users"] == TopicDescription(1, 1, {}, {}, UNSET)
+            assert cluster.describe(["users"])["users"] == topic_config("users", 1, {}, {})
     told = [line.msg for line in caplog.records if isinstance(line.msg, dict)]
     assert [(each["event"], each["topic"], each["asked"]) for each in told] == [
         (LogEvent.DESCRIBE_DENIED, "*", "ACLs")
@@ -173,7 +176,7 @@ class WithoutController(Admin):
 def test_where_no_controller_is_nobody_is_asked() -> None:
     cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
     cluster.admin = WithoutController()  # type: ignore[assignment]
-    assert cluster.describe(["orders"]) == {"orders": TopicDescription(1, 1, None, None)}
+    assert cluster.describe(["orders"]) == {"orders": topic_config("orders", 1, None, None)}
     assert (cluster.cluster_id(), cluster.topic_ids(["orders"]).ids) == (None, {})
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from archiver.commit.operations import LogBounds
 from archiver.ingest import kafka_cluster
 from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Partition
 from blockgz.config.model import RunConfig
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
-from blockgz.kafka import LOGGER
+from blockgz.kafka import LOGGER, LogBounds
 from blockgz.kafka.admin import log_bounds
 from blockgz.kafka.settings import client_settings
 from tests.support.archives import records

@@ -3,7 +3,7 @@
 import pytest
 
 from archiver.ingest.backpressure import MemoryPlan
-from archiver.ingest.kafka_settings import QUEUED_RECORD_FOOTPRINT, QueueLimits, consumer_settings
+from archiver.ingest.kafka_settings import QUEUED_RECORD_FOOTPRINT, consumer_settings, queue_settings
 from blockgz.config.model import RunConfig
 
 MIB = 1024**2
@@ -22,26 +22,24 @@ def test_what_is_held_at_rest_leaves_most_of_the_budget_to_work_on_it(budget: in
 @pytest.mark.parametrize("record_bytes", [0, 10, 500, 20_000])
 def test_the_queue_holds_its_share_whatever_the_size_of_records(budget: int, record_bytes: int) -> None:
     share = MemoryPlan(budget).queue_bytes
-    limits = QueueLimits(share)
-    by_content = limits.content_bytes // record_bytes if record_bytes else limits.records
-    held = min(limits.records, by_content) * (record_bytes + QUEUED_RECORD_FOOTPRINT)
+    limits = queue_settings(share)
+    most = limits["queued.min.messages"]
+    by_content = limits["queued.max.messages.kbytes"] * 1024 // record_bytes if record_bytes else most
+    held = min(most, by_content) * (record_bytes + QUEUED_RECORD_FOOTPRINT)
     assert held <= share
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_one_fetch_is_small_beside_the_queue(budget: int) -> None:
-    limits = QueueLimits(MemoryPlan(budget).queue_bytes)
-    assert limits.fetch_bytes <= limits.content_bytes / 2
-    assert limits.fetch_bytes >= MIB, "librdkafka raises it to message.max.bytes, a million by default"
+    limits = queue_settings(MemoryPlan(budget).queue_bytes)
+    assert limits["fetch.max.bytes"] == limits["fetch.message.max.bytes"]
+    assert limits["fetch.max.bytes"] <= limits["queued.max.messages.kbytes"] * 1024 / 2
+    assert limits["fetch.max.bytes"] >= MIB, "librdkafka raises it to message.max.bytes, a million by default"
 
 
 def test_the_consumer_is_told() -> None:
     config = RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("t",))
-    limits = QueueLimits(32 * MIB)
-    settings = consumer_settings(config, queue_bytes=32 * MIB)
-    assert settings["queued.max.messages.kbytes"] * 1024 == limits.content_bytes
-    assert settings["queued.min.messages"] == limits.records
-    assert settings["fetch.max.bytes"] == settings["fetch.message.max.bytes"] == limits.fetch_bytes
+    assert queue_settings(32 * MIB).items() <= consumer_settings(config, queue_bytes=32 * MIB).items()
 
 
 def test_the_users_own_settings_stand() -> None:

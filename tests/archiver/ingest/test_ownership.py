@@ -14,7 +14,6 @@ import pytest
 
 from archiver.cli.run import RunResult, run_exit_code
 from archiver.commit.claims import ClaimList
-from archiver.commit.operations import LogBounds
 from archiver.errors import Diverged, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import RollReason
@@ -30,6 +29,7 @@ from archiver.ingest.ownership import (
 from archiver.ingest.partition_state import Flush
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable
+from blockgz.kafka import LogBounds
 from blockgz.store.retry import StoreBackoff
 from blockgz.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError

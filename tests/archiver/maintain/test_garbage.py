@@ -21,6 +21,7 @@ from archiver.errors import Fenced, OwnedByAnother
 from archiver.maintain.garbage import Chain, ListedPart, find_dead
 from archiver.maintain.gc import offsets_of, plan_sweep, read_chain
 from blockgz.errors import StoreUnavailable, UsageError
+from blockgz.kafka import LogBounds
 from blockgz.store.writer import ListedObject, ObjectHead, StoredObject
 from index_format import marker as markers
 from index_format import objects
@@ -183,7 +184,7 @@ class World:
                 return self.rng.random() < 0.98
             case op.ReadLogBounds():
                 low = self.low[keys.folder.incarnation] = self.low[keys.folder.incarnation] + self.rng.choice([0, 0, 9])
-                return op.LogBounds(low, 2**40)
+                return LogBounds(low, 2**40)
             case _:
                 return None
 

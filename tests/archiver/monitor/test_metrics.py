@@ -8,7 +8,6 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from archiver.commit.operations import LogBounds
 from archiver.ingest.backpressure import STALL_SECONDS
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.server import make_registry, readiness
@@ -20,6 +19,7 @@ from archiver.monitor.snapshot import (
     progress_seconds,
     why_stuck,
 )
+from blockgz.kafka import LogBounds
 from tests.support.snapshots import partition, service
 
 PAGE = (Path(__file__).parents[3] / "docs/monitoring.md").read_text()

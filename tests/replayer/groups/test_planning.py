@@ -8,11 +8,12 @@ import pytest
 
 from blockgz.archive.archive import TopicPartitions
 from blockgz.errors import UsageError
+from blockgz.kafka import LogBounds
 from blockgz.kafka.groups import GroupOffset
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap, map_of
 from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.folder import JobRequest
 from replayer.replay.pipeline import Pipeline, Router, Routing
@@ -24,7 +25,7 @@ from tests.support.selections import selections_of
 
 RECORDS = 20
 UNCHANGED = map_of(())
-WHOLE = {0: Watermarks(0, 40), 1: Watermarks(0, 40)}
+WHOLE = {0: LogBounds(0, 40), 1: LogBounds(0, 40)}
 
 
 def recorded(*runs: Run, router: Router | None = None) -> RecordedJob:
@@ -69,7 +70,7 @@ def plan(
     job: RecordedJob,
     groups: GroupPositions,
     rename: GroupMap = UNCHANGED,
-    bounds: dict[int, Watermarks] = WHOLE,
+    bounds: dict[int, LogBounds] = WHOLE,
 ) -> GroupPlan:
     writer = ArchiveWriter(root)
     for partition in range(2):
@@ -116,14 +117,14 @@ def test_a_position_that_is_not_exact_is_refused_and_told(tmp_path: Path) -> Non
 
 
 def test_records_that_the_target_deleted_are_told(tmp_path: Path) -> None:
-    bounds = {0: Watermarks(10, 40), 1: Watermarks(0, 40)}
+    bounds = {0: LogBounds(10, 40), 1: LogBounds(0, 40)}
     (group,) = plan(tmp_path, recorded(*SIDE_BY_SIDE), {"a": {0: GroupOffset(3)}}, bounds=bounds).groups
     assert group.positions == {0: GroupOffset(10)}
     assert group.notes == ["target partition 0: its records below 10 are deleted already"]
 
 
 def test_a_target_that_lost_records_is_refused(tmp_path: Path) -> None:
-    bounds = {0: Watermarks(0, 2), 1: Watermarks(0, 40)}
+    bounds = {0: LogBounds(0, 2), 1: LogBounds(0, 40)}
     with pytest.raises(ReplayRefused, match="target partition 0 lacks records of the job"):
         plan(tmp_path, recorded(*SIDE_BY_SIDE), {"a": {0: GroupOffset(3)}}, bounds=bounds)
 

@@ -10,12 +10,13 @@ from confluent_kafka.admin import AdminClient
 
 from blockgz.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable, UsageError
 from blockgz.errors import exit_code as exit_code_of
+from blockgz.kafka import LogBounds
 from blockgz.kafka.connection import kafka_failure
 from blockgz.kafka.settings import client_settings, make_client
 from index_format.records import Record, iter_records
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.reader import KafkaReader
-from replayer.kafka.topic_facts import NewTopic, TopicFacts, Watermarks
+from replayer.kafka.topic_facts import NewTopic, TopicFacts
 from replayer.replay.sinks.producer import producer_settings
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
@@ -96,7 +97,7 @@ def test_facts_and_watermarks(cluster: MockCluster, properties: dict[str, str]) 
     assert "facts" in admin.topics
     assert admin.topic("no-such-topic") is None
     assert "no-such-topic" not in KafkaAdmin(properties).topics, "asking must not create it"
-    assert admin.watermarks("facts", [1, 2]) == {1: Watermarks(0, 0), 2: Watermarks(0, 5)}
+    assert admin.watermarks("facts", [1, 2]) == {1: LogBounds(0, 0), 2: LogBounds(0, 5)}
     with pytest.raises(PartitionUnavailable):
         admin.watermarks("facts", [17])
 

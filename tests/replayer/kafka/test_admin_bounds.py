@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from blockgz.errors import BlockgzError
+from blockgz.kafka import LogBounds
 from replayer.kafka import admin
-from replayer.kafka.topic_facts import Watermarks
 
 Place = tuple[str, int]
 
@@ -32,7 +32,7 @@ def asking(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[admin.KafkaAdm
 
 def test_a_broker_that_does_not_lead_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asker, asked = asking(monkeypatch, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH)
-    assert asker.watermarks("t", [1, 0]) == {0: Watermarks(0, 5), 1: Watermarks(0, 5)}
+    assert asker.watermarks("t", [1, 0]) == {0: LogBounds(0, 5), 1: LogBounds(0, 5)}
     assert asked == [[("t", 0), ("t", 1)], [("t", 1)], [("t", 1)]]
 
 

@@ -4,10 +4,11 @@ from typing import Any
 import pytest
 
 from blockgz.errors import NoSuchTopic
+from blockgz.kafka import LogBounds
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, Watermarks, parse_config
+from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts, parse_config
 from replayer.replay.pipeline import Router, Routing
 from replayer.replay.plan import (
     RecordPlace,
@@ -43,7 +44,7 @@ def facts(partitions: int = 4, **config: str) -> TopicFacts:
 def plan(
     target: TopicFacts | None,
     *sources: SourcePartition,
-    watermarks: dict[int, Watermarks] | None = None,
+    watermarks: dict[int, LogBounds] | None = None,
     router: Router | None = None,
     topic: str = "orders",
     **more: Any,
@@ -152,7 +153,7 @@ def test_what_the_broker_does_not_report_is_a_warning() -> None:
 
 def test_warnings_name_what_the_copy_will_not_have() -> None:
     odd = source(1, gaps=(Gap(3, 9, "retention"),), timestamps=TimeBounds(0, 5), record_formats=frozenset({"text"}))
-    warnings = plan(TopicFacts("copy", 4, None, None), odd, append=True, watermarks={1: Watermarks(5, 7)}).warnings
+    warnings = plan(TopicFacts("copy", 4, None, None), odd, append=True, watermarks={1: LogBounds(5, 7)}).warnings
     told = "\n".join(warnings)
     assert "copy:1 is not empty, it holds [5..7)" in told
     assert "recorded gap [3..9) (retention)" in told
@@ -161,14 +162,14 @@ def test_warnings_name_what_the_copy_will_not_have() -> None:
 
 
 def test_records_of_others_in_the_target_are_refused() -> None:
-    held = {0: Watermarks(5, 7), 1: Watermarks(0, 9)}
+    held = {0: LogBounds(5, 7), 1: LogBounds(0, 9)}
     refused(
         ReplayRefused,
         r"'copy' is not empty.*copy:0 holds offsets \[5\.\.7\).*--append",
         target=facts(),
         watermarks=held,
     )
-    assert plan(facts(), watermarks={0: Watermarks(7, 7), 3: Watermarks(0, 9)}), "partition 3 gets nothing"
+    assert plan(facts(), watermarks={0: LogBounds(7, 7), 3: LogBounds(0, 9)}), "partition 3 gets nothing"
     assert plan(facts(), watermarks=held, append=True)
 
 

@@ -12,11 +12,12 @@ import pytest
 
 from blockgz.archive.damage import Verdict
 from blockgz.archive.positions import OffsetRange
+from blockgz.kafka import LogBounds
 from index_format.chunk_index import Gap
 from index_format.records import Record, batch_from_records
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
-from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
+from replayer.kafka.topic_facts import TopicFacts, parse_config
 from replayer.verify.comparison import compare_copy, compare_source, relation_of
 from replayer.verify.report import ComparisonReport, Excused, PartitionComparison, RecordDifference, Relation
 from tests.support.archives import ArchiveWriter, records
@@ -75,7 +76,7 @@ def source_compared(
     facts = TopicFacts("orders", 1, None, parse_config({"cleanup.policy": policy}))
     (selection,) = selections_of(root, "orders", start, end)
     log_end = found[-1].offset + 1 if found else low
-    return asyncio.run(compare_source(selection, facts, Watermarks(low, log_end), FakeReader(found), lambda *_: None))
+    return asyncio.run(compare_source(selection, facts, LogBounds(low, log_end), FakeReader(found), lambda *_: None))
 
 
 def counts(result: PartitionComparison) -> tuple[int, int, int, int]:

@@ -13,12 +13,13 @@ from blockgz.archive.archive import Archive
 from blockgz.archive.damage import Verdict
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
+from blockgz.kafka import LogBounds
 from index_format import objects
 from index_format.chunk_index import Erased
 from index_format.marker import encode
 from index_format.records import Record, batch_from_records
 from replayer.cli.report import print_report
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.kafka.topic_facts import TopicFacts
 from replayer.verify.above_marker import list_above
 from replayer.verify.comparison import compare_source
 from replayer.verify.earlier import compare_with, parse_report
@@ -194,7 +195,7 @@ def compared(archive: MemoryArchiveWriter, topic: Iterable[int]) -> tuple[Verdic
         selection = Selection(partition, OffsetRange(partition.start_offset, partition.next_offset))
         reader = FakeReader(records(topic))
         facts = TopicFacts("orders", 1, "id-1", None)
-        found = await compare_source(selection, facts, Watermarks(0, 70), reader, lambda *_: None)
+        found = await compare_source(selection, facts, LogBounds(0, 70), reader, lambda *_: None)
         return found.verdict, found.missing, found.extra, found.excused
 
     return asyncio.run(compare())

@@ -9,6 +9,7 @@ from typing import Any
 from archiver.commit import operations as op
 from archiver.commit.commit import PartitionIdentity
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
+from blockgz.kafka import LogBounds
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import TOPIC_OBJECT, archive_key, topic_home
@@ -67,8 +68,8 @@ class Log(MemoryLog):
     def __init__(self, high: int) -> None:
         super().__init__([record for record in _RECORDS if record.offset < high], high=high)
 
-    def bounds(self, at_least: int = 0) -> op.LogBounds:
-        return op.LogBounds(self.low, self.high)
+    def bounds(self, at_least: int = 0) -> LogBounds:
+        return LogBounds(self.low, self.high)
 
 
 @dataclass(eq=False)

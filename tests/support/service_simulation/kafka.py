@@ -7,10 +7,12 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_cluster import BoundsOrFailure, TopicDescription
+from archiver.ingest.kafka_cluster import BoundsOrFailure
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import TopicIdAnswers
+from index_format.identity import TopicConfig
+from tests.support.archives import topic_config
 from tests.support.service_simulation.group import Group, Member
 from tests.support.service_simulation.logs import Cluster, Log, Partition
 from tests.support.service_simulation.virtual_time import NOW
@@ -362,10 +364,10 @@ class SimulatedCluster:
         self._reach(f"members of {group_id}")
         return {partition for partition in self._kafka.group.unowned() if partition[0] in topics}
 
-    def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+    def describe(self, topics: Collection[str]) -> dict[str, TopicConfig]:
         self._reach("describe")
         known = self._kafka.cluster.topics
-        return {topic: TopicDescription(len(known[topic].logs), 1, {}, {}) for topic in topics if topic in known}
+        return {topic: topic_config(topic, len(known[topic].logs), {}, {}) for topic in topics if topic in known}
 
     def _reach(self, what: str) -> str:
         host = self._kafka.request(what)

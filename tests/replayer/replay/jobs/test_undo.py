@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from blockgz.archive.positions import OffsetRange
+from blockgz.kafka import LogBounds
 from blockgz.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused
-from replayer.kafka.topic_facts import Watermarks
 from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneBegin, Segment
 from replayer.replay.jobs.state import JobSigns, job_signs, job_state
 from replayer.replay.jobs.undo import (
@@ -98,7 +98,7 @@ def test_all_that_was_noted_is_the_jobs_own_whether_it_counts_or_not() -> None:
 def test_what_is_not_the_jobs_own(
     bounds: tuple[int, int], ranges: list[tuple[int, int]], expected: list[tuple[int, int]]
 ) -> None:
-    assert list(outside(Watermarks(*bounds), [OffsetRange(*each) for each in ranges])) == expected
+    assert list(outside(LogBounds(*bounds), [OffsetRange(*each) for each in ranges])) == expected
 
 
 def test_a_job_that_was_taken_back_is_undone_for_ever(folder: JobFolder, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_job_that_was_taken_back_is_undone_for_ever(folder: JobFolder, tmp_pat
 
 
 def test_the_plan_in_json() -> None:
-    plan = UndoPlan(request(created=True), "id", 7, {1: Watermarks(0, 8), 0: Watermarks(2, 3)}, ("beware",))
+    plan = UndoPlan(request(created=True), "id", 7, {1: LogBounds(0, 8), 0: LogBounds(2, 3)}, ("beware",))
     assert undo_document(plan) == {
         "job": "j",
         "topic": "copy",

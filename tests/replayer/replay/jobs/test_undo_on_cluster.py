@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from blockgz.errors import AccessDenied
+from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import TopicIdAnswers
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.store.local import LocalStore
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneBegin, Segment
 from replayer.replay.jobs.undo import UndoPlan, carry_out, plan_undo
 from tests.replayer.replay.jobs.test_log import position, request
@@ -70,7 +71,7 @@ def world(
 
 def test_a_topic_with_nothing_but_the_jobs_records_is_deleted(world: World) -> None:
     plan = world.planned()
-    assert (plan.records, plan.bounds[0], plan.bounds[1]) == (10, Watermarks(0, 10), Watermarks(0, 0))
+    assert (plan.records, plan.bounds[0], plan.bounds[1]) == (10, LogBounds(0, 10), LogBounds(0, 0))
     assert world.deleted == [], "a plan changes nothing"
     carry_out(plan, world.folder, world.properties, 5)
     assert world.deleted == [f"{world.topic} id"]

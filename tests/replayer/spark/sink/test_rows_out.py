@@ -9,9 +9,10 @@ import pytest
 
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NoSuchTopic, UsageError
+from blockgz.kafka import LogBounds
 from index_format.records import Record, batch_from_records
 from replayer.errors import DeliveryFailed, ReplayRefused
-from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
+from replayer.kafka.topic_facts import TopicFacts, parse_config
 from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.spark import lanes, sink
 from replayer.spark.row_position import RowPosition, TaskRun
@@ -72,8 +73,8 @@ class Cluster:
     def groups(self) -> frozenset[str]:
         return frozenset(group for group, _ in self.positions)
 
-    def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermarks]:
-        return {number: Watermarks(0, len(self.records.get((topic, number), []))) for number in partitions}
+    def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, LogBounds]:
+        return {number: LogBounds(0, len(self.records.get((topic, number), []))) for number in partitions}
 
 
 class Transactions:
