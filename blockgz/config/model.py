@@ -295,74 +295,8 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> "RunConfig":
-        in_seed, is_local = self.layout == "seed", isinstance(parse_address(self.archive), LocalAddress)
-        secret = "customer_key" if self.customer_key else "sse"
-        asked = next((name for name in MAINTENANCE if getattr(self, name)), "")
-        is_archived = self.dead_letter_topic and TopicSelection(self.topics, self.exclude)([self.dead_letter_topic])
-        rules = (
-            *((True, *conflict) for conflict in conflicts(self.model_dump(include=set(S3_FIELDS)))),
-            (
-                getattr(self, secret) and is_local,
-                ("archive", secret),
-                "it is S3 that encrypts, not a folder",
-                f"leave {secret} out",
-            ),
-            (
-                in_seed and self.record_format != "text",
-                ("layout", "record_format"),
-                "layout seed supports only record format text, because its readers know no other",
-                "set record_format to text, or layout to topic",
-            ),
-            (
-                in_seed and self.codec != "gzip",
-                ("layout", "codec"),
-                "layout seed supports only gzip, because its readers know no other",
-                "set codec to gzip, or layout to topic",
-            ),
-            (
-                in_seed and self.encrypt is not None,
-                ("layout", "encrypt"),
-                "layout seed is for readers that know no encryption",
-                "set layout to topic, or leave encrypt out",
-            ),
-            (
-                self.key_filter is not None and self.encrypt is not None,
-                ("key_filter", "encrypt"),
-                "key filters show to anyone without a key which record keys a block is likely to hold",
-                "leave key_filter out",
-            ),
-            (
-                self.gzip_library == "isal" and (self.gzip_level or 0) > 3,
-                ("gzip_library", "gzip_level"),
-                "ISA-L supports gzip levels 0 to 3",
-                "set gzip_library to zlib for more",
-            ),
-            (
-                self.on_bad_record == "dlq" and self.dlq_topic is None,
-                ("on_bad_record", "dlq_topic"),
-                "there is no topic for records that cannot be archived",
-                "set dlq_topic, or on_bad_record to skip",
-            ),
-            (
-                is_archived,
-                ("topics", "dlq_topic"),
-                "the topic for records that cannot be archived would be archived itself",
-                "name another topic, or exclude this one",
-            ),
-            (
-                asked and in_seed,
-                ("layout", asked),
-                "archives in layout seed are not rewritten",
-                f"set layout to topic, or leave {asked} out",
-            ),
-            (
-                asked and self.single_writer,
-                ("single_writer", asked),
-                "without conditional writes, a rewrite and a commit can overwrite each other's marker",
-                f"leave {asked} out, and stop the archiver before archiver prune and archiver compact",
-            ),
-        )
-        for is_wrong, names, reason, remedy in rules:
+        of_s3 = [(True, *conflict) for conflict in conflicts(self.model_dump(include=set(S3_FIELDS)))]
+        for is_wrong, names, reason, remedy in (*of_s3, *_archive_rules(self), *_service_rules(self)):
             if is_wrong:
                 context = {"reason": reason, "remedy": remedy, "fields": names}
                 raise PydanticCustomError("together", "{reason}", context)
@@ -421,3 +355,84 @@ def _kafka_value(name: Any, value: Any) -> Any:
     elif isinstance(value, int | float):
         value = str(value)
     return SecretStr(value) if isinstance(value, str) and is_secret(str(name), value) else value
+
+
+_Rule = tuple[object, tuple[str, ...], str, str]
+"""Whether fields cannot be combined, which, why, and the remedy."""
+
+
+def _archive_rules(config: RunConfig) -> tuple[_Rule, ...]:
+    """Return the rules about what the archive holds."""
+    secret, in_seed = "customer_key" if config.customer_key else "sse", config.layout == "seed"
+    is_local = isinstance(parse_address(config.archive), LocalAddress)
+    return (
+        (
+            getattr(config, secret) and is_local,
+            ("archive", secret),
+            "it is S3 that encrypts, not a folder",
+            f"leave {secret} out",
+        ),
+        (
+            in_seed and config.record_format != "text",
+            ("layout", "record_format"),
+            "layout seed supports only record format text, because its readers know no other",
+            "set record_format to text, or layout to topic",
+        ),
+        (
+            in_seed and config.codec != "gzip",
+            ("layout", "codec"),
+            "layout seed supports only gzip, because its readers know no other",
+            "set codec to gzip, or layout to topic",
+        ),
+        (
+            in_seed and config.encrypt is not None,
+            ("layout", "encrypt"),
+            "layout seed is for readers that know no encryption",
+            "set layout to topic, or leave encrypt out",
+        ),
+        (
+            config.key_filter is not None and config.encrypt is not None,
+            ("key_filter", "encrypt"),
+            "key filters show to anyone without a key which record keys a block is likely to hold",
+            "leave key_filter out",
+        ),
+        (
+            config.gzip_library == "isal" and (config.gzip_level or 0) > 3,
+            ("gzip_library", "gzip_level"),
+            "ISA-L supports gzip levels 0 to 3",
+            "set gzip_library to zlib for more",
+        ),
+    )
+
+
+def _service_rules(config: RunConfig) -> tuple[_Rule, ...]:
+    """Return the rules about dead letters and maintenance."""
+    asked = next((name for name in MAINTENANCE if getattr(config, name)), "")
+    dead_letters = config.dead_letter_topic
+    is_archived = dead_letters and TopicSelection(config.topics, config.exclude)([dead_letters])
+    return (
+        (
+            config.on_bad_record == "dlq" and config.dlq_topic is None,
+            ("on_bad_record", "dlq_topic"),
+            "there is no topic for records that cannot be archived",
+            "set dlq_topic, or on_bad_record to skip",
+        ),
+        (
+            is_archived,
+            ("topics", "dlq_topic"),
+            "the topic for records that cannot be archived would be archived itself",
+            "name another topic, or exclude this one",
+        ),
+        (
+            asked and config.layout == "seed",
+            ("layout", asked),
+            "archives in layout seed are not rewritten",
+            f"set layout to topic, or leave {asked} out",
+        ),
+        (
+            asked and config.single_writer,
+            ("single_writer", asked),
+            "without conditional writes, a rewrite and a commit can overwrite each other's marker",
+            f"leave {asked} out, and stop the archiver before archiver prune and archiver compact",
+        ),
+    )
