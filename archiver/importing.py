@@ -14,7 +14,7 @@ from archiver.commit.driver import Driver, Wait
 from archiver.commit.objects import Held
 from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits, roll_reason
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits, is_due
 from blockgz.errors import NoArchiveThere, NotInArchive, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.store.probe import probe
@@ -304,7 +304,7 @@ class _Importer:
         if chunk.full is not None:
             raise chunk.full
         self._position = found.column("offset")[found.num_rows - 1].as_py() + 1
-        if roll_reason(chunk.facts, self._chunks.limits, 0.0):
+        if is_due(chunk, self._chunks.limits, 0.0):
             self._commit_chunk()
 
     def end(self) -> None:

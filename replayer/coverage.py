@@ -283,6 +283,8 @@ def coverage_document(rows: Sequence[CoverageRow], axis: Axis | None) -> dict[st
 def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
     coverage = row.coverage
     earliest, latest = coverage.times or (None, None)
+    # Rounded after they are added up, so that the whole numbers have the right sum.
+    sums = np.rint(np.cumsum(sliced(coverage, axis).records if axis else [])).astype(np.int64)
     return {
         "topic": row.topic,
         "partition": coverage.partition,
@@ -296,13 +298,8 @@ def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
         "gaps": list(map(_gap, coverage.gaps)),
         "erased": list(map(_gap, coverage.erased)),
         "damage": list(map(_gap, coverage.damage)),
-        "records_by_slice": [] if axis is None else _whole_numbers(sliced(coverage, axis).records),
+        "records_by_slice": np.diff(sums, prepend=0).tolist(),
     }
-
-
-def _whole_numbers(amounts: npt.NDArray[np.float64]) -> list[int]:
-    found: list[int] = np.diff(np.rint(np.cumsum(amounts)).astype(np.int64), prepend=0).tolist()
-    return found
 
 
 def _gap(gap: TimedGap) -> dict[str, Any]:
@@ -314,8 +311,8 @@ LEFT, WIDTH = 220, 900
 _TOP, _ROW, _PAD, _STRIP = 24, 22, 4, 44
 _TICKS = 4
 _SHADES = 8
+# Times of a shorter axis have milliseconds.
 _SHORT_MS = 10_000
-"""Times of a shorter axis have milliseconds."""
 _STYLE = (
     "text{font:12px sans-serif;fill:#222}.r{fill:#1f6fb4}.g{fill:#d1242f}.d{fill:#8b0000}.n{fill:#f2f2f2}"
     ".e{fill:#8250df}.p{fill:#9a9a9a}"

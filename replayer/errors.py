@@ -30,7 +30,7 @@ class CommitLost(DeliveryFailed):
     """A transaction was rolled back, or its end is not known: the committed position tells; worth a retry."""
 
 
-class Fenced(CommitLost):
+class ProducerFenced(CommitLost):
     """The cluster lets this run's producer write no more: another run began, or a late request of its own counted."""
 
 

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +25,14 @@ from index_format.records import SCHEMA
 from replayer.errors import ExportFailed
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
+# Formats that a pipe can take; `arrow` is then Arrow's stream format.
 STREAMED = ("csv", "jsonl", "arrow")
-"""Formats that a pipe can take; `arrow` is then Arrow's stream format."""
 ENDINGS = {
     ".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".arrow": "arrow",
 }  # fmt: skip
 BINARY, TEXT = "binary", "text"
+# Rows that are written at once: a row group of Parquet, a record batch of Arrow.
 GROUP_BYTES = 32 * 1024 * 1024
-"""Rows that are written at once: a row group of Parquet, a record batch of Arrow."""
 STDOUT = "-"
 
 Write = Callable[[pa.RecordBatch], object]
@@ -167,11 +167,7 @@ def _writer(file_format: str, sink: BinaryIO, schema: pa.Schema, *, is_stream: b
 
 @contextmanager
 def _json_lines(sink: BinaryIO) -> Iterator[Write]:
-    yield lambda rows: sink.writelines(map(_json_line, rows.to_pylist()))
-
-
-def _json_line(row: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    yield lambda rows: sink.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows.to_pylist())
 
 
 @contextmanager
@@ -213,7 +209,10 @@ def _plain(rows: pa.RecordBatch, form: ExportForm) -> pa.RecordBatch:
     if not form.is_text:
         return rows
     times = rows.column("timestamp") if form.times == "ms" else _dates(rows.column("timestamp"))
-    headers: list[Any] = [_plain_headers(each) for each in rows.column(HEADERS).to_pylist()]
+    headers: list[Any] = [
+        pairs and [{"key": each["key"], "value": _base64(each["value"])} for each in pairs]
+        for pairs in rows.column(HEADERS).to_pylist()
+    ]
     if form.file_format == "csv":
         headers = [None if each is None else orjson.dumps(each).decode() for each in headers]
         column = pa.array(headers, pa.string())
@@ -232,10 +231,6 @@ def _dates(times: pa.Array) -> pa.Array:
 
 def _with(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
     return rows.set_column(rows.schema.get_field_index(name), pa.field(name, column.type), column)
-
-
-def _plain_headers(headers: list[dict[str, Any]] | None) -> list[dict[str, str | None]] | None:
-    return headers and [{"key": each["key"], "value": _base64(each["value"])} for each in headers]
 
 
 def _base64(content: bytes | None) -> str | None:

@@ -127,8 +127,8 @@ async def _following(items: AsyncGenerator[T]) -> tuple[T] | None:
     return None
 
 
+# The columns of `Archive.batches`; timestamp is ms since the epoch, -1 for none.
 BATCH_SCHEMA = SCHEMA.insert(0, pa.field("partition", pa.int32(), nullable=False))
-"""The columns of `Archive.batches`; timestamp is ms since the epoch, -1 for none."""
 
 _DEPTHS = {"structure": Depth.STRUCTURE, "blocks": Depth.BLOCKS, "records": Depth.RECORDS}
 

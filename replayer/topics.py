@@ -18,19 +18,6 @@ from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAdmin, 
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings
 
 
-class AclComparison(NamedTuple):
-    """The ACLs of a topic by which the archived and the live one differ, as ACLs on its name alone.
-
-    `known` says whether the archive knows them.
-    """
-
-    known: bool = True
-    missing: tuple[Acl, ...] = ()
-    """The live topic lacks them."""
-    extra: tuple[Acl, ...] = ()
-    """Only the live topic has them."""
-
-
 def literal_acls(acls: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
     """Return ACLs on the name of a topic alone that grant and deny the same there as the given ones; in order, each
     once.
@@ -38,14 +25,17 @@ def literal_acls(acls: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
     return tuple(sorted({msgspec.structs.replace(each, pattern=LITERAL, name=topic) for each in acls}))
 
 
-def compare_acls(topic: str, archived: Iterable[Acl] | None, live: Iterable[Acl]) -> AclComparison:
-    """Compare what ACLs grant and deny, regardless of their patterns; `archived` is None if unknown."""
+def compare_acls(
+    topic: str, archived: Iterable[Acl] | None, live: Iterable[Acl]
+) -> tuple[tuple[Acl, ...] | None, tuple[Acl, ...]]:
+    """Return the ACLs that the live topic lacks, and those that only it has, as ACLs on its name alone.
+
+    Compares what they grant and deny, regardless of their patterns; None and nothing if `archived` is None: unknown.
+    """
     if archived is None:
-        return AclComparison(known=False)
+        return None, ()
     then, now = literal_acls(archived, topic), literal_acls(live, topic)
-    return AclComparison(
-        missing=tuple(each for each in then if each not in now), extra=tuple(each for each in now if each not in then)
-    )
+    return tuple(each for each in then if each not in now), tuple(each for each in now if each not in then)
 
 
 def acl_text(acl: Acl) -> str:
@@ -57,6 +47,8 @@ def _shown(text: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
+# Settings that decide which records a topic keeps, and as what; with Kafka's defaults, for an archive without any.
+# A new topic gets them even where the source had them from its cluster: the target's cluster may have others.
 DECISIVE: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "max.message.bytes": "1048588",
@@ -64,10 +56,7 @@ DECISIVE: Mapping[str, str] = {
     "retention.bytes": "-1",
     "retention.ms": "604800000",
 }
-"""Settings that decide which records a topic keeps, and as what; with Kafka's defaults, for an archive without any.
-
-A new topic gets them even where the source had them from its cluster: the target's cluster may have others.
-"""
+# Settings that belong to the source's brokers, their storage or their version of Kafka, not to the records.
 OF_THE_BROKERS = frozenset(
     {
         "follower.replication.throttled.replicas",
@@ -83,11 +72,10 @@ OF_THE_BROKERS = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Settings that belong to the source's brokers, their storage or their version of Kafka, not to the records."""
+# The prefix of settings that only one vendor's brokers know.
 OF_A_VENDOR = "confluent."
-"""The prefix of settings that only one vendor's brokers know."""
+# Fits a replication factor: what is made like a topic keeps it, the target of a replay does not.
 MIN_INSYNC = "min.insync.replicas"
-"""Fits a replication factor: what is made like a topic keeps it, the target of a replay does not."""
 
 
 def carried_over(config: Mapping[str, str] | None) -> dict[str, str]:
@@ -135,12 +123,11 @@ def _is_of_the_brokers(name: str) -> bool:
     return name in OF_THE_BROKERS or name.startswith(OF_A_VENDOR)
 
 
+# Settings that are lists, whose order says nothing.
 LISTS = frozenset({"cleanup.policy"})
-"""Settings that are lists, whose order says nothing."""
 NO_CHANGE = ConfigChange({})
-NO_ACLS = AclComparison()
+# The name of an ACL among settings.
 ACL = "acl"
-"""The name of an ACL among settings."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +164,10 @@ class TopicComparison:
     ignored: Collection[str] = ()
     changed: tuple[Difference, ...] = ()
     extra: tuple[Difference, ...] = ()
-    acls: AclComparison = NO_ACLS
-    """Empty if they were not requested."""
+    missing_acls: tuple[Acl, ...] | None = ()
+    """ACLs that the live topic lacks; none if they were not requested, None if the archive does not know them."""
+    extra_acls: tuple[Acl, ...] = ()
+    """ACLs that only the live topic has."""
 
     @property
     def state(self) -> str:
@@ -193,15 +182,15 @@ class TopicComparison:
         if self.live is None:
             return ()
         counts = Difference("partitions", str(self.archived_partitions), str(self.live.partitions))
-        missing = (Difference(ACL, acl_text(each), None) for each in self.acls.missing)
-        extra = (Difference(ACL, None, acl_text(each)) for each in self.acls.extra)
+        missing = (Difference(ACL, acl_text(each), None) for each in self.missing_acls or ())
+        extra = (Difference(ACL, None, acl_text(each)) for each in self.extra_acls)
         partitions = [counts] if counts.archived != counts.live else []
         return (*partitions, *self.changed, *self.extra, *missing, *extra)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return notes that are not differences and should be known."""
-        acls = () if self.acls.known else ("the archive does not know which ACLs it had",)
+        acls = () if self.missing_acls is not None else ("the archive does not know which ACLs it had",)
         return tuple(f"{self.name}: {text}" for text in (*_notes(self.archived), *_live_notes(self), *acls))
 
 
@@ -245,7 +234,7 @@ class TopicPlan:
     @property
     def acls(self) -> tuple[Acl, ...]:
         """Return the ACLs that are created."""
-        return self.compared.acls.missing
+        return self.compared.missing_acls or ()
 
     def __bool__(self) -> bool:
         return bool(self.creates or self.adds_to or self.change or self.acls)
@@ -339,8 +328,8 @@ def _plan_notes(plan: TopicPlan) -> Iterator[str]:
     kept = [each.setting for each in compared.extra if each.setting not in plan.change.removed]
     if kept:
         yield f"{', '.join(kept)} stays as only the live topic has it: --reset-extra resets it"
-    if compared.acls.extra:
-        yield f"{len(compared.acls.extra)} ACLs stay that only the live topic has: ACLs are never deleted"
+    if compared.extra_acls:
+        yield f"{len(compared.extra_acls)} ACLs stay that only the live topic has: ACLs are never deleted"
 
 
 def _outstanding(plan: TopicPlan, now: LiveTopic | None) -> Iterator[str]:
@@ -369,15 +358,8 @@ class FoundTopic(NamedTuple):
     partitions: int
 
 
-class FoundTopics(NamedTuple):
-    """Topics of the archive, and why others are unknown."""
-
-    topics: Sequence[FoundTopic]
-    unknown: Sequence[NotInArchive]
-
-
-async def find_topics(archive: Archive, wanted: Collection[str]) -> FoundTopics:
-    """Return the topics that names, globs and `~regex`es match, each once.
+async def find_topics(archive: Archive, wanted: Collection[str]) -> tuple[list[FoundTopic], list[NotInArchive]]:
+    """Return the topics that names, globs and `~regex`es match, each once, and why others are unknown.
 
     Raises UsageError for two incarnations of one topic, NotInArchive for a name or pattern that means none.
     """
@@ -402,7 +384,7 @@ async def find_topics(archive: Archive, wanted: Collection[str]) -> FoundTopics:
                 f"topic {live} is named twice", why="two incarnations of it are given", remedy="choose one of them"
             )
         found[live] = FoundTopic(live, config, partition_count(config, await pinned.partitions(name)))
-    return FoundTopics(list(found.values()), unknown)
+    return list(found.values()), unknown
 
 
 def compare_all(
@@ -421,11 +403,11 @@ def compare_all(
     if not with_acls:
         return found
     acls = TopicChanges(properties).acls(live.keys())
-    return [replace(each, acls=compare_acls(each.name, _acls_of(each.archived), acls[each.name])) for each in found]
-
-
-def _acls_of(archived: ArchivedTopic) -> Sequence[Acl] | None:
-    return None if archived.acls is UNSET else archived.acls
+    for number, each in enumerate(found):
+        archived = None if each.archived.acls is UNSET else each.archived.acls
+        missing, extra = compare_acls(each.name, archived, acls[each.name])
+        found[number] = replace(each, missing_acls=missing, extra_acls=extra)
+    return found
 
 
 def live_topics(names: Collection[str], properties: Mapping[str, str]) -> dict[str, LiveTopic | None]:

@@ -50,7 +50,7 @@ def shop(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> Shop:
 
 def fill_in(page: Page, shop: Shop, **fields: str) -> None:
     """The form of a replay into a topic that is made."""
-    page.locator("summary", has_text="What becomes of them").click()
+    page.locator("summary", has_text="Changes to records").click()
     page.get_by_label("Topic", exact=True).fill("orders")
     page.get_by_label("To topic").fill(shop.topic)
     page.get_by_label("create the topic if it is missing").check()

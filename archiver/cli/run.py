@@ -29,7 +29,7 @@ from archiver.ingest.kafka_settings import check_settings
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.ingest.ownership import PartitionHistory, PartitionState
 from archiver.ingest.service import ArchiverService
-from archiver.ingest.workers import WORKER_VARIABLE, Ended, Forks, Workers, own_http, worker_commands
+from archiver.ingest.workers import WORKER_VARIABLE, Forks, Workers, own_http, worker_commands
 from archiver.logs import LogEvent, log, log_to, progress_log
 from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
 from blockgz.config.files import KAFKA_PREFIX
@@ -353,13 +353,13 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
         sys.exit(print_failure(error))
 
 
-def _concluded(ended: Sequence[Ended[Told]], signals: Collection[int], report: Report) -> int:
+def _concluded(ended: Sequence[tuple[int, Told | None, int]], signals: Collection[int], report: Report) -> int:
     """Print one report of all partitions, and each reason why workers failed as a whole; return the exit code."""
-    done = [each.told for each in ended if isinstance(each.told, RunResult)]
+    done = [told for _, told, _ in ended if isinstance(told, RunResult)]
     failures = [
-        each.told if isinstance(each.told, BlockgzError) else WorkerLost(each.number, each.exit_code)
-        for each in ended
-        if not isinstance(each.told, RunResult)
+        told if isinstance(told, BlockgzError) else WorkerLost(number, exit_code)
+        for number, told, exit_code in ended
+        if not isinstance(told, RunResult)
     ]
     reports = sorted((each for told in done for each in told.partitions), key=lambda each: each.partition)
     missing = sorted({topic for told in done for topic in told.missing_topics})

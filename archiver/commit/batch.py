@@ -1,7 +1,7 @@
 """Commits of what a batch stored: chunks whose data other processes stored before, all at once and in order.
 
-Nothing is committed unless the chain ends if it ended when the chunks were cut: chunks are named by that end, and
-records below it were left out.
+Nothing is committed unless the chain still ends where it ended when the chunks were cut: chunks are named by that end,
+and records below it were left out.
 """
 
 from collections.abc import Collection, Sequence

@@ -18,8 +18,8 @@ from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo, Incarnation, Inventory, ended, parse_inventory, united, without
 from index_format.keys import PartitionKeys, TopicFolder, inventory_key
 
+# After this many refused swaps, the store is broken, or something else is.
 MAX_REFUSALS = 100
-"""After this many refused swaps, the store is broken, or something else is."""
 Change = Callable[[Inventory], Inventory]
 
 
@@ -52,8 +52,8 @@ def change_inventory(key: str, change: Change, *, is_declared: bool) -> Protocol
         yield op.Wait(tries, f"another writer changed {key}")
 
 
+# Tries for which a commit waits; then it continues, and the claim is added later.
 MOST_TRIES = 3
-"""Tries for which a commit waits; then it continues, and the claim is added later."""
 
 
 def wall_ms() -> int:
@@ -71,10 +71,10 @@ class ClaimList:
         self._driver = InventoryDriver(store, lambda _tries, _cause: None, self._rebuilt)
         self._guard = threading.Lock()
         self._writing = threading.Lock()
+        # Claims that are not in the inventory, as far as is known.
         self._new = Inventory()
-        """Claims that are not in the inventory, as far as is known."""
+        # Newest incarnation that is over -> the topic's id by now, and when that was seen.
         self._ends: dict[TopicFolder, tuple[str | None, int]] = {}
-        """Newest incarnation that is over -> the topic's id by now, and when that was seen."""
         self._newest: dict[str, TopicFolder] = {}
 
     @property

@@ -14,8 +14,8 @@ from index_format.keys import Conflict
 from index_format.marker import Marker
 
 R = TypeVar("R")
+# A store that refuses this many swaps from its own current ETag is broken.
 MAX_REFUSALS = 10
-"""A store that refuses this many swaps from its own current ETag is broken."""
 
 
 class Held(NamedTuple):

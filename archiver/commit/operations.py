@@ -72,17 +72,14 @@ class Wait:
     error: BlockgzError | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
 class NewToken:
     """Answer: a fresh random UUID as text."""
 
 
-@dataclass(frozen=True)
 class Now:
     """Answer: the time, in ms since 1970."""
 
 
-@dataclass(frozen=True)
 class StillAssigned:
     """Answer: whether the partition may be claimed, being still this process's."""
 
@@ -95,8 +92,8 @@ class CourtesyFailed:
     cause: str
 
 
+# Above the end of any log: see ReadLogBounds.
 NOW = 2**63 - 1
-"""Above the end of any log: see ReadLogBounds."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,6 @@ class CheckUnclaimed:
     keys: PartitionKeys
 
 
-@dataclass(frozen=True)
 class ListClaimed:
     """Answer: an Inventory made from a listing of the archive."""
 

@@ -8,21 +8,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from archiver.commit import operations as op
 from archiver.commit.commit import PartitionIdentity, commit_fold, recording_time
 from archiver.commit.objects import Held, read_marker, swap_marker, swap_own_marker, until_swapped
-from archiver.commit.operations import (
-    NOW,
-    CheckUnclaimed,
-    ConfirmTopic,
-    FindLogRecord,
-    Get,
-    NewToken,
-    Protocol,
-    ReadLogBounds,
-    ReadLogRecord,
-    StillAssigned,
-    retrying,
-)
+from archiver.commit.operations import Protocol, retrying
 from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import keyring_of, required
@@ -60,8 +49,6 @@ class Claimed(NamedTuple):
     """The gap that this claim recorded."""
     tail_was_compacted: bool
     """The last archived record is gone from the log, so that it could not be compared."""
-    adopted_id: bool = False
-    """The marker names the topic's id from now on; it was not known before."""
 
 
 def take_over_last(
@@ -122,11 +109,11 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
 def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
     held = yield from read_own(identity, policy)
     if held is None:
-        yield from retrying(CheckUnclaimed(identity.keys))
+        yield from retrying(op.CheckUnclaimed(identity.keys))
     archived = held.marker.next_offset if held else None
-    bounds: LogBounds = yield from retrying(ReadLogBounds(archived or 0))
+    bounds: LogBounds = yield from retrying(op.ReadLogBounds(archived or 0))
     if archived is None and bounds.low > 0:  # where the archive begins: not by bounds that may be a former topic's
-        bounds = yield from retrying(ReadLogBounds(NOW))
+        bounds = yield from retrying(op.ReadLogBounds(op.NOW))
     # The log is read before the claim: a process that may not read it must not fence anybody.
     newest = yield from _newest_archived(held.marker if held else None, bounds)
     yield from _check_assignment(identity)
@@ -135,7 +122,7 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
         try:
             gap = gap_before(held.marker, bounds, identity)
             if gap is not None:  # recorded forever: not by bounds that may be a former topic's
-                bounds = yield from retrying(ReadLogBounds(NOW))
+                bounds = yield from retrying(op.ReadLogBounds(op.NOW))
                 gap = gap_before(held.marker, bounds, identity)
             _compare_tail(identity, held.marker, newest)
             yield from _check_holes(identity, held.marker, bounds)
@@ -152,17 +139,16 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
         )
     if gap is not None and held is not None:
         (gap,) = markers.recorded_at([gap], (yield from recording_time(held.marker)))
-    nonce: str = yield NewToken()
+    nonce: str = yield op.NewToken()
     claim = _claim(identity, held, writer, nonce, gap)
     claimed = yield from swap_marker(identity.keys.marker, claim, held.etag if held else None)
     position = claim.next_offset if claim.next_offset is not None else bounds.low
-    adopted = held is not None and held.marker.topic_id != claim.topic_id
-    return Claimed(claimed, position, gap, isinstance(newest, Vanished), adopted)
+    return Claimed(claimed, position, gap, isinstance(newest, Vanished))
 
 
 def _check_assignment(identity: PartitionIdentity) -> Protocol[None]:
     """Raise AssignmentLost if the partition is another process's by now, or its topic another one."""
-    mine: bool = yield from retrying(StillAssigned())
+    mine: bool = yield from retrying(op.StillAssigned())
     if not mine:
         raise AssignmentLost(
             f"{identity} went to another process, or its topic was created again",
@@ -176,7 +162,7 @@ def _confirm_topic(identity: PartitionIdentity, marker: Marker | None) -> Protoc
     archived = marker.topic_id if marker else None
     known = identity.topic_id if archived is None else archived
     if known is not None:
-        yield from retrying(ConfirmTopic(known))
+        yield from retrying(op.ConfirmTopic(known))
 
 
 def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:
@@ -188,7 +174,7 @@ def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:
     held = yield from read_marker(identity.keys.marker)
     if held is None or held.marker.writer != writer:
         raise Fenced(f"another writer took over {identity.keys.marker}")
-    nonce: str = yield NewToken()
+    nonce: str = yield op.NewToken()
 
     def claim(based_on: Marker) -> Protocol[Marker]:
         yield from ()
@@ -226,7 +212,7 @@ def _claim_unread(keys: PartitionKeys, writer: str, change: Callable[[Marker], M
         changed = None if held is None else change(held.marker)
         if held is None or changed is None:
             return None
-        nonce: str = yield NewToken()
+        nonce: str = yield op.NewToken()
         return (yield from swap_marker(keys.marker, _claimed_as_it_is(changed, writer, nonce), held.etag))
 
     return (yield from until_swapped(claim))
@@ -253,7 +239,7 @@ def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[He
 
 def why_diverged(identity: PartitionIdentity, marker: Marker) -> Protocol[Diverged | None]:
     """Return the error that a claim would raise because the log is not the archived one; None without one."""
-    bounds: LogBounds = yield from retrying(ReadLogBounds(marker.next_offset or 0))
+    bounds: LogBounds = yield from retrying(op.ReadLogBounds(marker.next_offset or 0))
     try:
         newest = yield from _newest_archived(marker, bounds)
         gap_before(marker, bounds, identity)
@@ -357,7 +343,7 @@ def archived_level(keys: PartitionKeys, marker: Marker) -> Protocol[str | None]:
 def _newest_index(keys: PartitionKeys, marker: Marker) -> Protocol[ChunkIndex]:
     entry = marker.tail[-1]
     key = keys.index_key(entry)
-    found: StoredObject | None = yield from retrying(Get(key))
+    found: StoredObject | None = yield from retrying(op.Get(key))
     if found is None:
         raise StoreError(
             f"the index {key} is missing",
@@ -367,7 +353,7 @@ def _newest_index(keys: PartitionKeys, marker: Marker) -> Protocol[ChunkIndex]:
     return markers.decode_index(found.body, entry, marker.topic, marker.partition)
 
 
-class Vanished(NamedTuple):
+class Vanished:
     """The newest archived record is gone from the log, though the log still reaches below its offset."""
 
 
@@ -377,7 +363,7 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
         return None
     if not bounds.low <= offset < bounds.end:
         return None
-    record: Record | None = yield from retrying(ReadLogRecord(offset))
+    record: Record | None = yield from retrying(op.ReadLogRecord(offset))
     return Vanished() if record is None else record
 
 
@@ -406,11 +392,11 @@ def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds)
     start = max(passed, bounds.low, *(gap.end for gap in marker.gaps))
     if start >= end:
         return
-    found: int | None = yield from retrying(FindLogRecord(start))
+    found: int | None = yield from retrying(op.FindLogRecord(start))
     while found is not None and found < end:
         if not (yield from _is_erased(identity.keys, marker, found)):
             raise _another_record(identity, found)
-        found = yield from retrying(FindLogRecord(found + 1))
+        found = yield from retrying(op.FindLogRecord(found + 1))
 
 
 def _is_erased(keys: PartitionKeys, marker: Marker, offset: int) -> Protocol[bool]:
@@ -439,7 +425,7 @@ def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Pro
 
 def close_folder(old: PartitionKeys, held: Held, successor: str, writer: str) -> Protocol[None]:
     """Swap that version of the marker for the last time, to name its successor; raises Fenced if it has changed."""
-    nonce: str = yield NewToken()
+    nonce: str = yield op.NewToken()
     claim = _claimed_as_it_is(held.marker, writer, nonce)
     yield from swap_marker(old.marker, replace(claim, successor=successor), held.etag)
 

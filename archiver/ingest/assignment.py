@@ -73,8 +73,8 @@ def refuse_other_archive(group_id: str, archive_id: str | None, owners: Mapping[
             )
 
 
+# Looks at the group before a partition counts as forgotten.
 LOOKS = 4
-"""Looks at the group before a partition counts as forgotten."""
 
 AskUnowned = Callable[[Sequence[str]], set[Partition]]
 """The partitions of these topics that no member of the group has now, while it does not rebalance."""
@@ -188,7 +188,7 @@ class Drain:
                 self._leave()
 
     def refused(self, refusal: MemberRefused) -> None:
-        """No group was joined, so that another try would be refused too."""
+        """Raise the refusal: no group was joined, so another try would be refused too."""
         raise refusal
 
     def give_up(self, partitions: Sequence[Partition]) -> None:
@@ -341,7 +341,8 @@ class GroupMember:
             self._ownership.offer(event)
 
     def _inform(self, archivers: Mapping[Partition, PartitionArchiver]) -> None:
-        """Advisory, for lag tools: the archive's markers alone say what is archived."""
+        """Report committed positions to the group, for lag tools."""
+        # Advisory: the archive's markers alone say what is archived.
         positions = {partition: archiver.state.committed for partition, archiver in archivers.items()}
         self._fetching.commit({partition: at for partition, at in positions.items() if at is not None})
 

@@ -10,52 +10,27 @@ from enum import Enum
 from functools import cached_property
 
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import RollReason, blocks_to_end, chunks_to_end
+from archiver.ingest.chunk_builder import BUFFER_SHARE_OF_OPEN_CHUNKS, largest
 from archiver.ingest.kafka_source import EndReached, Event, Fetched, GroupListener, KafkaSource, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
-from archiver.ingest.partition_state import ArchivingState, Flush, Order
+from archiver.ingest.partition_state import ArchivingState, Order
 from archiver.logs import LogEvent, log
 
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """The shares of a `--memory` of `budget_bytes`.
-
-    The shares, a good third of it together, count what is held at rest. A record that is being worked on is there
-    several times: as librdkafka's message, as Arrow, as text, encoded and compressed; fetches are added whole; and
-    allocators keep some of what was given back. The rest of the budget is for that.
-    """
-
-    budget_bytes: int
-
-    @property
-    def queue_bytes(self) -> int:
-        """For records that librdkafka fetched ahead."""
-        return self.budget_bytes // 8
-
-    @property
-    def batching_bytes(self) -> int:
-        """For messages that wait to become batches."""
-        return self.budget_bytes // 24
-
-    @property
-    def waiting_bytes(self) -> int:
-        """For batches that wait to be encoded."""
-        return self.budget_bytes // 12
-
-    @property
-    def open_block_bytes(self) -> int:
-        """For encoded records of blocks that are not full yet."""
-        return self.budget_bytes // 12
-
-    @property
-    def index_bytes(self) -> int:
-        """For what open chunks note of their finished blocks."""
-        return self.budget_bytes // 24
-
-
+# The parts of --memory, each one in so many: a good third of it together, for what is held at rest. The rest is for
+# records that are being worked on: each is there several times, as librdkafka's message, as Arrow, as text, encoded and
+# compressed; fetches are added whole; and allocators keep some of what was given back.
+# For records that librdkafka fetched ahead.
+QUEUE = 8
+# For messages that wait until they are worth an Arrow batch.
+BATCHING = 24
+# For batches that wait to be encoded.
+WAITING = 12
+# For encoded records of blocks that are not full yet.
+OPEN_BLOCKS = 12
+# For what open chunks note of their finished blocks.
+INDEXES = 24
+# The least share of a partition, in bytes: a pause costs a fetch, and is not worth less.
 LEAST_SHARE_BYTES = 64 * 1024
-"""The least share of a partition, in bytes: a pause costs a fetch, and is not worth less."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +63,11 @@ def exceeds(state: ArchivingState, share: Share, *, buffer_is_tight: bool) -> bo
 
 
 TIGHT = 1 / 2
+# Parts of the buffer: above the first one a partition may not take more than its share, below the second any may.
 RELAXED = 3 / 8
-"""Parts of the buffer: above the first one a partition may not take more than its share, below the second any may."""
+# A partition that waits for nothing but processor time may hold one part in so many of the memory for waiting batches
+# that those paused alone leave; then nothing is polled until it holds less. It may be blocked at any time.
 LARGEST_PART = 4
-"""A partition that waits for nothing but processor time may hold one part in so many of the memory for waiting batches
-that those paused alone leave; then nothing is polled until it holds less. It may be blocked at any time."""
 
 
 class Budgets:
@@ -101,15 +76,15 @@ class Budgets:
     Nothing here looks at all partitions often: there may be thousands, and a poll takes milliseconds.
     """
 
-    def __init__(self, memory: MemoryPlan, buffer: BufferFolder, buffer_bytes: int) -> None:
+    def __init__(self, memory: int, buffer: BufferFolder, buffer_bytes: int) -> None:
         self._memory = memory
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
         self._taken_bytes = 0
+        # No more can wait: what waited when it was added up last, and all that was taken since.
         self._waiting_at_most = 0
-        """No more can wait: what waited when it was added up last, and all that was taken since."""
+        # Partitions that took batches since the last `turns`, or held too much of the memory then.
         self._grown: set[Partition] = set()
-        """Partitions that took batches since the last `turns`, or held too much of the memory then."""
         self._is_uneven = False
 
     @property
@@ -118,9 +93,9 @@ class Budgets:
 
     def have_capacity(self, loads: Mapping[Partition, PartitionArchiver]) -> bool:
         """Return whether more may be fetched: records that wait and the buffer are below their budgets."""
-        if self._waiting_at_most >= self._memory.waiting_bytes:
+        if self._waiting_at_most >= self._memory // WAITING:
             self._waiting_at_most = _waiting(loads.values())
-        waits = self._is_uneven or self._waiting_at_most >= self._memory.waiting_bytes
+        waits = self._is_uneven or self._waiting_at_most >= self._memory // WAITING
         return not waits and self._buffer.used_bytes < self._buffer_bytes
 
     def taken(self, partition: Partition, num_bytes: int, loads: Mapping[Partition, PartitionArchiver]) -> None:
@@ -128,7 +103,7 @@ class Budgets:
         self._grown.add(partition)
         self._waiting_at_most += num_bytes
         self._taken_bytes += num_bytes
-        if self._taken_bytes >= self._memory.open_block_bytes // 2:
+        if self._taken_bytes >= self._memory // OPEN_BLOCKS // 2:
             self._end_blocks(loads)
 
     def turns(
@@ -140,7 +115,7 @@ class Budgets:
         """
         if not (self._grown or paused):
             return set(), set()
-        share = Share.of(self._memory.waiting_bytes, self._buffer_bytes, len(loads))
+        share = Share.of(self._memory // WAITING, self._buffer_bytes, len(loads))
         used, alone = self._buffer.used_bytes, {each: loads[each] for each in paused if each in loads}
         is_tight, is_relaxed = used > TIGHT * self._buffer_bytes, used <= RELAXED * self._buffer_bytes
         resume = {
@@ -148,7 +123,7 @@ class Budgets:
             for partition, load in alone.items()
             if not exceeds(load.state, share.half, buffer_is_tight=not is_relaxed)
         }
-        left = self._memory.waiting_bytes - _waiting(alone.values())
+        left = self._memory // WAITING - _waiting(alone.values())
         most = left // LARGEST_PART if len(loads) - len(alone) > 1 else left
         states = {each: loads[each].state for each in self._grown if each in loads and each not in paused}
         pause = {each for each, state in states.items() if exceeds(state, share, buffer_is_tight=is_tight)}
@@ -162,20 +137,20 @@ class Budgets:
 
         What those that are `paused` alone hold of the buffer, the others do not have.
         """
-        committing = {key: each.state.is_committing for key, each in loads.items()}
+        committing = {key for key, each in loads.items() if each.state.is_committing}
         open_bytes = {key: each.state.open_bytes for key, each in loads.items() if key not in paused}
         left = self._buffer_bytes - sum(loads[each].state.buffered_bytes for each in paused & loads.keys())
-        for key in chunks_to_end(open_bytes, committing, left):
-            loads[key].offer(Flush(RollReason.BUFFER))
+        for key in largest(open_bytes, left * BUFFER_SHARE_OF_OPEN_CHUNKS, committing):
+            loads[key].offer(Order.FLUSH)
         index_bytes = {key: each.state.open_index_bytes for key, each in loads.items()}
-        for key in chunks_to_end(index_bytes, committing, self._memory.index_bytes):
-            loads[key].offer(Flush(RollReason.MEMORY))
+        for key in largest(index_bytes, self._memory // INDEXES * BUFFER_SHARE_OF_OPEN_CHUNKS, committing):
+            loads[key].offer(Order.FLUSH)
         self._end_blocks(loads)
 
     def _end_blocks(self, loads: Mapping[Partition, PartitionArchiver]) -> None:
         self._taken_bytes = 0
         open_bytes = {key: each.state.open_block_bytes for key, each in loads.items()}
-        for key in blocks_to_end(open_bytes, self._memory.open_block_bytes):
+        for key in largest(open_bytes, self._memory // OPEN_BLOCKS):
             loads[key].offer(Order.END_BLOCK)
 
 
@@ -183,11 +158,9 @@ def _waiting(loads: Iterable[PartitionArchiver]) -> int:
     return sum(each.state.inbox_bytes for each in loads)
 
 
+# The consumer is not polled for so long without capacity; then its partitions are paused and polling resumes.
+# A partition that is paused alone for that time is reported.
 STALL_SECONDS = 10.0
-"""The consumer is not polled for so long without capacity; then its partitions are paused and polling resumes.
-
-A partition that is paused alone for that time is reported.
-"""
 
 
 class FetchMode(Enum):
@@ -222,10 +195,10 @@ class Fetching:
         self._rest = rest
         self._mode = FetchMode.FETCH
         self._had_capacity_at = clock()
+        # Partitions that are paused alone.
         self._paused_at: dict[Partition, float] = {}
-        """Partitions that are paused alone."""
+        # Partitions paused alone that the log has reported: a short pause is not worth a line.
         self._logged: set[Partition] = set()
-        """Partitions paused alone that the log has reported: a short pause is not worth a line."""
         self._fetched_at: dict[Partition, float] = {}
 
     @cached_property

@@ -21,8 +21,8 @@ from blockgz.store.writer import FileBody
 from blockgz.units import time_text
 
 LOCK = ".lock"
+# Prefix of the sub-folders. Nothing else in the folder, which the operator chose, is ever touched.
 PREFIX = "blockgz-buffer-"
-"""Prefix of the sub-folders. Nothing else in the folder, which the operator chose, is ever touched."""
 
 
 class BufferFile:

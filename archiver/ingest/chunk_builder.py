@@ -2,9 +2,8 @@
 
 import sys
 from array import array
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -24,29 +23,14 @@ from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPES, record_at, record_hash
 
-
-class RollReason(Enum):
-    """Why a chunk ended; the value is what logs and metrics say."""
-
-    BYTES = "bytes"
-    BLOCKS = "blocks"
-    GAPS = "gaps"
-    RECORDS = "records"
-    INTERVAL = "interval"
-    IDLE = "idle"
-    BUFFER = "buffer"
-    MEMORY = "memory"
-    FLUSH = "flush"
-
-
+# A chunk with more would have an index that readers refuse: small blocks, or a text block at every hole of a log.
 MAX_BLOCKS = 100_000
-"""A chunk with more would have an index that readers refuse: small blocks, or a text block at every hole of a log."""
+# A chunk with more ends: its index and the marker list each.
 MAX_GAPS = 1000
-"""A chunk with more ends: its index and the marker list each."""
 
 
+# The share of the buffer that open chunks may use; the rest is for chunks that wait for their commit.
 BUFFER_SHARE_OF_OPEN_CHUNKS = 0.8
-"""The share of the buffer that open chunks may use; the rest is for chunks that wait for their commit."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -68,33 +52,21 @@ class RollLimits:
     """Encoded bytes below which idling ends no chunk."""
 
 
-@dataclass(frozen=True)
-class OpenChunkFacts:
-    """The facts that end a chunk. Sizes in bytes; times in seconds of one monotonic clock."""
-
-    compressed_bytes: int
-    encoded_bytes: int
-    num_records: int
-    num_blocks: int
-    num_gaps: int
-    opened_at: float
-    last_record_at: float
-
-
-def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollReason | None:
-    """Return why the chunk should end now, or None while it may stay open."""
-    if chunk.num_records == 0:
-        return None
-    is_long_idle = limits.chunk_idle_seconds is not None and now - chunk.last_record_at >= limits.chunk_idle_seconds
-    reached = {
-        RollReason.BYTES: chunk.compressed_bytes >= limits.chunk_bytes,
-        RollReason.BLOCKS: chunk.num_blocks >= MAX_BLOCKS,
-        RollReason.GAPS: chunk.num_gaps >= MAX_GAPS,
-        RollReason.RECORDS: limits.chunk_records is not None and chunk.num_records >= limits.chunk_records,
-        RollReason.INTERVAL: now - chunk.opened_at >= limits.chunk_interval_seconds,
-        RollReason.IDLE: is_long_idle and chunk.encoded_bytes >= limits.tiny_bytes,
-    }
-    return next((reason for reason, is_reached in reached.items() if is_reached), None)
+def is_due(chunk: "ChunkBuilder", limits: RollLimits, now: float) -> bool:
+    """Return whether an open chunk should end now; `now` is of the clock that it was opened by."""
+    idle_seconds = limits.chunk_idle_seconds
+    return chunk.num_records > 0 and (
+        chunk.compressed_bytes >= limits.chunk_bytes
+        or chunk.num_blocks >= MAX_BLOCKS
+        or chunk.num_gaps >= MAX_GAPS
+        or (limits.chunk_records is not None and chunk.num_records >= limits.chunk_records)
+        or now - chunk.opened_at >= limits.chunk_interval_seconds
+        or (
+            idle_seconds is not None
+            and now - chunk.last_record_at >= idle_seconds
+            and chunk.encoded_bytes >= limits.tiny_bytes
+        )
+    )
 
 
 def rows_that_fit(
@@ -114,41 +86,28 @@ def rows_that_fit(
     return fitting
 
 
-def chunks_to_end(open_bytes: Mapping[K, int], committing: Mapping[K, bool], budget: int) -> list[K]:
-    """Return which open chunks should end early to free the buffer, the largest first.
+def largest(sizes: Mapping[K, int], budget: float, kept: Collection[K] = ()) -> list[K]:
+    """Return what should end early so that the rest stays below the budget: the largest first, nothing that is kept.
 
-    `open_bytes` are theirs in the buffer, `committing` says for which an earlier one waits to be committed. Where those
-    that wait fill the budget, ending more of them frees nothing: then it is on the store.
+    If what is kept fills the budget, ending more of the others frees nothing.
     """
-    excess = sum(open_bytes.values()) - budget * BUFFER_SHARE_OF_OPEN_CHUNKS
+    excess = sum(sizes.values()) - budget
     ending: list[K] = []
-    for key in sorted(open_bytes, key=lambda key: -open_bytes[key]):
-        if excess < 0 or not open_bytes[key]:
+    for key in sorted(sizes, key=lambda key: -sizes[key]):
+        if excess < 0 or not sizes[key]:
             break
-        if not committing[key]:
+        if key not in kept:
             ending.append(key)
-            excess -= open_bytes[key]
+            excess -= sizes[key]
     return ending
 
 
-def blocks_to_end(open_block_bytes: Mapping[K, int], budget: int) -> list[K]:
-    """Return which open blocks should end early so that the others fit into `budget`, the largest first."""
-    excess = sum(open_block_bytes.values()) - budget
-    ending: list[K] = []
-    for key in sorted(open_block_bytes, key=lambda key: -open_block_bytes[key]):
-        if excess <= 0:
-            break
-        ending.append(key)
-        excess -= open_block_bytes[key]
-    return ending
-
-
+# The fields of an entry that are numbers: all but the key filter.
 NUMBERS = BlockEntry.__struct_fields__[:-1]
-"""The fields of an entry that are numbers: all but the key filter."""
+# Bytes that a finished block of an open chunk takes in memory, without its key filter.
 ENTRY_BYTES = 8 * len(NUMBERS)
-"""Bytes that a finished block of an open chunk takes in memory, without its key filter."""
+# Bytes of key filters after which the later blocks of a chunk have none: its index is read as a whole.
 MAX_KEY_FILTERS = 4 * 1024 * 1024
-"""Bytes of key filters after which the later blocks of a chunk have none: its index is read as a whole."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +146,7 @@ class RecordMark(NamedTuple):
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, row: int, leader_epoch: int | None, secret: bytes | None = None) -> "RecordMark":
-        """With `secret` the hash is an HMAC."""
+        """Return the mark of a row; with `secret`, its hash is an HMAC."""
         record = record_at(batch, row)
         return cls(record.offset, record.timestamp, record_hash(record, secret), leader_epoch)
 
@@ -225,58 +184,63 @@ class ChunkBuilder:
         self._format = settings.record_format
         self._buffer = buffer
         self._start_offset = start_offset
-        self._opened_at = opened_at
+        self.opened_at = opened_at
         self._builder: BlockBuilder | None = None
+        # The entries of finished blocks, flat: as objects they would take six times as much.
         self._blocks = array("q")
-        """The entries of finished blocks, flat: as objects they would take six times as much."""
+        # Key filters of the first of these blocks.
         self._key_filters: list[bytes] = []
-        """Key filters of the first of these blocks."""
         self._key_filter_bytes = 0
         self._gaps: list[Gap] = []
+        # True if the newest offset of all was skipped.
         self._ends_in_gap = False
-        """True if the newest offset of all was skipped."""
-        self._skipped = 0
+        self.skipped = 0
+        """Records left out because the record format cannot hold them."""
         self._timestamp_type = 0
         self._first: tuple[int, int] | None = None
+        # Offset and timestamp of the open block's first record.
         self._open_first: tuple[int, int] = (0, 0)
-        """Offset and timestamp of the open block's first record."""
+        # The mark of the last record; the record itself may be large, and thousands of chunks are open.
         self._last: RecordMark | None = None
-        """The mark of the last record; the record itself may be large, and thousands of chunks are open."""
         self._waiting: list[WaitingBlock] = []
+        # The last record of the blocks in the buffer.
         self._written_to: RecordMark | None = None
-        """The last record of the blocks in the buffer."""
-        self._full: BufferFull | None = None
-        self._num_records = 0
+        self.full: BufferFull | None = None
+        """Why blocks wait in memory for space in the buffer; None while none does."""
+        self.num_records = 0
         self._encoded_bytes = 0
-        self._last_record_at = opened_at
+        self.last_record_at = opened_at
 
     @property
-    def facts(self) -> OpenChunkFacts:
-        return OpenChunkFacts(
-            compressed_bytes=self._buffer.size,
-            encoded_bytes=self._encoded_bytes + self.open_block_bytes,
-            num_records=self._num_records,
-            num_blocks=len(self._blocks) // len(NUMBERS),
-            num_gaps=len(self._gaps),
-            opened_at=self._opened_at,
-            last_record_at=self._last_record_at,
-        )
+    def compressed_bytes(self) -> int:
+        """Return the bytes in the buffer."""
+        return self._buffer.size
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Return the bytes of all records before compression."""
+        return self._encoded_bytes + self.open_block_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        """Return the number of finished blocks in the buffer."""
+        return len(self._blocks) // len(NUMBERS)
+
+    @property
+    def num_gaps(self) -> int:
+        """Return the number of gaps between its records."""
+        return len(self._gaps)
 
     @property
     def open_index_bytes(self) -> int:
         """Return the bytes in memory that describe the finished blocks."""
-        return self.facts.num_blocks * ENTRY_BYTES + self._key_filter_bytes
+        return self.num_blocks * ENTRY_BYTES + self._key_filter_bytes
 
     @property
     def open_block_bytes(self) -> int:
         """Return the bytes in memory of the open block, and of blocks that wait for space."""
         waiting = sum(len(block.member) for block in self._waiting)
         return waiting + (self._builder.open_bytes if self._builder else 0)
-
-    @property
-    def full(self) -> BufferFull | None:
-        """Return why blocks wait in memory for space in the buffer; None while none does."""
-        return self._full
 
     @property
     def first_timestamp(self) -> int | None:
@@ -286,11 +250,6 @@ class ChunkBuilder:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         return tuple(self._gaps)
-
-    @property
-    def skipped(self) -> int:
-        """Return how many records were left out because the record format cannot hold them."""
-        return self._skipped
 
     def add(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
         """Append records that came `now`; all are taken, also where the buffer is `full`.
@@ -332,8 +291,8 @@ class ChunkBuilder:
             if end < batch.num_rows:
                 self._open_first = (offsets[end].as_py(), timestamps[end].as_py())
         self._last = self._mark(batch, batch.num_rows - 1, leader_epoch)
-        self._num_records += batch.num_rows
-        self._last_record_at = now
+        self.num_records += batch.num_rows
+        self.last_record_at = now
 
     def _mark(self, batch: pa.RecordBatch, row: int, leader_epoch: int | None) -> RecordMark:
         return RecordMark.of(batch, row, leader_epoch, self._seal.tail_secret if self._seal else None)
@@ -343,7 +302,7 @@ class ChunkBuilder:
         start = self._gaps.pop().start if self._ends_in_gap else offset
         self._gaps.append(Gap(start, offset + 1, "skipped"))
         self._ends_in_gap = True
-        self._skipped += 1
+        self.skipped += 1
 
     def end_block(self) -> None:
         """Move what waits in memory into the buffer, as a block that is smaller than it could be."""
@@ -356,8 +315,8 @@ class ChunkBuilder:
         if self._last is None:
             raise ValueError("a chunk without records cannot be finished")
         self.end_block()
-        if self._full is not None:
-            raise self._full
+        if self.full is not None:
+            raise self.full
         return self._finished(next_offset, self._last)
 
     def cut(self, buffer: BufferFile) -> "tuple[FinishedChunk, ChunkBuilder] | None":
@@ -368,18 +327,18 @@ class ChunkBuilder:
         end = self._written_to
         if end is None or not self._waiting:
             return None
-        rest = ChunkBuilder(self._settings, buffer, end.offset + 1, self._opened_at, self._sealing)
+        rest = ChunkBuilder(self._settings, buffer, end.offset + 1, self.opened_at, self._sealing)
         rest._builder, self._builder = self._builder, None
         rest._waiting, self._waiting = self._waiting, rest._waiting
-        rest._full, self._full = self._full, None
+        rest.full, self.full = self.full, None
         rest._timestamp_type, rest._first = self._timestamp_type, rest._waiting[0].first
-        rest._open_first, rest._last, rest._last_record_at = self._open_first, self._last, self._last_record_at
+        rest._open_first, rest._last, rest.last_record_at = self._open_first, self._last, self.last_record_at
         rest._gaps = [gap for gap in self._gaps if gap.start > end.offset]
         rest._ends_in_gap = self._ends_in_gap and bool(rest._gaps)
         self._gaps = self._gaps[: len(self._gaps) - len(rest._gaps)]
         finished = self._finished(end.offset + 1, end)
         written = sum(block.num_records for block in finished.blocks)
-        rest._num_records, self._num_records = self._num_records - written, written
+        rest.num_records, self.num_records = self.num_records - written, written
         return finished, rest
 
     def _finished(self, next_offset: int, last: RecordMark) -> FinishedChunk:
@@ -411,24 +370,24 @@ class ChunkBuilder:
         member = self._settings.compressor.compress(block.raw)
         crc32 = AUTHENTICATED if self._seal else None  # until it is that of the encrypted bytes
         self._waiting.append(WaitingBlock(member, block.entry(0, len(member), crc32), self._open_first, last))
-        if self._full is None:
+        if self.full is None:
             self.write_again()
 
     def write_again(self) -> None:
         """Write the blocks that wait; those that the buffer does not take wait on, see `full`."""
-        self._full = None
+        self.full = None
         while self._waiting:
             member, entry, _, last = self._waiting[0]
             at = self._buffer.size
             if self._seal:
-                member, entry = self._seal.sealed(self.facts.num_blocks, member, entry)
+                member, entry = self._seal.sealed(self.num_blocks, member, entry)
             try:
                 self._buffer.append(member)
             except BufferFull as error:
-                self._full = error
+                self.full = error
                 return
             *numbers, keys = msgspec.structs.astuple(msgspec.structs.replace(entry, byte_offset=at))
-            has_room = len(self._key_filters) == self.facts.num_blocks and self._key_filter_bytes < MAX_KEY_FILTERS
+            has_room = len(self._key_filters) == self.num_blocks and self._key_filter_bytes < MAX_KEY_FILTERS
             if has_room and keys is not msgspec.UNSET:
                 self._key_filters.append(keys)
                 self._key_filter_bytes += len(keys)
@@ -472,7 +431,7 @@ def part_below(
             batch = decode_block(member, entry, encoding, sys.maxsize)
             below = int(np.searchsorted(batch.column("offset").to_numpy(), end))
             part.add(batch.slice(0, below), finished.leader_epoch, 0.0)
-    if not part.facts.num_records:
+    if not part.num_records:
         part.discard()
         return None
     gaps = tuple(Gap(gap.start, min(gap.end, end), gap.reason) for gap in finished.gaps if gap.start < end)

@@ -6,7 +6,7 @@ Names and formats of the headers: org.apache.kafka.connect.runtime.errors.DeadLe
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -22,37 +22,32 @@ from index_format.errors import BlockgzError
 from index_format.record_formats import RecordFormat
 from index_format.records import Record, record_at
 
+Headers = list[tuple[str, bytes]]
 PREFIX = "__connect.errors."
 POLL_SECONDS = 0.1
 CLOSE_SECONDS = 2.0
+# Errors of a record that its topic did not take.
 NOT_TAKEN = (AccessDenied, BrokerUnreachable, DeadLetterRefused)
-"""Errors of a record that its topic did not take."""
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
-class DeadLetter(NamedTuple):
-    """A record that cannot be archived, and why."""
-
-    record: Record
-    """Without its headers where the client cannot hand them over."""
-    error: BlockgzError
-
-
-def context_headers(partition: Partition, connector: str, letter: DeadLetter) -> list[tuple[str, bytes]]:
+def context_headers(
+    partition: Partition, connector: str, record: Record, error: BlockgzError
+) -> list[tuple[str, bytes]]:
     """Return the headers that Connect's sinks add to such a record, without a task's number and a stack trace.
 
     Names of classes are fixed text that consumers of dead letters may match; they do not follow our modules.
     """
-    of_format = isinstance(letter.error, UnencodableRecord)
+    of_format = isinstance(error, UnencodableRecord)
     values = {
         "topic": partition[0],
         "partition": partition[1],
-        "offset": letter.record.offset,
+        "offset": record.offset,
         "connector.name": connector,
         "stage": "TASK_PUT" if of_format else "HEADER_CONVERTER",
         "class.name": "archiver.ingest.chunk_builder.ChunkBuilder" if of_format else "confluent_kafka.Message",
-        "exception.class.name": f"archiver.errors.{type(letter.error).__qualname__}",
-        "exception.message": letter.error.reason,
+        "exception.class.name": f"archiver.errors.{type(error).__qualname__}",
+        "exception.message": error.reason,
     }
     return [(PREFIX + name, str(value).encode()) for name, value in values.items()]
 
@@ -62,7 +57,7 @@ class DeadLetterTopic:
 
     def __init__(self, config: RunConfig) -> None:
         self._settings = dead_letter_settings(config)
-        self._connector = config.group
+        self.connector = config.group
         self.topic = str(config.dead_letter_topic)
         self._guard = threading.Lock()
         self._producer: Producer | None = None
@@ -70,13 +65,9 @@ class DeadLetterTopic:
         """Clients dropped so far. A record sent before the last drop, and not reported yet, will never be reported."""
         self._closed = threading.Event()
 
-    def letters_of(self, partition: Partition) -> "DeadLetters":
-        return DeadLetters(self, partition)
-
-    def produce(self, partition: Partition, letter: DeadLetter, on_delivery: Callable[[Any, Any], None]) -> None:
-        """Hand a record to the producer, and wait for room in its queue. Raises as `DeadLetters.send`."""
-        record = letter.record
-        headers: list[Any] = [*record.headers, *context_headers(partition, self._connector, letter)]
+    def produce(self, record: Record, context: Headers, on_delivery: Callable[[Any, Any], None]) -> None:
+        """Hand a record to the producer with more headers; wait for room in its queue. Raises as `DeadLetters.send`."""
+        headers: list[Any] = [*record.headers, *context]
         timestamp = max(record.timestamp, 0)  # which means now; a record without one has -1
         while True:
             self.raise_if_closed()
@@ -152,22 +143,24 @@ class DeadLetters:
     def __init__(self, topic: DeadLetterTopic, partition: Partition) -> None:
         self._topic = topic
         self._partition = partition
-        self._sent: dict[int, tuple[DeadLetter, int]] = {}
-        """Records that the producer has and did not acknowledge, by offset, each with the clients dropped before."""
-        self._refused: dict[int, tuple[DeadLetter, KafkaError]] = {}
-        """Records that were not taken, by offset, and why; `settle` sends them again."""
+        # Records that the producer has and did not acknowledge, by offset, each with the clients dropped before.
+        self._sent: dict[int, tuple[Record, BlockgzError, int]] = {}
+        # Records that were not taken, by offset, and why; `settle` sends them again.
+        self._refused: dict[int, tuple[Record, BlockgzError, KafkaError]] = {}
+        # Why one of them was not taken, until `send` raises it: nothing piles up while the topic takes nothing.
         self._failure: KafkaError | None = None
-        """Why one of them was not taken, until `send` raises it: nothing piles up while the topic takes nothing."""
 
-    def send(self, letter: DeadLetter) -> None:
-        """Produce a record, without waiting for its acknowledgement.
+    def send(self, record: Record, error: BlockgzError) -> None:
+        """Produce a record that cannot be archived because of `error`, without waiting for its acknowledgement.
+
+        It comes without its headers if the client cannot hand them over.
 
         Raises BrokerUnreachable, AccessDenied or DeadLetterRefused if the topic did not take it or one before it.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise self._topic.failure(failure)
-        self._send(letter)
+        self._send(record, error)
         self._topic.poll(0)
 
     def send_objected(self, batch: pa.RecordBatch, record_format: RecordFormat) -> None:
@@ -175,7 +168,7 @@ class DeadLetters:
         for row, reason in record_format.objections(batch).items():
             record = record_at(batch, row)
             error = UnencodableRecord(record.offset, f"record format {record_format.name} {reason}")
-            self.send(DeadLetter(record, error))
+            self.send(record, error)
 
     def settle(self, end: int) -> None:
         """Wait until all that was sent of offsets below `end` is acknowledged; what was not taken is sent again.
@@ -184,15 +177,15 @@ class DeadLetters:
         """
         self._refuse_dropped()
         for offset in [offset for offset in list(self._refused) if offset < end]:
-            letter, error = self._refused.pop(offset)
+            refused = record, error, _ = self._refused.pop(offset)
             try:
-                self._send(letter)
+                self._send(record, error)
             except BlockgzError:
-                self._refused[offset] = letter, error
+                self._refused[offset] = refused
                 raise
         while (first := self.first_open(end)) is not None:
             if first in self._refused:
-                raise self._topic.failure(self._refused[first][1])
+                raise self._topic.failure(self._refused[first][2])
             self._refuse_dropped()
             self._topic.raise_if_closed()  # after it: the end of the run drops the client as well
             self._topic.poll(POLL_SECONDS)
@@ -203,23 +196,24 @@ class DeadLetters:
 
     def _refuse_dropped(self) -> None:
         """Take records as refused whose client was dropped before it reported: their fate is unknown."""
-        for offset, (letter, dropped) in list(self._sent.items()):
+        for offset, (record, error, dropped) in list(self._sent.items()):
             if dropped < self._topic.clients_dropped:
-                self._refused[offset] = letter, KafkaError(KafkaError._PURGE_QUEUE)
+                self._refused[offset] = record, error, KafkaError(KafkaError._PURGE_QUEUE)
                 self._sent.pop(offset, None)
 
-    def _send(self, letter: DeadLetter) -> None:
-        offset = letter.record.offset
+    def _send(self, record: Record, error: BlockgzError) -> None:
+        offset = record.offset
 
-        def on_delivery(error: KafkaError | None, _: object) -> None:
-            if error is not None:
-                self._refused[offset] = letter, error
-                self._failure = error
+        def on_delivery(failure: KafkaError | None, _: object) -> None:
+            if failure is not None:
+                self._refused[offset] = record, error, failure
+                self._failure = failure
             self._sent.pop(offset, None)  # only now: at any time it stands in one of both
 
-        self._sent[offset] = letter, self._topic.clients_dropped
+        self._sent[offset] = record, error, self._topic.clients_dropped
         try:
-            self._topic.produce(self._partition, letter, on_delivery)
+            context = context_headers(self._partition, self._topic.connector, record, error)
+            self._topic.produce(record, context, on_delivery)
         except BlockgzError:
             self._sent.pop(offset, None)
             raise

@@ -45,25 +45,23 @@ from index_format.errors import BlockgzError
 from index_format.identity import EVERY_TOPIC, AclsOfTopics, TopicConfig
 from index_format.records import Record, iter_records
 
+# One record of each log is wanted. librdkafka counts the queue of all partitions: one that is full of the first ones'
+# records, or a fetch that waits at the end of a log, would hold up the others.
 SINGLE_READS = {
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 16 * 1024,
     "fetch.message.max.bytes": 64 * 1024,
     "fetch.wait.max.ms": 10,
 }
-"""One record of each log is wanted. librdkafka counts the queue of all partitions: one that is full of the first ones'
-records, or a fetch that waits at the end of a log, would hold up the others."""
+# Seconds that a new partition waits while no record of the others arrives.
 POLL_SECONDS = 0.01
-"""Seconds that a new partition waits while no record of the others arrives."""
 SERVE_SECONDS, MOST_ERRORS = 10.0, 10_000
 """Seconds between polls while nothing is wanted, and errors per poll: without a broker, forty a second pile up."""
 NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
 
 
-class _Wanted(NamedTuple):
-    offset: int
-    found: Future[Message | None]
-    """The first message at or above that offset; None at the log's end."""
+_Wanted = tuple[int, Future[Message | None]]
+"""An offset, and the first message at or above it; None at the log's end."""
 
 
 class RecordReader:
@@ -108,7 +106,8 @@ class RecordReader:
         return None if found is None else found.offset()
 
     def _first(self, partition: Partition, offset: int, deadline_seconds: float) -> Message | None:
-        wanted = _Wanted(offset, Future())
+        future: Future[Message | None] = Future()
+        wanted = offset, future
         with self._guard:
             if self._is_closed:
                 raise ShuttingDown("the program is ending")
@@ -117,7 +116,7 @@ class RecordReader:
             self._wanted[partition] = wanted
         self._asked.set()
         try:
-            return wanted.found.result(deadline_seconds)
+            return future.result(deadline_seconds)
         except TimeoutError:
             raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), _failing(partition, offset)) from None
         finally:
@@ -127,9 +126,9 @@ class RecordReader:
         """End; whoever waits for a record gets ShuttingDown."""
         with self._guard:
             self._is_closed = True
-            for wanted in self._wanted.values():
-                if not wanted.found.done():
-                    wanted.found.set_exception(ShuttingDown("the program is ending"))
+            for _, future in self._wanted.values():
+                if not future.done():
+                    future.set_exception(ShuttingDown("the program is ending"))
         self._asked.set()
         self._thread.join()
         self._consumer.close()
@@ -154,10 +153,10 @@ class RecordReader:
     def _assign(self) -> None:
         """Have the consumer fetch what is wanted now, and nothing else."""
         with self._guard:
-            wanted = {partition: each for partition, each in self._wanted.items() if not each.found.done()}
+            wanted = {partition: each for partition, each in self._wanted.items() if not each[1].done()}
         gone = [TopicPartition(*each) for each in self._assigned if wanted.get(each) is not self._assigned[each]]
         new = [
-            TopicPartition(*partition, each.offset)
+            TopicPartition(*partition, each[0])
             for partition, each in wanted.items()
             if self._assigned.get(partition) is not each
         ]
@@ -179,16 +178,12 @@ class RecordReader:
         for partition in answered:
             wanted = self._assigned.get(partition)
             with self._guard:
-                if wanted is not None and not wanted.found.done():
-                    _answer(wanted, partition, message)
-
-
-def _answer(wanted: _Wanted, partition: Partition, message: Message) -> None:
-    error = message.error()
-    if error is not None and error.code() not in NOTHING_THERE:
-        wanted.found.set_exception(kafka_failure(error, _failing(partition, wanted.offset)))
-    else:
-        wanted.found.set_result(None if error is not None else message)
+                if wanted is None or wanted[1].done():
+                    continue
+                if error is not None and error.code() not in NOTHING_THERE:
+                    wanted[1].set_exception(kafka_failure(error, _failing(partition, wanted[0])))
+                else:
+                    wanted[1].set_result(None if error is not None else message)
 
 
 def _failing(partition: Partition, offset: int) -> str:
@@ -240,8 +235,8 @@ class KafkaCluster:
         self._bootstrap = settings["bootstrap.servers"]
         self._was_reached = False
         self._has_controller = False
+        # Questions that were denied, each with its topic.
         self._denied: set[tuple[str, str]] = set()
-        """Questions that were denied, each with its topic."""
 
     def topics(self) -> dict[str, int]:
         """Return all topics with their numbers of partitions. Raises BrokerUnreachable or AccessDenied."""
@@ -442,8 +437,8 @@ def _config(entries: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]
 
 
 WATERMARK_SECONDS = 30.0
+# Until a partition is assigned it costs nothing to look for one.
 FIRST_LOOK_SECONDS = 1.0
-"""Until a partition is assigned it costs nothing to look for one."""
 
 
 class LogView(NamedTuple):
@@ -459,37 +454,45 @@ class LogView(NamedTuple):
 AskEnds = Callable[[Collection[Partition]], Mapping[Partition, LogView]]
 
 
-class WatermarkWatch:
+class Watch:
+    """Calls `look` in a thread, after the seconds that `wait` gives each time, until `close`."""
+
+    def __init__(self, name: str, look: Callable[[], object], wait: Callable[[], float]) -> None:
+        self._look, self._wait = look, wait
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for the first look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more. A question in progress is not waited for: nobody reads its answer."""
+        self._ending.set()
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._wait()):
+            self._look()
+
+
+class WatermarkWatch(Watch):
     """The newest answers; scrapes read them and never ask."""
 
     def __init__(
         self, partitions: Callable[[], Collection[Partition]], ask: AskEnds, clock: Callable[[], float]
     ) -> None:
         """`partitions` gives those to ask about; `ask` answers, or leaves out what nobody answers for."""
+        super().__init__("watermarks", self.refresh, lambda: WATERMARK_SECONDS if self.logs else FIRST_LOOK_SECONDS)
         self._partitions = partitions
         self._ask = ask
         self._clock = clock
-        self._logs: Mapping[Partition, LogView] = {}
+        self.logs: Mapping[Partition, LogView] = {}
         self._asked_at: float | None = None
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watermarks", daemon=True)
-
-    @property
-    def logs(self) -> Mapping[Partition, LogView]:
-        return self._logs
 
     @property
     def age_seconds(self) -> float | None:
         """Return the seconds since the last answer; None before the first."""
         return None if self._asked_at is None else self._clock() - self._asked_at
-
-    def start(self) -> None:
-        """Ask every WATERMARK_SECONDS until `close`."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ask no more. A question in progress is not waited for: nobody reads its answer."""
-        self._ending.set()
 
     def refresh(self) -> None:
         """Ask once. Without an answer the last ones stay, and age."""
@@ -501,11 +504,7 @@ class WatermarkWatch:
         except BlockgzError as error:
             log.warning(LogEvent.WATERMARKS_UNKNOWN, cause=error.what, why=error.why)
             return
-        before = {partition: each.bounds.end for partition, each in self._logs.items() if each.bounds}
-        self._logs = {partition: each._replace(earlier_end=before.get(partition)) for partition, each in ends.items()}
+        before = {partition: each.bounds.end for partition, each in self.logs.items() if each.bounds}
+        self.logs = {partition: each._replace(earlier_end=before.get(partition)) for partition, each in ends.items()}
         if ends:
             self._asked_at = self._clock()
-
-    def _run(self) -> None:
-        while not self._ending.wait(WATERMARK_SECONDS if self._logs else FIRST_LOOK_SECONDS):
-            self.refresh()

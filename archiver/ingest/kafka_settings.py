@@ -13,15 +13,15 @@ from blockgz.kafka.secrets import without_code
 from blockgz.kafka.settings import LacksKerberos, client_settings, make_client
 from blockgz.references import resolve_references
 
+# Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16.
 QUEUED_RECORD_FOOTPRINT = 320
-"""Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16."""
 LEAST_FETCH_BYTES = 1024**2
+# A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
+# default for half a second, which is for those who follow.
 FETCH_WAIT_MS_OF_ONCE = 20
-"""A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
-default for half a second, which is for those who follow."""
 CLIENT_ID = "blockgz-archiver"
+# librdkafka's default.
 SESSION_MS = 45_000
-"""librdkafka's default."""
 DEAD_LETTER_TIMEOUT_MS = 10_000
 DEAD_LETTER_QUEUE_KBYTES = 32 * 1024
 

@@ -18,13 +18,13 @@ from blockgz.kafka.settings import make_client
 from index_format.errors import BlockgzError
 from index_format.records import Record
 
+# A batch takes about a tenth of that to be handed over and encoded, its records apart: a tenth of a core at most.
 SECONDS_A_PARTITION = 0.002
-"""A batch takes about a tenth of that to be handed over and encoded, its records apart: a tenth of a core at most."""
 MESSAGES_WORTH_A_BATCH = 250
+# Bytes that an Arrow batch takes in addition to its content, as measured: buffers are rounded up.
 BATCH_FOOTPRINT = 8192
-"""Bytes that an Arrow batch takes in addition to its content, as measured: buffers are rounded up."""
+# Bytes that a message takes in addition to its value, at least.
 MESSAGE_FOOTPRINT = 512
-"""Bytes that a message takes in addition to its value, at least."""
 
 Partition = tuple[str, int]
 """Topic and partition."""
@@ -88,18 +88,18 @@ class Batching:
 
 
 FIRST_MESSAGES_A_POLL = 8
+# Errors of the group that are taken note of at a time.
 TOLD_A_POLL = 100
-"""Errors of the group that are taken note of at a time."""
+# Bytes taken from librdkafka's queue at a time, roughly: the queue fills again in the meantime.
 BYTES_A_POLL = 2 * 1024**2
-"""Bytes taken from librdkafka's queue at a time, roughly: the queue fills again in the meantime."""
+# A poll that does not get as many messages as it asks for takes so long, whatever it gets.
 POLL_SECONDS = 0.1
-"""A poll that does not get as many messages as it asks for takes so long, whatever it gets."""
+# Errors that librdkafka logs by itself.
 LOGGED_ANYWAY = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT)
-"""Errors that librdkafka logs by itself."""
+# A rebalance waits so long, at most, for the answer to a commit of the group's offsets.
 COMMIT_ANSWER_SECONDS = 5.0
-"""A rebalance waits so long, at most, for the answer to a commit of the group's offsets."""
+# Seconds to ask for leaders, at most, before anything is fetched; librdkafka keeps asking by itself.
 LEADERS_SECONDS = 2.0
-"""Seconds to ask for leaders, at most, before anything is fetched; librdkafka keeps asking by itself."""
 
 
 @dataclass(frozen=True)
@@ -194,22 +194,22 @@ class KafkaSource:
             self._client = ConfluentClient(self._member)
         self._fetches_apart = self._member is None
         self._consuming: set[Partition] = set()
+        # Also partitions that are not consumed: librdkafka keeps them paused when it is given them again.
         self._paused: set[Partition] = set()
-        """Also partitions that are not consumed: librdkafka keeps them paused when it is given them again."""
         self._batching = Batching(batching_bytes, clock)
         self._poll_seconds = poll_seconds
         self._metadata = metadata
         self._at_once = FIRST_MESSAGES_A_POLL
+        # The error that the group reported, until the next poll.
         self._refusal: BlockgzError | None = None
-        """The error that the group reported, until the next poll."""
+        # Why a call was refused after a fatal error, until a poll has looked for the group's own words.
         self._fatal: KafkaError | None = None
-        """Why a call was refused after a fatal error, until a poll has looked for the group's own words."""
+        # Positions that the group confirmed.
         self._committed: dict[Partition, int] = {}
-        """Positions that the group confirmed."""
+        # One partition of each commit that the group has not answered yet.
         self._unanswered: list[TopicPartition] = []
-        """One partition of each commit that the group has not answered yet."""
+        # Bytes of a record that polls do not count, as measured last.
         self._uncounted = 0
-        """Bytes of a record that polls do not count, as measured last."""
 
     @property
     def _group_member(self) -> Consumer:
@@ -369,7 +369,8 @@ class KafkaSource:
         return events
 
     def _told_by_group(self) -> list[Event]:
-        """Rebalances happen in here, where the member is a client of its own."""
+        """Return what the group reports to a member that is a client of its own."""
+        # Rebalances happen inside `consume`.
         if self._member is None or not self._fetches_apart:
             return []
         messages: list[Any] = self._member.consume(TOLD_A_POLL, 0)
@@ -458,5 +459,5 @@ def _plain(partitions: Sequence[TopicPartition]) -> list[Partition]:
 
 
 def name_of(partition: Partition) -> str:
-    """`orders:3`."""
+    """Return a partition as people write it, such as `orders:3`."""
     return f"{partition[0]}:{partition[1]}"

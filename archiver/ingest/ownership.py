@@ -4,7 +4,7 @@ All methods of Ownership belong to the consumer thread. Claims run in threads of
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,13 +19,13 @@ from archiver.commit.operations import CompareAndSwap, Operation
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
 from archiver.errors import AssignmentLost, Fenced, Next, Situation, TopicChanged, TopicGone, what_next
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkSettings, RollReason
-from archiver.ingest.dead_letters import DeadLetterTopic
+from archiver.ingest.chunk_builder import ChunkSettings
+from archiver.ingest.dead_letters import DeadLetters, DeadLetterTopic
 from archiver.ingest.kafka_cluster import AskBounds
 from archiver.ingest.kafka_source import Event, Partition, PartitionFailed, name_of
 from archiver.ingest.partition_archiver import PartitionArchiver
-from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
-from archiver.ingest.topics import TopicDirectory
+from archiver.ingest.partition_state import ArchivingState, Order, PartitionCounts, Tick
+from archiver.ingest.topics import TopicDirectory, TopicIds
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
 from blockgz.errors import PartitionUnavailable
@@ -95,14 +95,14 @@ def _internal(error: Exception) -> BlockgzError:
     return failure
 
 
+# Seconds a fenced writer waits before it claims again: long enough for a stale writer to notice.
 HEARTBEAT_SECONDS = 3.0
-"""Seconds a fenced writer waits before it claims again: long enough for a stale writer to notice."""
+# Takeover attempts after passing failures before `--once` gives up on a partition.
 RESTARTS_IN_A_ROW = 5
-"""Takeover attempts after passing failures before `--once` gives up on a partition."""
+# Seconds between attempts to add claims to the inventory that no commit added.
 CLAIM_LIST_SECONDS = 30.0
-"""Seconds between attempts to add claims to the inventory that no commit added."""
+# Claims in a row while neither store nor broker answers: about five minutes.
 CLAIMS_IN_A_ROW = 15
-"""Claims in a row while neither store nor broker answers: about five minutes."""
 
 
 @dataclass
@@ -208,6 +208,16 @@ class RunningTime:
         return self._had
 
 
+def confirm_ids(ids: TopicIds, partitions: Mapping[Partition, PartitionArchiver]) -> None:
+    """Ask for the ids of the partitions' topics, and pass them on."""
+    # Before the question: what was fetched by then is of the topic that the answer names.
+    fetched = [(topic, each, each.state.fetched) for (topic, _), each in partitions.items()]
+    if fetched:
+        answers = ids.asked().ids
+        for topic, partition, position in fetched:
+            partition.told(answers.get(topic), position)
+
+
 class Ownership:
     """One state a partition; see PartitionState."""
 
@@ -216,18 +226,16 @@ class Ownership:
         self._assigned: set[Partition] = set()
         self._claims: dict[Partition, Future[tuple[PartitionIdentity, Claimed]]] = {}
         self._active: dict[Partition, PartitionArchiver] = {}
+        # Partitions of others by now, until the grace time ends, in running time: what was fetched is still offered.
+        # They are not claimed again before they are done.
         self._leaving: dict[Partition, tuple[PartitionArchiver, float]] = {}
-        """Partitions of others by now, until the grace time ends, in running time: what was fetched is still offered.
-
-        They are not claimed again before they are done.
-        """
         self._ending: set[Partition] = set()
         self._retry_at: dict[Partition, float] = {}
         self._tries: dict[Partition, int] = {}
+        # Set once a partition is given up: what waits for another try is to try soon.
         self._hurried: dict[Partition, threading.Event] = {}
-        """Set once a partition is given up: what waits for another try is to try soon."""
+        # Claims that were refused before any succeeded.
         self._refused: dict[Partition, BlockgzError] = {}
-        """Claims that were refused before any succeeded."""
         self._has_claimed = False
         self._claims_written_at = context.clock()
         self._running_time = RunningTime(context.clock)
@@ -335,7 +343,7 @@ class Ownership:
         return positions
 
     def _settle_refused(self) -> None:
-        """Refusals before the first claim: taken for passing once another claim succeeded, else the process's end."""
+        """Try refused claims again once another claim succeeded; raise the first refusal if all were refused."""
         untried = self._claims or any(self._tries.get(each, 0) < RESTARTS_IN_A_ROW for each in self._retry_at)
         if not self._refused or (untried and not self._has_claimed):
             return
@@ -398,7 +406,7 @@ class Ownership:
                     self._end(partition)
                 else:
                     self._ending.add(partition)
-                    archiver.offer(Flush(RollReason.FLUSH))
+                    archiver.offer(Order.FLUSH)
             elif state.counts.chunks:
                 self._tries.pop(partition, None)
         return ended
@@ -426,10 +434,8 @@ class Ownership:
             self._see_off()
 
     def lose(self, partitions: Iterable[Partition]) -> None:
-        """They are another process's already: what was fetched is still offered to the store, within the grace.
-
-        A newer owner wins by its claim. If nothing in the store keeps writers apart, nothing is written.
-        """
+        """Give up partitions that are another process's already; still offer to the store what was fetched."""
+        # A newer owner wins by its claim. If nothing in the store keeps writers apart, nothing is written.
         config, lost = self._context.config, list(partitions)
         for partition in lost:
             if partition in self._active:
@@ -464,7 +470,7 @@ class Ownership:
                     archiver = self._active.pop(partition)
                     self._leaving[partition] = archiver, until
                 if seconds > 0:
-                    archiver.offer(Flush(RollReason.FLUSH))
+                    archiver.offer(Order.FLUSH)
             self._assigned.discard(partition)  # last: its threads find it assigned or leaving
         self._see_off()
 
@@ -499,7 +505,7 @@ class Ownership:
             self._claims[partition] = self._context.claims.submit(partition, self._claim)
 
     def _claim(self, partition: Partition, bounds: LogBounds) -> tuple[PartitionIdentity, Claimed]:
-        """Runs in a thread of its own."""
+        """Claim a partition, in a thread of its own; return its identity with its last folder, and the claim."""
         context, (topic, number) = self._context, partition
         config, end_offset = context.config, self.reports[partition].end_offset
         if end_offset is not None and bounds.end < end_offset:
@@ -596,7 +602,7 @@ class Ownership:
             committers=context.committers,
             clock=context.clock,
             end_offset=self.reports[partition].end_offset,
-            dead_letters=context.dead_letters.letters_of(partition) if context.dead_letters else None,
+            dead_letters=DeadLetters(context.dead_letters, partition) if context.dead_letters else None,
             settle_claim=partial(context.claim_list.settle, identity.keys),
         )
 

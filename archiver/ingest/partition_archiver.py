@@ -21,13 +21,12 @@ from archiver.commit.recovery import Claimed, reclaim
 from archiver.errors import Diverged, Fenced, Next, TopicChanged, UnencodableRecord, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below, rows_that_fit
-from archiver.ingest.dead_letters import NOT_TAKEN, DeadLetter, DeadLetters
+from archiver.ingest.dead_letters import NOT_TAKEN, DeadLetters
 from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, RecordRefused
 from archiver.ingest.partition_state import (
     ArchivingState,
     CommitProgress,
     Ending,
-    Flush,
     Order,
     PartitionCounts,
     PartitionEvent,
@@ -39,15 +38,15 @@ from archiver.ingest.partition_state import (
     flushed,
     wanted,
 )
-from archiver.ingest.topics import Verdict, verdict
+from archiver.ingest.topics import is_same_topic
 from archiver.logs import LogEvent, log
 from blockgz.errors import BufferFull, PartitionUnavailable, SyncFailed
 from blockgz.store.retry import backoff_seconds
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 
+# Attempts of a bounded run to write into a full buffer.
 FULL_TRIES_OF_ONCE = 5
-"""Attempts of a bounded run to write into a full buffer."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -124,7 +123,7 @@ class PartitionArchiver:
     def offer(self, event: PartitionEvent) -> None:
         """Hand over an event; never waits. Nothing is taken after a failure or `close`."""
         self._change(ArchivingState.offered, event)
-        if self._state.full is not None and (isinstance(event, Flush) or self._clock() >= self._write_again_at):
+        if self._state.full is not None and (event is Order.FLUSH or self._clock() >= self._write_again_at):
             self._change(ArchivingState.offered, Order.WRITE_AGAIN)
         self._start_building()
 
@@ -196,7 +195,7 @@ class PartitionArchiver:
                 self._stop_at(self._state.position, error)
             case Tick(now=now):
                 self._commit_later(self._step(due, self._settings.limits, now))
-            case Flush():
+            case Order.FLUSH:
                 self._commit_later(flushed(self._state))
                 if self._state.full is not None:
                     self._change(ArchivingState.postponed, event)
@@ -228,7 +227,7 @@ class PartitionArchiver:
         try:
             batch, dropped_duplicates = wanted(self._state, fetched)
         except Diverged as error:
-            if self._verdict() is Verdict.DIFFERENT:
+            if self._is_same_topic() is False:
                 raise self._changed(error.what) from error
             raise
         if batch.num_rows and epoch_fell(self._state, fetched):
@@ -239,11 +238,11 @@ class PartitionArchiver:
         while batch.num_rows:
             chunk = self._open_chunk()
             timestamps = batch.column("timestamp").to_numpy()
-            fitting = rows_that_fit(timestamps, chunk.facts.num_records, chunk.first_timestamp, limits)
+            fitting = rows_that_fit(timestamps, chunk.num_records, chunk.first_timestamp, limits)
             if fitting:
                 self._add(chunk, batch.slice(0, fitting), fetched.leader_epoch)
                 batch = batch.slice(fitting)
-            is_full = batch.num_rows and chunk.facts.num_records
+            is_full = batch.num_rows and chunk.num_records
             self._commit_later(Order.END_CHUNK if is_full else self._step(due, limits, self._clock()))
             if self._state.full is not None and batch.num_rows:
                 rest = replace(fetched, batch=batch, num_bytes=batch.nbytes)
@@ -252,14 +251,15 @@ class PartitionArchiver:
         self._change(ArchivingState.taken, fetched)
 
     def _check_log(self, num_rows: int, why: str) -> None:
-        """Epochs never fall in one log: only the cluster's word for the same topic lets such records pass."""
+        """Raise Diverged or TopicChanged unless the cluster reports that the topic is the one that was claimed."""
+        # Epochs never fall in one log, so records of an older leader may be another topic's.
         if self._identity.topic_id is None:
             raise Diverged(
                 f"{self._identity}: the log is not the one that was archived",
                 why=f"{why}, and the cluster reported no topic id",
                 remedy="find out what happened to the log; `archiver repair diverged` lets the partition continue",
             )
-        if self._verdict() is not Verdict.SAME:
+        if not self._is_same_topic():
             self._change(ArchivingState.counted, PartitionCounts(dropped_unconfirmed=num_rows))
             raise self._changed(why)
 
@@ -277,7 +277,7 @@ class PartitionArchiver:
             self._change(ArchivingState.passed, record.offset)
         elif self._settings.bad_records_are_skipped:
             if self._dead_letters is not None:
-                self._dead_letters.send(DeadLetter(record.record, record.error))
+                self._dead_letters.send(record.record, record.error)
             self._open_chunk().skip(record.offset)
             self._change(ArchivingState.added, record.offset + 1, 1)
         else:
@@ -350,10 +350,10 @@ class PartitionArchiver:
         """Offer what waits to the store. The swap makes that safe; the cluster only says which topic it is of."""
         state, content = self._state, commit.content
         if content.next_offset > state.confirmed:
-            match self._verdict():
-                case Verdict.SAME:
+            match self._is_same_topic():
+                case True:
                     self._change(ArchivingState.confirmed_to, state.fetched)  # before the question began
-                case Verdict.UNKNOWN:
+                case None:
                     log.warning(
                         LogEvent.UNCONFIRMED,
                         topic=str(self._identity.keys.folder),
@@ -361,7 +361,7 @@ class PartitionArchiver:
                         confirmed=state.confirmed,
                         next_offset=content.next_offset,
                     )
-                case Verdict.DIFFERENT:
+                case False:
                     self._commit_confirmed(commit)
                     raise self._changed("its id has changed")
         self._carry_out(content)
@@ -387,7 +387,7 @@ class PartitionArchiver:
             self._carry_out(finished)
         finally:
             builder.discard()
-        return builder.facts.num_records
+        return builder.num_records
 
     def _carry_out(self, content: FinishedChunk | CommitProgress) -> None:
         """Commit, but nothing above a record that is left out and that the topic of dead letters does not have."""
@@ -443,9 +443,9 @@ class PartitionArchiver:
     def _name(self) -> Partition:
         return self._identity.topic, self._identity.keys.partition
 
-    def _verdict(self) -> Verdict:
+    def _is_same_topic(self) -> bool | None:
         claimed = self._identity.topic_id
-        return verdict(claimed, None if claimed is None else self._topic_id_now())
+        return is_same_topic(claimed, None if claimed is None else self._topic_id_now())
 
     def _changed(self, why: str) -> TopicChanged:
         return TopicChanged(

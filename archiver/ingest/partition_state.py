@@ -14,7 +14,7 @@ import pyarrow as pa
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.objects import RestingMarker
 from archiver.errors import Diverged
-from archiver.ingest.chunk_builder import ChunkBuilder, OpenChunkFacts, RollLimits, RollReason, roll_reason
+from archiver.ingest.chunk_builder import ChunkBuilder, RollLimits, is_due
 from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, RecordRefused, name_of
 from blockgz.errors import BufferFull
 from index_format import marker as markers
@@ -30,16 +30,11 @@ class Tick:
     now: float
 
 
-@dataclass(frozen=True)
-class Flush:
-    """End and commit all that is open."""
-
-    reason: RollReason
-
-
 class Order(Enum):
-    """An order to the open chunk."""
+    """An order to a partition, or to its open chunk."""
 
+    FLUSH = "flush"
+    """End and commit all that is open."""
     END_BLOCK = "end block"
     """Move the open block out of memory, whatever its size."""
     WRITE_AGAIN = "write again"
@@ -48,7 +43,7 @@ class Order(Enum):
     """Finish the chunk and commit it."""
 
 
-PartitionEvent = Fetched | EndReached | RecordRefused | PartitionFailed | Tick | Flush | Order
+PartitionEvent = Fetched | EndReached | RecordRefused | PartitionFailed | Tick | Order
 
 
 @dataclass(frozen=True)
@@ -154,19 +149,18 @@ class ArchivingState:
         return self.marker.next_offset
 
     @property
-    def open_chunk(self) -> OpenChunkFacts | None:
+    def open_chunk(self) -> ChunkBuilder | None:
         """Return the chunk that takes records now; None while it has none."""
-        facts = self.chunk.facts if self.chunk else None
-        return facts if facts and facts.num_records else None
+        return self.chunk if self.chunk and self.chunk.num_records else None
 
     @property
     def open_bytes(self) -> int:
-        return self.chunk.facts.compressed_bytes if self.chunk else 0
+        return self.chunk.compressed_bytes if self.chunk else 0
 
     @property
     def buffered_bytes(self) -> int:
         """Return the bytes in the buffer: of the open chunk, and of those that wait to be committed."""
-        return sum(chunk.facts.compressed_bytes for chunk in self.chunks)
+        return sum(chunk.compressed_bytes for chunk in self.chunks)
 
     @property
     def open_block_bytes(self) -> int:
@@ -187,7 +181,7 @@ class ArchivingState:
     @property
     def num_uncommitted(self) -> int:
         """Return how many records are in chunks that are not committed."""
-        return sum(chunk.facts.num_records for chunk in self.chunks)
+        return sum(chunk.num_records for chunk in self.chunks)
 
     @property
     def oldest_uncommitted_ms(self) -> int | None:
@@ -197,7 +191,7 @@ class ArchivingState:
     @property
     def taken_at(self) -> float | None:
         """Return when the first uncommitted record was taken into a chunk; None if there is none."""
-        return next((chunk.facts.opened_at for chunk in self.chunks if chunk.facts.num_records), None)
+        return next((chunk.opened_at for chunk in self.chunks if chunk.num_records), None)
 
     @property
     def is_idle(self) -> bool:
@@ -207,7 +201,7 @@ class ArchivingState:
     @property
     def is_committing(self) -> bool:
         """Return whether a chunk waits to be committed, or is to end."""
-        return self.has_committer or bool(self.pending) or any(isinstance(event, Flush) for event in self.inbox)
+        return self.has_committer or bool(self.pending) or Order.FLUSH in self.inbox
 
     @property
     def is_drained(self) -> bool:
@@ -270,12 +264,13 @@ class ArchivingState:
         return self._with(inbox_bytes=max(0, self.inbox_bytes - num_bytes))
 
     def postponed(self, event: PartitionEvent) -> "ArchivingState":
-        """With an event to be handled before all others, once that is possible again; `handled` takes its bytes off."""
+        """Return a state that handles an event before all others, once that is possible again."""
+        # Its bytes are counted again, because `handled` takes them off.
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         return self._with(inbox=(event, *self.inbox), inbox_bytes=self.inbox_bytes + num_bytes)
 
     def passed(self, position: int) -> "ArchivingState":
-        """With the position raised, never beyond the end offset: records there were fetched, but not taken."""
+        """Return a state with the position raised, never beyond the end offset."""
         bounded = position if self.end_offset is None else min(position, self.end_offset)
         return self._with(position=max(self.position, bounded))
 
@@ -287,11 +282,11 @@ class ArchivingState:
         return self._with(chunk=chunk, chain_end=start_offset)
 
     def added(self, position: int, skipped: int) -> "ArchivingState":
-        """After records below `position` were added to the open chunk, all but those that were skipped."""
+        """Return the state after records below `position` were added to the open chunk, except for `skipped` ones."""
         return self.passed(position).counted(PartitionCounts(skipped=skipped))
 
     def taken(self, fetched: Fetched) -> "ArchivingState":
-        """After all wanted records of a batch were added to chunks."""
+        """Return the state after all wanted records of a batch were added to chunks."""
         state = self
         if self.end_offset is not None and fetched.last_offset >= self.end_offset:
             state = self.passed(self.end_offset)
@@ -308,7 +303,7 @@ class ArchivingState:
     def queued(
         self, commit: PendingCommit, chain_end: int | None, rest: ChunkBuilder | None = None
     ) -> "tuple[ArchivingState, bool]":
-        """With the open chunk ended, or cut, and one more commit that waits; whether a committer has to start."""
+        """Return a state with one more commit that waits, and whether a committer has to start; `rest` is open then."""
         pending = (*self.pending, commit)
         state = self._with(chunk=rest, chain_end=chain_end, pending=pending, has_committer=True)
         return state, not self.has_committer
@@ -325,16 +320,17 @@ class ArchivingState:
         return self._with(marker=marker, pending=self.pending[1:], committed_at=now).counted(counts)
 
     def stopping(self, error: BlockgzError) -> "ArchivingState":
-        """Failed once everything that waits is committed."""
+        """Return a state that fails once everything that waits is committed."""
         state = self._with(stops_with=error)
         return state if self.has_committer or self.pending else state.failed(error)
 
     def failed(self, error: BlockgzError) -> "ArchivingState":
-        """Stopped by its first failure: nothing more is taken or committed."""
+        """Return a state that a failure stopped: nothing more is taken or committed. The first failure stays."""
         return self if self.failure is not None or self.is_closed else self._with(failure=error)
 
     def closed(self) -> "ArchivingState":
-        """Without anything that no thread works on; those that do drop theirs as they end."""
+        """Return a closed state, without anything that no thread works on."""
+        # Threads that still work drop theirs as they end.
         return self._with(
             is_closed=True,
             inbox=(),
@@ -406,7 +402,7 @@ def flushed(state: ArchivingState) -> Ending:
 def due(state: ArchivingState, limits: RollLimits, now: float) -> tuple[ArchivingState, Ending]:
     """Return what to commit now, by the limits of a chunk; progress without records is due once an interval."""
     if state.open_chunk is not None:
-        return state, Order.END_CHUNK if roll_reason(state.open_chunk, limits, now) else None
+        return state, Order.END_CHUNK if is_due(state.open_chunk, limits, now) else None
     if now - state.progressed_at < limits.chunk_interval_seconds:
         return state, None
     return state._with(progressed_at=now), flushed(state)

@@ -19,15 +19,29 @@ from archiver.commit.claims import ClaimList
 from archiver.errors import MemberRefused, Next, Situation, what_next
 from archiver.groups import GroupKeeper, GroupTables, KeepingContext
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember, GroupOffsets, UnownedWatch
-from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
+from archiver.ingest.backpressure import BATCHING, QUEUE, Budgets, Fetching
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.dead_letters import DeadLetterTopic
-from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster, PartitionLog, RecordReader, WatermarkWatch
+from archiver.ingest.kafka_cluster import (
+    BoundsOrFailure,
+    KafkaCluster,
+    PartitionLog,
+    RecordReader,
+    Watch,
+    WatermarkWatch,
+)
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings, rebalance_seconds
 from archiver.ingest.kafka_source import POLL_SECONDS, EndReached, Fetched, KafkaSource, Partition
-from archiver.ingest.ownership import ArchivingContext, ClaimQueue, Ownership, PartitionHistory, PartitionState
+from archiver.ingest.ownership import (
+    ArchivingContext,
+    ClaimQueue,
+    Ownership,
+    PartitionHistory,
+    PartitionState,
+    confirm_ids,
+)
 from archiver.ingest.topics import (
-    IdWatch,
+    ASK_SECONDS,
     MissingTopics,
     TopicConfigs,
     TopicDirectory,
@@ -53,21 +67,21 @@ from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from index_format.keys import PartitionKeys
 
+# One of each kind: topics, their configurations, the ends of logs, the cluster's id.
 QUESTIONS_AT_ONCE = 4
-"""One of each kind: topics, their configurations, the ends of logs, the cluster's id."""
 CLAIMS_AT_ONCE = 32
 BUILDERS = 2
 COMMITS_AT_ONCE = 32
 TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 GIVE_BACK_SECONDS = 10.0
+# At most between two looks at the ends of logs if consumer groups are not kept.
 ENDS_SECONDS = 300.0
-"""At most between two looks at the ends of logs if consumer groups are not kept."""
 SHOWN_TOPICS = 5
 HELD = (PartitionState.ARCHIVING, PartitionState.DONE)
 TRIES_OF_ONCE = 30
+# A run that comes to an end is not to wait for records that nobody wants.
 POLL_SECONDS_OF_ONCE = 0.01
-"""A run that comes to an end is not to wait for records that nobody wants."""
 GIVEN_UP = (
     "the store is not checked for conditional writes: a second process, or one that was thought dead and came "
     "back, can overwrite markers and chunks, and records get lost or doubled"
@@ -100,12 +114,11 @@ class ArchiverService:
         """The error that `run` raises, known while it still ends."""
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(cluster_settings(config))
-        memory = self._memory = MemoryPlan(config.memory)
         poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS
-        self._budgets = Budgets(memory, buffer, config.buffer_bytes)
+        self._budgets = Budgets(config.memory, buffer, config.buffer_bytes)
         self._fetching = Fetching(
             lambda: KafkaSource(
-                self._consumer_settings(), memory.batching_bytes, clock, poll_seconds, self._archive_id
+                self._consumer_settings(), config.memory // BATCHING, clock, poll_seconds, self._archive_id
             ),
             self._budgets,
             clock,
@@ -212,7 +225,7 @@ class ArchiverService:
         if self._config.once:
             configs.keep_due(topics, self._clock(), self._asking)  # a short run may end before the first tick
         assignment = self._assignment = self._assignment_of(ownership, topics)
-        watch = IdWatch(ids, lambda: ownership.in_hand)
+        watch = Watch("topic-ids", lambda: confirm_ids(ids, ownership.in_hand), lambda: ASK_SECONDS)
         watch.start()
         groups = self._groups = self._keeper(archive, directory, ownership, ids)
         if not self._config.once:
@@ -415,7 +428,7 @@ class ArchiverService:
             self._ids.heard()
 
     def _consumer_settings(self) -> dict[str, Any]:
-        return consumer_settings(self._config, queue_bytes=self._memory.queue_bytes)
+        return consumer_settings(self._config, queue_bytes=self._config.memory // QUEUE)
 
     def _assigned(self) -> set[Partition]:
         return self._ownership.assigned if self._ownership else set()

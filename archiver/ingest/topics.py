@@ -10,16 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from enum import Enum
-from typing import Protocol
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, find_incarnation
 from archiver.errors import TopicGone
-from archiver.ingest.kafka_source import Partition
-from archiver.ingest.partition_state import ArchivingState
 from archiver.logs import LogEvent, log
 from blockgz.elastic_pool import RegularQuestion
 from blockgz.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
@@ -32,28 +28,20 @@ from index_format.identity import ArchiveInfo, TopicConfig
 from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, configs_home, dated_key, topic_home
 
 ASK_SECONDS = 3.0
+# Seconds without questions after a cluster answered nothing: commits do not wait for it one by one.
 SILENT_SECONDS = 5.0
-"""Seconds without questions after a cluster answered nothing: commits do not wait for it one by one."""
 
 
+# Seconds between questions for ids to a cluster that answers other questions and not these.
 HEARD_SECONDS = 10.0
-"""Seconds between questions for ids to a cluster that answers other questions and not these."""
 
 
-class Verdict(Enum):
-    """A comparison of a topic with the one that a partition was claimed of."""
-
-    SAME = "same"
-    UNKNOWN = "unknown"
-    """The cluster does not answer, tells no ids, or has no such topic now."""
-    DIFFERENT = "different"
-
-
-def verdict(claimed: str | None, told: str | None) -> Verdict:
-    """Compare ids. If the claim knew none, there is nothing to compare, and records are taken as they come."""
+def is_same_topic(claimed: str | None, told: str | None) -> bool | None:
+    """Return whether the cluster tells the id of the claimed topic; None if it tells none now."""
+    # A claim that knew no id has nothing to compare: records are taken as they come.
     if claimed is None or claimed == told:
-        return Verdict.SAME
-    return Verdict.UNKNOWN if told is None else Verdict.DIFFERENT
+        return True
+    return None if told is None else False
 
 
 class TopicIds:
@@ -75,8 +63,8 @@ class TopicIds:
         self._wanted: set[str] = set()
         self._silent_until: float | None = None
         self._heard_at = -math.inf
+        # Topic -> when a question began that was answered with its id, and the newest such id.
         self._told: dict[str, tuple[float, str]] = {}
-        """Topic -> when a question began that was answered with its id, and the newest such id."""
 
     def told_since(self, topic: str, since: float) -> str | None:
         """Return the topic's id from the newest answer, if that was requested at this time or later. Ask nobody."""
@@ -129,45 +117,6 @@ class TopicIds:
         is_silent = not (answers.ids or answers.missing or answers.denied)
         self._silent_until = self._clock() + SILENT_SECONDS if is_silent else None
         return answers
-
-
-class Identified(Protocol):
-    """A partition that takes the id of its topic (see PartitionArchiver)."""
-
-    @property
-    def state(self) -> ArchivingState: ...
-    def told(self, topic_id: str | None, fetched: int) -> None: ...
-
-
-class IdWatch:
-    """Tells partitions the ids of their topics every few seconds, from a thread."""
-
-    def __init__(self, ids: TopicIds, partitions: Callable[[], Mapping[Partition, Identified]]) -> None:
-        self._ids = ids
-        self._partitions = partitions
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="topic-ids", daemon=True)
-
-    def start(self) -> None:
-        """Ask every ASK_SECONDS until `close`."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ask no more. A question in progress is not waited for: nobody reads its answer."""
-        self._ending.set()
-
-    def look(self) -> None:
-        """Ask once. What was fetched before the question began is of the topic that the answer names."""
-        fetched = [(topic, each, each.state.fetched) for (topic, _), each in self._partitions().items()]
-        if not fetched:
-            return
-        ids = self._ids.asked().ids
-        for topic, partition, position in fetched:
-            partition.told(ids.get(topic), position)
-
-    def _run(self) -> None:
-        while not self._ending.wait(ASK_SECONDS):
-            self.look()
 
 
 def selected_topics(selection: TopicSelection, known: Collection[str]) -> list[str]:
@@ -248,12 +197,13 @@ class TopicWatch:
 
 
 CONFIG_SECONDS = 300.0
+# How long an answer that lacks something is left alone before the cluster is asked again.
 AGAIN_SECONDS = 3.0
-"""How long an answer that lacks something is left alone before the cluster is asked again."""
 
 Locate = Callable[[str], tuple[str | None, TopicFolder]]
 """A topic's id and folder, as TopicDirectory gives them."""
 Describe = Callable[[Sequence[str]], Mapping[str, TopicConfig]]
+"""Returns topics as the cluster has them now; their ids are left out."""
 
 
 class TopicConfigs:
@@ -306,20 +256,20 @@ class TopicConfigs:
         except BlockgzError as error:
             log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=",".join(topics), cause=error.what, why=error.why)
             return doubted
-        for topic, description in described.items():
+        for topic, seen in described.items():
             if self._is_ending():
                 break
             try:
-                if not self._keep(topic, description, is_sure=is_sure):
+                if not self._keep(topic, seen, is_sure=is_sure):
                     doubted.append(topic)
             except BlockgzError as error:
                 log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=topic, cause=error.what, why=error.why)
         return doubted
 
-    def _keep(self, topic: str, description: TopicConfig, *, is_sure: bool) -> bool:
+    def _keep(self, topic: str, seen: TopicConfig, *, is_sure: bool) -> bool:
         """Store what was seen; return False if it is less than before, and only one answer says so."""
         topic_id, folder = self._locate(topic)
-        seen = replace(description, topic_id=topic_id)
+        seen = replace(seen, topic_id=topic_id)
         if self._kept.get(topic) == seen:
             return True
         now = round(time.time() * 1000)
@@ -327,7 +277,7 @@ class TopicConfigs:
         if is_kept is None:
             return False
         if is_kept:
-            log.info(LogEvent.TOPIC_CONFIG_KEPT, topic=str(folder), partitions=description.partitions)
+            log.info(LogEvent.TOPIC_CONFIG_KEPT, topic=str(folder), partitions=seen.partitions)
         self._kept[topic] = seen
         return True
 
@@ -368,10 +318,10 @@ def _is_less(seen: TopicConfig, before: TopicConfig) -> bool:
     return any(now < then for now, then in zip(sizes(seen), sizes(before), strict=True))
 
 
+# Many partitions of a topic are assigned at once; they share one question to the cluster.
 FRESH_SECONDS = 5.0
-"""Many partitions of a topic are assigned at once; they share one question to the cluster."""
+# Seconds that a missing id counts as unknown: soon after, the cluster may report it.
 UNKNOWN_FRESH_SECONDS = 1.0
-"""Seconds that a missing id counts as unknown: soon after, the cluster may report it."""
 
 
 class TopicDirectory:
@@ -413,7 +363,7 @@ class TopicDirectory:
 
         Raises BrokerUnreachable if it names none now, PartitionUnavailable if it names another one.
         """
-        told = self.current_id(topic)
+        told = self._ids.now(topic).ids.get(topic)
         if told == topic_id:
             return
         self._known.pop(topic, None)
@@ -427,16 +377,12 @@ class TopicDirectory:
             remedy="nothing to do: the partition is claimed once the cluster reports the id",
         )
 
-    def current_id(self, topic: str) -> str | None:
-        """Return the topic's id as the cluster reports it now; None if it does not."""
-        return self._ids.now(topic).ids.get(topic)
-
     def id_of_claimed(self, topic: str, topic_id: str | None, claimed_at: float) -> str | None:
         """Return the topic's current id, or else an id other than the claimed one that was reported since.
 
         An id never comes back; the same one from an earlier answer says nothing of what was fetched since.
         """
-        now = self.current_id(topic)
+        now = self._ids.now(topic).ids.get(topic)
         before = self._ids.told_since(topic, claimed_at)
         return before if now is None and before != topic_id else now
 

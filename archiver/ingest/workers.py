@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import IO, Generic, TypeVar, cast
 
@@ -20,15 +19,6 @@ from blockgz.config.model import RunConfig
 from blockgz.errors import CORE_DUMP, end_text
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Ended(Generic[T]):
-    number: int
-    told: T | None
-    """The last message; None if the fork died before it sent one."""
-    exit_code: int
-    """Negative: the signal that killed it."""
 
 
 class Forks(Generic[T]):
@@ -52,8 +42,12 @@ class Forks(Generic[T]):
         for process, _ in self._forks:
             process.terminate()
 
-    def ended(self, heard: Callable[[int, T], bool] = lambda *_: False) -> Iterator[Ended[T]]:
-        """Yield each fork once all have ended. `heard` takes each message and returns whether more will follow."""
+    def ended(self, heard: Callable[[int, T], bool] = lambda *_: False) -> Iterator[tuple[int, T | None, int]]:
+        """Yield number, last message and exit code of each fork once all have ended.
+
+        The message is None if the fork died before it sent one; the code is negative, a signal, if one killed it.
+        `heard` takes each message and returns whether more will follow.
+        """
         told: dict[int, T] = {}
         listening = {receiving: number for number, (_, receiving) in enumerate(self._forks)}
         while listening:
@@ -68,7 +62,7 @@ class Forks(Generic[T]):
                     told[number] = message
         for number, (process, _) in enumerate(self._forks):
             process.join()
-            yield Ended(number, told.get(number), process.exitcode or 0)
+            yield number, told.get(number), process.exitcode or 0
 
 
 def _work(work: Callable[[int, Callable[[T], None]], None], number: int, sending: Connection) -> None:
@@ -85,12 +79,12 @@ def _work(work: Callable[[int, Callable[[T], None]], None], number: int, sending
 
 RESTART_SECONDS = 5.0
 LOOK_SECONDS = 0.2
+# Set in the environment of a worker: it shares its terminal with others.
 WORKER_VARIABLE = "BLOCKGZ_WORKER"
-"""Set in the environment of a worker: it shares its terminal with others."""
+# Exit codes that another start would only repeat: an order to end, configuration, another owner, permissions.
 NOT_WORTH_A_RESTART = {0, 2, 11, 12, 130, -signal.SIGINT}
-"""Exit codes that another start would only repeat: an order to end, configuration, another owner, permissions."""
+# Exit codes of a process that got a signal before it could end in order.
 TOO_EARLY_TO_END = {-signal.SIGTERM, -signal.SIGINT, 143}
-"""Exit codes of a process that got a signal before it could end in order."""
 TAIL_LINES = 10
 TAIL_CHARACTERS = 2000
 TAIL_SECONDS = 2.0

@@ -29,16 +29,16 @@ from blockgz.hosts import is_own_name
 
 PREFIX = "blockgz_"
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
+# Seconds from a connection to the end of its answer.
 REQUEST_SECONDS = 10.0
-"""Seconds from a connection to the end of its answer."""
 MAX_CONNECTIONS = 32
 MAX_HEAD_BYTES = 16 * 1024
+# Bytes of the largest answer that is read.
 MAX_STATUS_BYTES = 256 * 1024 * 1024
-"""Bytes of the largest answer that is read."""
+# Without an answer about the logs for so long, nobody knows whether there are records to archive.
 STALE_SECONDS = 300.0
-"""Without an answer about the logs for so long, nobody knows whether there are records to archive."""
+# How long it may take to notice that the server ends.
 END_SECONDS = 0.1
-"""How long it may take to notice that the server ends."""
 
 
 class ArchiverCollector(Collector):
@@ -200,7 +200,7 @@ def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingH
             return "blockgz"
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Scrapes are not worth a line in the log."""
+            """Log nothing: scrapes are not worth a line."""
 
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -233,8 +233,8 @@ class _HttpServer(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, *args: Any) -> None:
+        # Deadlines of the open connections, the oldest first.
         self._deadlines: dict[socket.socket, float] = {}
-        """Deadlines of the open connections, the oldest first."""
         self._guard = threading.Lock()
         super().__init__(*args)
 

@@ -16,11 +16,11 @@ from archiver.ingest.backpressure import STALL_SECONDS
 from archiver.ingest.kafka_cluster import LogView
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.ingest.ownership import PartitionState, PartitionView
-from archiver.ingest.partition_state import ArchivingState
+from archiver.ingest.partition_state import ArchivingState, PartitionCounts
 from blockgz.kafka import LogBounds
 
+# Seconds without a step after which the main loop counts as hanging.
 LIVE_SECONDS = 60.0
-"""Seconds without a step after which the main loop counts as hanging."""
 PROGRESS_INTERVALS = 3
 LEAST_PROGRESS_SECONDS = 60.0
 
@@ -163,6 +163,10 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.paused_seconds is not None
 
 
+# Counts that a partition's snapshot has under their own names.
+COUNTED = tuple(name for name in PartitionCounts.__match_args__ if name in PartitionSnapshot.__struct_fields__)
+
+
 class MaintenanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Work of a maintenance policy on the partitions of a process. Counts are of this process's life."""
 
@@ -288,7 +292,7 @@ def _partition(
     view: PartitionView, log: LogView, fetch_ages: tuple[float | None, float | None], now: float, wall_ms: int
 ) -> PartitionSnapshot:
     state, report, archiving = view
-    counts, bounds = report.counts, log.bounds
+    bounds = log.bounds
     topic, number = report.partition
     values = _archiving_values(archiving, log, fetch_ages, now) if archiving is not None else {}
     if state is not PartitionState.RELEASED:
@@ -320,17 +324,11 @@ def _partition(
         state=state,
         failure=report.failure.what if report.failure is not None else None,
         trouble=report.trouble.reason if report.trouble is not None else None,
-        records=counts.records,
-        stored_bytes=counts.stored_bytes,
-        chunks=counts.chunks,
-        commits=counts.commits,
-        commit_seconds=counts.commit_seconds,
         retries=report.retries,
         restarts=report.restarts,
         fenced=report.fenced,
         lost_offsets=report.lost_offsets,
-        skipped=counts.skipped,
-        dropped_duplicates=counts.dropped_duplicates,
+        **{name: getattr(report.counts, name) for name in COUNTED},
         **values,
     )
 

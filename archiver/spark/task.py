@@ -14,7 +14,7 @@ from archiver.commit.objects import Held
 from archiver.commit.recovery import read_own
 from archiver.errors import Diverged, UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, blocks_to_end, roll_reason, rows_that_fit
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, is_due, largest, rows_that_fit
 from archiver.spark.context import WriteContext
 from archiver.spark.rows import BatchRefused, RowPartition, SortedRun, sorted_runs
 from blockgz.encryption.keyring import Keyring, keyring_of, opened_block
@@ -80,7 +80,7 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
                 done[run.partition] = writers.pop(run.partition).finish()
             else:
                 sizes = {each: writer.open_block_bytes for each, writer in writers.items()}
-                for partition in blocks_to_end(sizes, int(config.memory * OPEN_BLOCKS_SHARE)):
+                for partition in largest(sizes, int(config.memory * OPEN_BLOCKS_SHARE)):
                     writers[partition].end_block()
         done |= {partition: writer.finish() for partition, writer in writers.items()}
     finally:
@@ -134,7 +134,7 @@ class PartitionWriter:
             chunk = self._chunk
             missing = self._missing(batch)
             timestamps = batch.column("timestamp").to_numpy()
-            fitting = rows_that_fit(timestamps, chunk.facts.num_records, chunk.first_timestamp, self._limits)
+            fitting = rows_that_fit(timestamps, chunk.num_records, chunk.first_timestamp, self._limits)
             if len(self._gaps) + len(missing) > MOST_GAPS:
                 fitting = min(fitting, missing[MOST_GAPS - len(self._gaps)][0])
             taken = min(fitting, max(1, batch.num_rows * PIECE_BYTES // max(1, batch.nbytes)))
@@ -142,8 +142,8 @@ class PartitionWriter:
                 self._add(chunk, batch.slice(0, taken))
                 self._gaps += [gap for row, gap in missing if row < taken]
                 batch = batch.slice(taken)
-            is_cut = taken == fitting < len(timestamps) and chunk.facts.num_records > 0
-            if is_cut or roll_reason(chunk.facts, self._limits, 0.0):
+            is_cut = taken == fitting < len(timestamps) and chunk.num_records > 0
+            if is_cut or is_due(chunk, self._limits, 0.0):
                 self._store(chunk)
 
     def finish(self) -> PartitionBatch:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -181,6 +181,18 @@ class TimedOffset(NamedTuple):
     """The record's own, ms since the epoch; None if no record is as late or it has none."""
     found: bool
     """True if a record is as late."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The position as JSON."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "time_ms": self.time,
+            "offset": self.offset,
+            "timestamp_ms": self.timestamp,
+            "found": self.found,
+        }
 
 
 async def offset_at(partition: ArchivedPartition, at: AtTime) -> TimedOffset:

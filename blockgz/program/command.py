@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import fields
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -28,8 +27,8 @@ class _Topic(click.types.StringParamType):
             return [CompletionItem(name) for name in topic_names(ctx) if name.startswith(incomplete)]
 
 
+# A text that shells complete to a topic.
 TOPIC = _Topic()
-"""A text that shells complete to a topic."""
 
 
 def topic_names(context: click.Context) -> list[str]:
@@ -87,10 +86,10 @@ def _of_brokers(kafka: dict[str, str]) -> list[str]:
     return topics_of(without_code(client_settings(kafka, "blockgz-completion")), DEADLINE_SECONDS)
 
 
+# Options that agree to one command: a variable would agree to all commands after it.
 NEVER_FROM_ENVIRONMENT = {"yes", "into_source", "switch_over"}
-"""Options that agree to one command: a variable would agree to all commands after it."""
+# Commands that do the same on every machine, and never use a cluster that only a file names.
 WITHOUT_CONFIG = {"demo"}
-"""Commands that do the same on every machine, and never use a cluster that only a file names."""
 
 _DEBUG = "debug"
 debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
@@ -106,11 +105,10 @@ class ProgramCommand(HelpPage):
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
             options, _, _ = self.make_parser(ctx).parse_args(given)
-            raise _missing(ctx, [param for param in self.params if _is_missing(param, ctx, options)]) from error
-
-
-def _is_missing(param: click.Parameter, context: click.Context, options: dict[str, Any]) -> bool:
-    return param.required and param.value_is_missing(param.consume_value(context, options)[0])
+            required = [param for param in self.params if param.required]
+            raise _missing(
+                ctx, [each for each in required if each.value_is_missing(each.consume_value(ctx, options)[0])]
+            ) from error
 
 
 def _missing(context: click.Context, params: list[click.Parameter]) -> UsageError:

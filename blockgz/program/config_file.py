@@ -18,8 +18,9 @@ from blockgz.store.s3_settings import S3Settings
 if TYPE_CHECKING:
     from blockgz.config.files import Settings
 
+# The parameter of -C.
 CONFIG = "config"
-"""The parameter of -C."""
+# The field that gives the default of a command's parameter; `kafka_options` merges other settings of Kafka.
 SHARED = {
     "archive": "archive",
     "bootstrap_server": "bootstrap_servers",
@@ -28,7 +29,6 @@ SHARED = {
     "keyring": "encrypt",
     **{each.name: each.name for each in fields(S3Settings)},
 }
-"""The field that gives the default of a command's parameter; `kafka_options` merges other settings of Kafka."""
 _LOADED = "blockgz.program.config_file"
 
 

@@ -3,6 +3,7 @@
 import click
 
 OWN = "Options"
+# The groups of options in the order of the page, by parameter; an option without a group is the command's own.
 GROUPS = {
     "Archive and cluster": ("archive", "bootstrap_server", "bootstrap_servers", "properties", "kafka"),
     OWN: (),
@@ -48,7 +49,6 @@ GROUPS = {
     ),
     "Program": ("config", "verbose", "debug", "version", "help"),
 }
-"""The groups of options in the order of the page, by parameter; an option without a group is the command's own."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 

@@ -153,10 +153,10 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+# A size such as `128MiB`, as bytes.
 SIZE = Parsed("size", parse_size)
-"""A size such as `128MiB`, as bytes."""
+# A duration such as `5m`, as seconds.
 DURATION = Parsed("duration", parse_duration)
-"""A duration such as `5m`, as seconds."""
 
 
 dry_run_option = Option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
@@ -207,8 +207,8 @@ grep_option = Option("--grep", metavar="REGEX", help="Only records whose value m
 """Passes `grep: str | None`."""
 
 
+# The packages of the extra.
 _PACKAGES = {"pyspark", "py4j", "pandas", "fastavro", "google"}
-"""The packages of the extra."""
 
 
 @contextmanager

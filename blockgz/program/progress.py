@@ -26,8 +26,8 @@ from blockgz.program.tables import bytes_text
 from blockgz.program.terminal import unescaped
 
 STATUS_SECONDS = 2.0
+# Seconds between two lines without a terminal, even if nothing changes.
 PLAIN_SECONDS = 10.0
-"""Seconds between two lines without a terminal, even if nothing changes."""
 
 
 class _Rates(ProgressColumn):

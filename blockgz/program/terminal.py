@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+# All control characters except tab and line feed; direction marks, and Unicode's line ends.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""All control characters except tab and line feed; direction marks, and Unicode's line ends."""
 
 
 def printable(text: str) -> str:

@@ -119,27 +119,32 @@ class CountingReader(PassingReader):
         self.data_bytes_fetched = 0
         """Bytes of ranges: that is what chunk data is read by."""
 
+    def count(self, requests: int = 0, num_bytes: int = 0, data_bytes: int = 0) -> None:
+        """Add requests, and bytes of their answers, to the counts."""
+        self.requests += requests
+        self.bytes_fetched += num_bytes
+        self.data_bytes_fetched += data_bytes
+
     async def get(self, key: str, max_bytes: int) -> bytes:
-        self.requests += 1
+        self.count(requests=1)
         body = await super().get(key, max_bytes)
-        self.bytes_fetched += len(body)
+        self.count(num_bytes=len(body))
         return body
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        self.requests += 1
+        self.count(requests=1)
         body = await super().get_range(key, start, end)
-        self.bytes_fetched += len(body)
-        self.data_bytes_fetched += len(body)
+        self.count(num_bytes=len(body), data_bytes=len(body))
         return body
 
     async def size(self, key: str) -> int:
-        self.requests += 1
+        self.count(requests=1)
         return await super().size(key)
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
-        self.requests += 1
+        self.count(requests=1)
         return super().list(prefix, after)
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        self.requests += 1
+        self.count(requests=1)
         return await super().folders(prefix)

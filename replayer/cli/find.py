@@ -127,19 +127,8 @@ def _print_offsets(offsets: Sequence[TimedOffset], form: str, time_text: Callabl
                 cells.append((each.partition, time_text(each.time), each.offset, found))
             print_table(("PARTITION", "TIME", "OFFSET", "RECORD'S TIME"), cells)
         case _:
-            rows = [_offset_row(each) for each in offsets]
+            rows = [each.document for each in offsets]
             print_rows(form, rows, rows)
-
-
-def _offset_row(found: TimedOffset) -> Row:
-    return {
-        "topic": found.topic,
-        "partition": found.partition,
-        "time_ms": found.time,
-        "offset": found.offset,
-        "timestamp_ms": found.timestamp,
-        "found": found.found,
-    }
 
 
 def _find_records(

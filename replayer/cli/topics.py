@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from blockgz.archive.archive import ArchivePlace
-from blockgz.errors import PARTLY_FAILED, exit_code
+from blockgz.errors import PARTLY_FAILED, NotInArchive, exit_code
 from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import CommandPlace, Program, closing, confirm, print_failure
@@ -15,7 +15,7 @@ from blockgz.program.options import Argument, Option, dry_run_option, yes_option
 from blockgz.program.tables import print_table
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.errors import ReplayRefused
-from replayer.topics import FoundTopics, TopicComparison, TopicPlan, carry_out, compare_all, find_topics, plan_topic
+from replayer.topics import FoundTopic, TopicComparison, TopicPlan, carry_out, compare_all, find_topics, plan_topic
 
 DIFFERENT = PARTLY_FAILED
 COMMANDS = {
@@ -86,18 +86,18 @@ def diff(
 
     Exits with 3 if a topic differs or is missing, and with 4 if the archive does not say what a topic was like.
     """
-    found = run_async(_found(topics, archive))
-    compared = compare_all(found.topics, kafka, ignored, with_acls=with_acls) if found.topics else []
+    found, unknown = run_async(_found(topics, archive))
+    compared = compare_all(found, kafka, ignored, with_acls=with_acls) if found else []
     if as_json:
         documents = [_document(each) for each in compared]
-        same = all(each.state == "equal" for each in compared) and not found.unknown
+        same = all(each.state == "equal" for each in compared) and not unknown
         click.echo(msgspec.json.encode({"archive": str(archive.address), "equal": same, "topics": documents}))
     else:
         _print_differences(compared)
-    for error in found.unknown:
+    for error in unknown:
         print_failure(error)
-    if found.unknown:
-        return exit_code(found.unknown[0])
+    if unknown:
+        return exit_code(unknown[0])
     return 0 if all(each.state == "equal" for each in compared) else DIFFERENT
 
 
@@ -146,10 +146,10 @@ def apply(
 
     Exits with 3 if something of the plan was not done.
     """
-    found = run_async(_found(topics, archive))
-    if found.unknown:
-        raise found.unknown[0]
-    compared = compare_all(found.topics, kafka, ignored, with_acls=with_acls)
+    found, unknown = run_async(_found(topics, archive))
+    if unknown:
+        raise unknown[0]
+    compared = compare_all(found, kafka, ignored, with_acls=with_acls)
     plans = [plan_topic(each, replication_factor, reset_extra=reset_extra) for each in compared]
     due = [plan for plan in plans if plan]
     if not as_json:
@@ -163,7 +163,7 @@ def apply(
     return PARTLY_FAILED if any(failed.values()) else 0
 
 
-async def _found(topics: Sequence[str], place: ArchivePlace) -> FoundTopics:
+async def _found(topics: Sequence[str], place: ArchivePlace) -> tuple[list[FoundTopic], list[NotInArchive]]:
     async with open_archive(place) as archive:
         return await find_topics(archive, topics)
 

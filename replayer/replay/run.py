@@ -16,7 +16,7 @@ from blockgz.archive.selection import Reading, Selection, selected
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavailable
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
-from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
+from replayer.errors import CommitLost, JobTakenOver, ProducerFenced, TargetChanged
 from replayer.replay.job import Job, LanePosition, Ledger, continued, refuse_other_job
 from replayer.replay.pace import PATIENCE_SECONDS, Commands, Pace
 from replayer.replay.pipeline import Pipeline, ScannedBatch
@@ -320,7 +320,7 @@ class _RunningReplay:
                 await self._replay()
                 break
             except CommitLost as error:
-                if isinstance(error, Fenced):
+                if isinstance(error, ProducerFenced):
                     await self._refuse_takeover(error)
                 lost += 1
                 tries += 1
@@ -407,7 +407,7 @@ class _RunningReplay:
                     remedy="let the other run finish; if there is none, run this again with --resume",
                 )
 
-    async def _refuse_takeover(self, error: Fenced) -> None:
+    async def _refuse_takeover(self, error: ProducerFenced) -> None:
         """Raise JobTakenOver, unless certainly no other run began: then a late request of this run fenced it."""
         try:
             ours = await asyncio.to_thread(self.keeping.log.is_ours)

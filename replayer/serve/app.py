@@ -26,8 +26,8 @@ from replayer.serve.settings import ServeSettings
 
 API = "/api/v1"
 DESCRIPTION = (
-    "What `replayer serve` shows and does. Errors are `{error, why, do}`. Long answers are JSON lines, or server-sent "
-    "events; a client that goes away ends the work it asked for."
+    "The operations behind the pages of `replayer serve`. Errors are `{error, why, do}`. Long answers are JSON lines, "
+    "or server-sent events; if a client disconnects, the work for it ends."
 )
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {
@@ -35,18 +35,18 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}},
     }
     for status, text in {
-        400: "what was asked for cannot be used as given",
+        400: "the request is not valid",
         401: "no valid token or user",
         403: "from another site",
         404: "not in the archive, or no such job",
         405: "no such method",
-        409: "another writer, run or job owns it",
-        410: "damage: it cannot be read any more",
+        409: "another writer or job owns the partition or topic",
+        410: "damage: the records cannot be read",
         413: "the body is too large",
         415: "the body is not JSON",
-        421: "the header Host names another server",
+        421: "the Host header names another server",
         429: "too many wrong tokens",
-        502: "the store or the cluster refuses",
+        502: "the store or the cluster refused the request",
         503: "the store or the cluster does not answer",
     }.items()
 }

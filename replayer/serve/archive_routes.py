@@ -49,8 +49,8 @@ api = APIRouter(tags=["archive"])
 NDJSON = "application/x-ndjson"
 MOST_SLICES = 2000
 MOST_ON_A_PAGE = 1000
+# The read-ahead of each stream: there may be many, of clients that read slowly.
 STREAM_AHEAD = READ_AHEAD.shared(MOST_STREAMS)
-"""The read-ahead of each stream: there may be many, of clients that read slowly."""
 JSON = "application/json"
 PartitionNumber = int
 Place = Annotated[
@@ -111,7 +111,7 @@ def narrowed(axis: Axis | None, start: int | None, end: int | None) -> Axis | No
         return None
     first, last = axis.start if start is None else start, axis.end if end is None else end
     if first >= last:
-        raise UsageError(f"there is nothing between {first} and {last}", remedy="swap from and to")
+        raise UsageError(f"the range from {first} to {last} is empty", remedy="swap from and to")
     return Axis(first, last, axis.slices, axis.scale)
 
 
@@ -125,18 +125,7 @@ async def find_offsets(
 
     async def find() -> list[dict[str, Any]]:
         partitions = await service.view.archive.open_topic(wanted.topic, wanted.partitions)
-        found = [await offset_at(partition, at) for at in instants for partition in partitions]
-        return [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "time_ms": each.time,
-                "offset": each.offset,
-                "timestamp_ms": each.timestamp,
-                "found": each.found,
-            }
-            for each in found
-        ]
+        return [(await offset_at(partition, at)).document for at in instants for partition in partitions]
 
     return await unless_gone(request, find())
 
@@ -209,7 +198,7 @@ async def stream_records(
     header: Annotated[list[str] | None, Query(max_length=100)] = None,
     grep: Annotated[str | None, Query(max_length=2000)] = None,
 ) -> StreamingResponse:
-    """At most `n` records from one position to another as JSON lines, as `replayer cat --json` prints them.
+    """Return at most `n` records from one position to another as JSON lines, as `replayer cat --json` prints them.
 
     The last line is `{"cursor":{"next":OFFSET,"complete":true}}`, or `{"failure":{…}}` where the archive is damaged.
     """
@@ -281,7 +270,7 @@ async def get_content(
 ) -> Response:
     """Return the bytes of a record's `key` or `value`, to be saved; 204 if it is null."""
     if part not in ("key", "value"):
-        raise UsageError(f"a record has no {part[:40]!r}", remedy="ask for its key or its value")
+        raise UsageError(f"a record has no {part[:40]!r}", remedy="request its key or its value")
     found = await service.reading(request, partial(look_up, service, topic, partition, position))
     content = found.record.key if part == "key" else found.record.value
     if content is None:

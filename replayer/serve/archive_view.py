@@ -5,9 +5,10 @@ the catalogs of partitions whose marker changed. An archive that nobody views co
 """
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,11 @@ from blockgz.errors import NotInArchive
 from index_format.keys import parse_topic_folder
 from replayer.coverage import PartitionCoverage, partition_coverage
 
+# Seconds for which a view of the archive counts as fresh.
 FRESH_SECONDS = 10.0
-"""Seconds for which a view of the archive counts as fresh."""
 SHARE_OF_TIME = 0.1
-"""A look that took long makes the next one wait, so that looks take at most this share of the time."""
+# Chunks remembered in all coverages together, 48 bytes each.
 REMEMBERED_CHUNKS = 2_000_000
-"""Chunks remembered in all coverages together, 48 bytes each."""
 PARTITIONS_AT_ONCE = 8
 TOPICS_AT_ONCE = 16
 
@@ -45,11 +45,14 @@ class ArchiveSurvey:
 class Look:
     """A look that may still be running; `done` of `all` partitions, None while that is unknown."""
 
+    fresh_seconds: float
+    share_of_time: float
+    """A look that took long makes the next one wait, so that looks take at most this share of the time."""
     task: asyncio.Task[Any] | None = None
     done: int = 0
     all: int | None = None
     error: Exception | None = None
-    ended_at: float = 0.0
+    ended_at: float = -math.inf
     seconds: float = 0.0
 
     @property
@@ -57,7 +60,7 @@ class Look:
         """Return whether another look is due."""
         if self.task is not None and not self.task.done():
             return False
-        return time.monotonic() - self.ended_at >= max(FRESH_SECONDS, self.seconds / SHARE_OF_TIME)
+        return time.monotonic() - self.ended_at >= max(self.fresh_seconds, self.seconds / self.share_of_time)
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do the work behind the pages; an error is kept for the next page."""
@@ -92,7 +95,7 @@ class Look:
 class _CoveredTopic:
     """The coverage of a topic's partitions, each with the partition as it was."""
 
-    look: Look = field(default_factory=Look)
+    look: Look = field(default_factory=lambda: Look(FRESH_SECONDS, SHARE_OF_TIME))
     partitions: dict[int, tuple[ArchivedPartition, PartitionCoverage]] = field(default_factory=dict)
     survey: SurveyedTopic | None = None
     """The survey that the coverage belongs to; None before the coverage is complete."""
@@ -107,7 +110,7 @@ class ArchiveView:
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self.look = Look()
+        self.look = Look(FRESH_SECONDS, SHARE_OF_TIME)
         self._survey: ArchiveSurvey | None = None
         self._topics: OrderedDict[str, _CoveredTopic] = OrderedDict()
 
@@ -244,20 +247,14 @@ async def _incarnations(archive: Archive, topics: Iterable[str]) -> dict[str, li
 
 
 def _reused(found: SurveyedTopic, before: SurveyedTopic | None) -> SurveyedTopic:
-    """Return the survey with the former objects, whose coverage may be known, if the marker is the same."""
-    if before is None:
-        return found
-    former = {each.partition: each for each in before.partitions}
-    partitions = tuple(_same(each, former.get(each.partition)) for each in found.partitions)
-    if found.damaged == before.damaged and _are_same(partitions, before.partitions):
+    """Return the survey with the former objects, whose coverage may be known, where the marker is the same."""
+    former = {each.partition: each for each in before.partitions} if before is not None else {}
+    partitions = []
+    for each in found.partitions:
+        same = former.get(each.partition)
+        is_same = same is not None and same.marker == each.marker and same.folders == each.folders
+        partitions.append(same if same is not None and is_same else each)
+    unchanged = before is not None and found.damaged == before.damaged and len(partitions) == len(before.partitions)
+    if before is not None and unchanged and all(a is b for a, b in zip(partitions, before.partitions, strict=True)):
         return before
-    return SurveyedTopic(partitions, found.damaged)
-
-
-def _same(found: ArchivedPartition, former: ArchivedPartition | None) -> ArchivedPartition:
-    is_same = former is not None and former.marker == found.marker and former.folders == found.folders
-    return former if former is not None and is_same else found
-
-
-def _are_same(partitions: Sequence[ArchivedPartition], others: Sequence[ArchivedPartition]) -> bool:
-    return len(partitions) == len(others) and all(a is b for a, b in zip(partitions, others, strict=True))
+    return SurveyedTopic(tuple(partitions), found.damaged)

@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import aiohttp
 import msgspec
+
+from replayer.serve.archive_view import Look
 
 ASK_SECONDS = 3.0
 FRESH_SECONDS = 5.0
@@ -51,7 +51,11 @@ class ArchiverMaintenance(msgspec.Struct, frozen=True):
     troubles: tuple[str, ...] = ()
 
 
-class _Status(msgspec.Struct, frozen=True):
+class Archiver(msgspec.Struct, frozen=True, kw_only=True):
+    """One process as its `/status` reports it, or why it does not answer."""
+
+    url: str = ""
+    error: str | None = None
     version: str
     archive: str
     paused: bool
@@ -59,51 +63,28 @@ class _Status(msgspec.Struct, frozen=True):
     maintenance: ArchiverMaintenance | None = None
 
 
-@dataclass(frozen=True)
-class Archiver:
-    """One process, or why it does not answer."""
-
-    url: str
-    error: str | None = None
-    version: str = ""
-    archive: str = ""
-    paused: bool = False
-    partitions: tuple[ArchivedNow, ...] = ()
-    maintenance: ArchiverMaintenance | None = None
-
-
-@dataclass
 class Archivers:
     """The archivers, requested when a page needs them; the last answers are kept for a few seconds."""
 
-    urls: Sequence[str]
-    _known: tuple[Archiver, ...] = ()
-    _asked_at: float = float("-inf")
-    _asking: asyncio.Task[None] | None = None
+    def __init__(self, urls: Sequence[str]) -> None:
+        self.urls = urls
+        self.look = Look(FRESH_SECONDS, share_of_time=1)
+        self._known: tuple[Archiver, ...] = ()
 
     async def all(self, seconds: float | None = None) -> tuple[Archiver, ...]:
         """Return the states of all archivers, in the order of their addresses.
 
         After `seconds` without new answers, return the last known ones.
         """
-        is_asking = self._asking is not None and not self._asking.done()
-        if self.urls and not is_asking and time.monotonic() - self._asked_at > FRESH_SECONDS:
-            self._asking = asyncio.create_task(self._ask())
-        if self._asking is not None:
-            await asyncio.wait({self._asking}, timeout=seconds)
+        if self.urls and self.look.is_due:
+            self.look.begin(self._ask)
+        await self.look.wait(seconds)
         return self._known
-
-    async def close(self) -> None:
-        """End the requests."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait({self._asking})
 
     async def _ask(self) -> None:
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            self._known = tuple(await asyncio.gather(*(_asked(session, url) for url in self.urls)))
-        self._asked_at = time.monotonic()
+            self._known = tuple(await asyncio.gather(*(_status(session, url) for url in self.urls)))
 
     async def of_topics(self, seconds: float | None = None) -> dict[str, dict[str, int | float | None]]:
         """Return each topic's total lag, greatest age and least headroom; raise as `all`."""
@@ -127,7 +108,7 @@ def _together(partitions: Sequence[ArchivedNow]) -> dict[str, int | float | None
     }
 
 
-async def _asked(session: aiohttp.ClientSession, url: str) -> Archiver:
+async def _status(session: aiohttp.ClientSession, url: str) -> Archiver:
     try:
         async with session.get(f"{url.rstrip('/')}/status", allow_redirects=False) as answer:
             answer.raise_for_status()
@@ -136,11 +117,11 @@ async def _asked(session: aiohttp.ClientSession, url: str) -> Archiver:
                 body += part
                 if len(body) > MAX_STATUS_BYTES:
                     raise ValueError(f"its status has more than {MAX_STATUS_BYTES} bytes")
-            status = msgspec.json.decode(body, type=_Status)
+            return msgspec.structs.replace(msgspec.json.decode(body, type=Archiver), url=url, error=None)
     except aiohttp.ClientConnectorError as error:
         number = error.errno or 0
         # Names that cannot be looked up have numbers below 0, and a text of their own.
-        return Archiver(url, (os.strerror(number) if number > 0 else error.strerror or str(error)).lower())
+        why = (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        return Archiver(url, str(error) or f"no answer for {ASK_SECONDS:g} s")
-    return Archiver(url, None, status.version, status.archive, status.paused, status.partitions, status.maintenance)
+        why = str(error) or f"no answer for {ASK_SECONDS:g} s"
+    return Archiver(url=url, error=why, version="", archive="", paused=False, partitions=())

@@ -21,16 +21,16 @@ from blockgz.errors import (
 )
 from index_format.errors import BlockgzError, masked_urls
 
+# The status of each exit code; 410 is damage: what was requested can no longer be read.
 STATUS_OF_CODE = {USAGE: 400, PARTLY_FAILED: 410, 4: 404, 10: 503, 11: 409, 12: 502, FAILED: 502}
-"""The status of each exit code; 410 is damage: what was requested can no longer be read."""
 MOST_PROBLEMS = 5
 MAX_BODY_BYTES = 256 * 1024
+# The messages of requests that no route answers, by status.
 WORDS = {
     404: ("nothing is here", "no page and no operation has this address", "see /api"),
     405: ("this cannot be done here", "the operation at this address takes another method", "see /api"),
-    413: ("the request is too large", f"it has more than {MAX_BODY_BYTES} bytes", "ask for less at once"),
+    413: ("the request is too large", f"it has more than {MAX_BODY_BYTES} bytes", "request less at once"),
 }
-"""The messages of requests that no route answers, by status."""
 
 Failure = dict[str, Any]
 

@@ -37,8 +37,8 @@ HEADERS = {
 }
 WRONG_HOST = (
     421,
-    "this server is not the one that was asked for",
-    "the header Host names another one",
+    "the request is for another server",
+    "its Host header names another one",
     "use the address that the server prints, or add --allowed-host NAME",
 )
 FailedAnswer = Callable[[Request, Exception], Response]
@@ -174,8 +174,8 @@ class Guard:
         if has_token and wants_page and not scope["path"].startswith("/api/"):
             where = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             return RedirectResponse(f"/login?next={quote(where, safe='')}", status_code=303)
-        remedy = "send the header Authorization: Bearer TOKEN" if has_token else "ask through the proxy"
-        refusal = _refused(401, "it is not known who asks", "the request brings no valid token or user", remedy)
+        remedy = "send the header Authorization: Bearer TOKEN" if has_token else "send the request through the proxy"
+        refusal = _refused(401, "the user is not known", "the request has no valid token or user", remedy)
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
 

@@ -4,7 +4,6 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -152,7 +151,7 @@ async def begin(job: AnyJob, service: Service, user: str) -> str:
 
 
 async def _refuse_proof(name: str, service: Service) -> None:
-    if not service.has_brokers:
+    if not service.settings.has_brokers:
         raise UsageError("nothing can be proved", why="the server was started without -b", remedy="start it with -b")
     job = await service.replays.get(name)
     if "prove" not in job["actions"]:
@@ -259,7 +258,7 @@ async def list_archivers(service: Serving) -> dict[str, Any]:
     found = []
     for each in await service.archivers.all():
         partitions = [{**msgspec.to_builtins(p), "objection": p.objection} for p in each.partitions]
-        found.append({**asdict(each), "partitions": partitions})
+        found.append({**msgspec.to_builtins(each), "partitions": partitions})
     return {"archivers": found}
 
 

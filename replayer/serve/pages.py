@@ -21,10 +21,10 @@ from replayer.serve.errors import Failure
 from replayer.serve.guard import SESSION, SESSION_SECONDS, Logins, media_type
 from replayer.serve.service import Service
 
+# A page that is not known by then shows how far it is.
 PAGE_SECONDS = 0.25
-"""A page that is not known by then shows how far it is."""
+# The key of this process: forms of an earlier one are refused until the page is reloaded.
 _FORM_KEY = secrets.token_bytes(32)
-"""The key of this process: forms of an earlier one are refused until the page is reloaded."""
 
 _templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -33,11 +33,6 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-
-
-def count_text(number: int | None) -> str:
-    """Return a count as `1,234`, or a dash for None."""
-    return "-" if number is None else f"{number:,}"
 
 
 def span_text(seconds: float | None) -> str:
@@ -52,7 +47,7 @@ def span_text(seconds: float | None) -> str:
 
 _templates.filters |= {
     "bytes": lambda number: "-" if number is None else bytes_text(number),
-    "count": count_text,
+    "count": lambda number: "-" if number is None else f"{number:,}",
     "time": time_text,
     "exact_time": lambda timestamp: "-" if timestamp is None or timestamp < 0 else timestamp_text(timestamp),
     "span": span_text,
@@ -67,7 +62,6 @@ def page(request: Request, template: str, status_code: int = 200, **facts: Any) 
     shared = {
         "archive": service.view.archive.reader.address,
         "settings": service.settings,
-        "has_brokers": service.has_brokers,
         "path": request.url.path,
         "csrf": form_token(request),
         "user": request.scope.get("user_name"),

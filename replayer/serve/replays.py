@@ -126,7 +126,7 @@ def form_of(fields: dict[str, Any] | str) -> ReplayForm:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        raise UsageError("the replay cannot be asked for so", why=f"{where}: {problem['msg']}") from error
+        raise UsageError("invalid replay request", why=f"{where}: {problem['msg']}") from error
 
 
 T = TypeVar("T")
@@ -171,17 +171,17 @@ class Replays:
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
+        # Jobs and their processes of this page; for each a thread waits, so that none is left as a zombie.
         self._begun: list[tuple[str, subprocess.Popen[bytes]]] = []
-        """Jobs and their processes of this page; for each a thread waits, so that none is left as a zombie."""
         self._threads = ElasticPool(LOOKS_AT_ONCE, "jobs")
+        # The newest look at each watched job, and when it began.
         self._looks: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}
-        """The newest look at each watched job, and when it began."""
+        # Processes that plan.
         self._plans = 0
-        """Processes that plan."""
+        # The targets of jobs that have not reported yet.
         self._starting: dict[str, str] = {}
-        """The targets of jobs that have not reported yet."""
+        # The last document of each job, and when it was read.
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
-        """The last document of each job, and when it was read."""
 
     async def plan(self, form: ReplayForm) -> dict[str, Any]:
         """Return the plan of a replay, as `replayer replay --dry-run --json` prints it; raise CommandFailed or
@@ -293,7 +293,7 @@ class Replays:
         if action not in job["actions"]:
             goes_on = action == "pause" and await self.in_thread(self._wanted, job) == "run"
             if not goes_on:
-                raise UsageError(f"job {name} cannot be told to {action}", why=f"it is {job['state']}")
+                raise UsageError(f"cannot {action} job {name}", why=f"it is {job['state']}")
         await self._change(name, state=action)
 
     async def limit(self, name: str, rate: str | None) -> None:
@@ -305,10 +305,10 @@ class Replays:
         await self._change(name, rate=rate)
 
     async def all(self) -> list[dict[str, Any]]:
-        """Return every job, the newest first."""
+        """Return every job."""
         names = await self.in_thread(lambda: job_names(self.store))
         found = await asyncio.gather(*(self.in_thread(self._listed, name) for name in names))
-        return sorted((each for each in found if each), key=lambda each: each["created_at_ms"] or 0, reverse=True)
+        return [each for each in found if each]
 
     async def get(self, name: str) -> dict[str, Any]:
         """Return one job; raise NotInArchive."""
@@ -450,7 +450,7 @@ class Replays:
         settings = self._settings
         if state == "undone":
             return []
-        actions = ["prove"] if state in OVER and is_begun and settings.kafka.get("bootstrap.servers") else []
+        actions = ["prove"] if state in OVER and is_begun and settings.has_brokers else []
         if not settings.allow_replay or state == "complete":
             return actions
         if state in ("running", "planning", "paused") and steerable:
@@ -483,7 +483,7 @@ class Replays:
             )
 
     def _refuse_without_brokers(self) -> None:
-        if not self._settings.kafka.get("bootstrap.servers"):
+        if not self._settings.has_brokers:
             raise UsageError(
                 "this page knows no Kafka cluster", why="it was started without -b", remedy="start it with -b HOST:PORT"
             )

@@ -18,8 +18,8 @@ from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import StoreBusy
 from blockgz.program.tables import bytes_text
 from blockgz.store.cache import DiskCache, default_folder
-from blockgz.store.reader import PassingReader
-from replayer.serve.archive_view import ArchiveView, Look
+from blockgz.store.reader import CountingReader
+from replayer.serve.archive_view import FRESH_SECONDS, SHARE_OF_TIME, ArchiveView, Look
 from replayer.serve.archivers import Archivers
 from replayer.serve.errors import told
 from replayer.serve.replays import Replays
@@ -106,58 +106,34 @@ def cost_text(costs: Costs, opened_bytes: int) -> str:
     return f"{bytes_text(costs.bytes_fetched)} of {bytes_text(max(opened_bytes, costs.bytes_fetched))}, {requests}"
 
 
-class CostingReader(PassingReader):
+class CostingReader(CountingReader):
     """A reader that adds its requests and bytes to the cost that is counted in the current context."""
 
-    async def get(self, key: str, max_bytes: int) -> bytes:
-        _add(requests=1)
-        body = await super().get(key, max_bytes)
-        _add(num_bytes=len(body))
-        return body
-
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
-        _add(requests=1)
-        body = await super().get_range(key, start, end)
-        _add(num_bytes=len(body))
-        return body
-
-    async def size(self, key: str) -> int:
-        _add(requests=1)
-        return await super().size(key)
-
-    def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
-        _add(requests=1)
-        return super().list(prefix, after)
-
-    async def folders(self, prefix: str) -> tuple[str, ...]:
-        _add(requests=1)
-        return await super().folders(prefix)
-
-
-def _add(requests: int = 0, num_bytes: int = 0) -> None:
-    costs = _COSTS.get()
-    if costs is not None:
-        costs.requests += requests
-        costs.bytes_fetched += num_bytes
+    def count(self, requests: int = 0, num_bytes: int = 0, data_bytes: int = 0) -> None:
+        super().count(requests, num_bytes, data_bytes)
+        costs = _COSTS.get()
+        if costs is not None:
+            costs.requests += requests
+            costs.bytes_fetched += num_bytes
 
 
 T = TypeVar("T")
 
 GONE_SECONDS = 0.5
+# The status of an answer that nobody waits for, as proxies log it.
 CLIENT_GONE = 499
-"""The status of an answer that nobody waits for, as proxies log it."""
+# Answers for which records are read; with large records each takes some tens of megabytes. Others wait.
 READS_AT_ONCE = 8
-"""Answers for which records are read; with large records each takes some tens of megabytes. Others wait."""
 LARGE_BYTES = 1024 * 1024
 FILES_AT_ONCE = 4
+# Answers of more bytes than that, each held until its client has taken it.
 MOST_LARGE = 16
-"""Answers of more bytes than that, each held until its client has taken it."""
+# Seconds a page waits for the store of jobs, which may hang.
 KEPT_SECONDS = 2.0
-"""Seconds a page waits for the store of jobs, which may hang."""
+# The most streams of records, each of which reads ahead.
 MOST_STREAMS = 16
-"""The most streams of records, each of which reads ahead."""
+# Most jobs that are watched at once: half of the connections, so that pages are still answered.
 MOST_WATCHED = 100
-"""Most jobs that are watched at once: half of the connections, so that pages are still answered."""
 
 
 @dataclass
@@ -170,7 +146,7 @@ class Service:
     replays: Replays
     reports: Reports
     archivers: Archivers
-    kept: Look = field(default_factory=Look)
+    kept: Look = field(default_factory=lambda: Look(FRESH_SECONDS, SHARE_OF_TIME))
     """The look at the damage that is kept in the store of jobs."""
     reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
     large: Bound = field(default_factory=lambda: Bound(MOST_LARGE, "large answers"))
@@ -211,14 +187,9 @@ class Service:
         found = await self.in_thread(reports.open_damage, view.archive_id)
         if reports.kept is None or look.error is not None:
             why = "it does not answer" if look.error is None else told(look.error)[1]["error"]
-            text = f"what earlier verifications found, beside the jobs, cannot be read: {why}"
+            text = f"the damage that earlier verifications found cannot be read: {why}"
             found.append(OpenDamage("", None, None, None, text, "records", ""))
         return [each for each in found if view.holds(each.folder)]
-
-    @property
-    def has_brokers(self) -> bool:
-        """Return whether a cluster is known."""
-        return bool(self.settings.kafka.get("bootstrap.servers"))
 
 
 @asynccontextmanager
@@ -239,7 +210,7 @@ async def running_service(settings: ServeSettings) -> AsyncIterator[Service]:
             yield service
         finally:
             await service.tasks.close()
-            await service.archivers.close()
+            await service.archivers.look.close()
             await service.kept.close()
             await service.view.close()
 

@@ -13,8 +13,8 @@ from blockgz.hosts import is_loopback
 
 Network = IPv4Network | IPv6Network
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+# Headers that browsers send, and mean something else by.
 OTHERS_HEADERS = frozenset({"host", "origin", "authorization", "cookie", "content-length", "content-type", "accept"})
-"""Headers that browsers send, and mean something else by."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Access:
             )
         if self.user_header is not None and not self.trusted_proxies:
             raise UsageError(
-                f"--user-header {self.user_header} cannot be believed from everybody",
+                f"--user-header {self.user_header} is not safe without --trusted-proxy",
                 why="anybody can send that header",
                 remedy="add --trusted-proxy with the address of the proxy",
             )
@@ -53,13 +53,13 @@ class Access:
         ):
             raise UsageError(
                 f"--user-header {self.user_header[:80]!r} cannot name users",
-                why="it is no name of a header of its own",
+                why="it is not a valid custom header name",
                 remedy="use the one that the proxy sets, such as X-Forwarded-User",
             )
         if self.trusted_proxies and self.user_header is None:
             raise UsageError(
-                "--trusted-proxy is believed in nothing",
-                why="no --user-header says in which header the proxy names the user",
+                "--trusted-proxy has no effect",
+                why="without --user-header, no header names the user",
                 remedy="add --user-header NAME",
             )
 
@@ -93,6 +93,11 @@ class ServeSettings:
     """The private key that signs those made here."""
     zone: tzinfo | None = None
     """The zone of times without an offset; UTC if None."""
+
+    @property
+    def has_brokers(self) -> bool:
+        """True if a cluster is known."""
+        return bool(self.kafka.get("bootstrap.servers"))
 
 
 def parse_network(text: str) -> Network:

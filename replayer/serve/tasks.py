@@ -21,10 +21,10 @@ from replayer.serve.errors import Failure, failure_of, told
 MOST_RUNNING = 4
 MOST_REMEMBERED = 200
 OVER = frozenset({"complete", "failed", "cancelled"})
+# Least seconds between two events of one task.
 EVENT_SECONDS = 0.5
-"""Least seconds between two events of one task."""
+# An event comes at least so often, so that a connection that is gone is noticed.
 SILENCE_SECONDS = 15.0
-"""An event comes at least so often, so that a connection that is gone is noticed."""
 
 
 @dataclass
@@ -179,8 +179,8 @@ async def _watched(task: Task, work: Work) -> None:
         task.changed()
 
 
+# A search ends there: who wants all of them replays or exports them.
 MOST_FOUND = 1000
-"""A search ends there: who wants all of them replays or exports them."""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ MAX_REPORT_BYTES = 64 * 1024 * 1024
 MOST_REPORTS = 500
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json")
 DEPTHS = {"structure": Depth.STRUCTURE, "blocks": Depth.BLOCKS, "records": Depth.RECORDS}
+# Open damage of an archive, at most.
 MOST_KEPT = 100_000
-"""Open damage of an archive, at most."""
 
 
 class OpenDamage(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
@@ -146,7 +146,7 @@ class Reports:
         return msgspec.json.decode(self.body(name), type=StoredReport)
 
     def of_archive(self, archive_id: str | None) -> list[KnownReport]:
-        """Verifications of an archive, None for one whose id is not known; comparisons with topics are none."""
+        """Return the reports of verifications of an archive, without comparisons; of all archives for None."""
         return [
             each
             for each in self.all()

@@ -18,11 +18,11 @@ from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
 from replayer.spark.export import match_topics
-from replayer.verify.above_marker import AboveMarker, list_above, look_above
+from replayer.verify.above_marker import list_above, look_above
 from replayer.verify.chunk_checks import ChunkChain, ChunkChoice, ChunkFindings, check_chunks, unwatched
 from replayer.verify.earlier import compare_with
 from replayer.verify.report import ArchiveReport, Depth, PartitionFindings, StoredReport
-from replayer.verify.verifying import VerificationScope, assembled, chosen_chunks, open_to_verify, read_chain, survey
+from replayer.verify.verifying import Identity, assembled, chosen_chunks, open_to_verify, read_chain, survey
 
 TASK_CHUNKS = 5_000
 """Chunks of a task at most, which are sent to it: about 2 MB."""
@@ -50,14 +50,15 @@ class Subject:
     topic: str
     partition: ArchivedPartition
     chain: ChunkChain
-    above: AboveMarker
+    above: ChunkFindings
 
 
 @dataclass(frozen=True)
 class VerificationPlan:
     """The subjects and slices of a verification."""
 
-    survey: VerificationScope
+    identity: Identity
+    report: ArchiveReport
     subjects: Sequence[Subject | PartitionFindings]
     slices: Sequence[ChunkSlice]
 
@@ -91,13 +92,12 @@ async def planned(
     slices: list[ChunkSlice] = []
     async with opened(place) as archive:
         named = await match_topics(archive, topics)
-        found = await survey(archive, [(each.topic, each.partitions) for each in named], expected)
+        identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in named], expected)
         if earlier is not None:
             witness = await match_topics(archive, topics, {each.folder.topic for each in earlier.partitions})
-            compared = await compare_with(archive, found.identity.archive_id, earlier, witness)
-            found.report.since_report = compared
-        listing = await list_above(archive, found.places, chunks=not choice.takes_all)
-        for topic, number in found.places:
+            report.since_report = await compare_with(archive, identity.archive_id, earlier, witness)
+        listing = await list_above(archive, places, chunks=not choice.takes_all)
+        for topic, number in places:
             partition = await open_to_verify(archive, topic, number)
             if isinstance(partition, PartitionFindings):
                 subjects.append(partition)
@@ -110,7 +110,7 @@ async def planned(
                 chosen = sorted([*chosen, *chain.unlisted], key=lambda entry: entry.start_offset)
                 slices += _slices(len(subjects), partition, chosen, None if digests else task_bytes)
             subjects.append(Subject(topic, partition, chain, await look_above(partition, listing)))
-    return VerificationPlan(found, subjects, slices)
+    return VerificationPlan(identity, report, subjects, slices)
 
 
 def verify(spark: SparkSession, plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> ArchiveReport:
@@ -126,16 +126,15 @@ def verify(spark: SparkSession, plan: VerificationPlan, place: ArchivePlace, dep
 
 def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindings]) -> ArchiveReport:
     """Return the report of findings by subject and number of the slice."""
-    identity, _, report = plan.survey
     parts: dict[int, list[ChunkFindings]] = {}
     for each in plan.slices:
         parts.setdefault(each.home, []).append(found[each.home, each.number])
     for home, subject in enumerate(plan.subjects):
         if isinstance(subject, Subject):
             partition, chain, above = subject.partition, subject.chain, subject.above
-            subject = assembled(partition, subject.topic, chain, parts[home], identity, above)  # noqa: PLW2901
-        report.partitions.append(subject)
-    return report
+            subject = assembled(partition, subject.topic, chain, parts[home], plan.identity, above)  # noqa: PLW2901
+        plan.report.partitions.append(subject)
+    return plan.report
 
 
 async def _whole(home: int, partition: ArchivedPartition, chain: ChunkChain) -> ChunkSlice:

@@ -20,12 +20,13 @@ from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, conflict_in, parse_key
 from index_format.marker import MAX_LEVELS, ChunkCatalog, Marker, ReferenceCatalog, Span
+from replayer.verify.chunk_checks import ChunkFindings
 from replayer.verify.report import Orphan
 
 PARTITIONS_AT_ONCE = 8
 READS_AT_ONCE = 16
+# The most objects above one marker that are looked at, apart from the newest index.
 MOST_OBJECTS = 10_000
-"""The most objects above one marker that are looked at, apart from the newest index."""
 
 
 class Written(NamedTuple):
@@ -44,49 +45,29 @@ class Written(NamedTuple):
         return self.data is None
 
 
-@dataclass
-class AboveMarker:
-    """The findings above one marker; `lost` and `damage` are empty unless the marker was put back."""
+class _AbovePartition:
+    """The objects of one partition above its marker, as far as the marker was known when they were listed."""
 
-    lost: list[LostRange] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
-    orphans: list[Orphan] = field(default_factory=list)
-
-
-class _Bounds(NamedTuple):
-    """The offsets from which a version of a marker leads to nothing."""
-
-    chain_end: int
-    unfolded: Sequence[int]
-    """The start of the next catalog of each level, or of a later one; level 1 comes first."""
-
-    @classmethod
-    def of(cls, marker: Marker) -> "_Bounds":
-        end = marker.chain_end or 0
+    def __init__(self, marker: Marker) -> None:
+        self.chain_end = marker.chain_end or 0
         levels: list[Sequence[Span]] = [marker.tail, *marker.catalogs]
-        starts = [
-            next((spans[0].start_offset for spans in levels[level::-1] if spans), end) for level in range(MAX_LEVELS)
+        # The start of the next catalog of each level, or of a later one; level 1 comes first.
+        self._unfolded = [
+            next((spans[0].start_offset for spans in levels[level::-1] if spans), self.chain_end)
+            for level in range(MAX_LEVELS)
         ]
-        return cls(end, starts)
+        self.keys: list[ObjectKey] = []
+        self.newest: ObjectKey | None = None
+        """An index, where not all are among `keys`."""
 
-    def are_below(self, key: ObjectKey) -> bool:
+    def may_hold(self, key: ObjectKey) -> bool:
         """Return whether the object may be one that the marker leads to nothing of."""
         if key.kind is ObjectKind.CATALOG:
-            return key.number >= self.unfolded[min(key.level, len(self.unfolded)) - 1]
+            return key.number >= self._unfolded[min(key.level, len(self._unfolded)) - 1]
         return key.kind is not ObjectKind.ANCESTOR_INDEX and key.number >= self.chain_end
 
-
-@dataclass
-class _AbovePartition:
-    """The objects of one partition above its marker as it was before the listing."""
-
-    bounds: _Bounds
-    keys: list[ObjectKey] = field(default_factory=list)
-    newest: ObjectKey | None = None
-    """An index, where not all are among `keys`."""
-
     def offer(self, key: ObjectKey) -> None:
-        if not self.bounds.are_below(key):
+        if not self.may_hold(key):
             return
         if len(self.keys) < MOST_OBJECTS:
             self.keys.append(key)
@@ -144,7 +125,7 @@ async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chu
             listing.bytes += partition.num_bytes
             # In layout seed the incarnations share the names of chunks, and only the newest is written to.
             if archive.other is None and (archive.layout != "seed" or partition.marker.successor is None):
-                kept = listing.kept[partition.keys.folder, number] = _AbovePartition(_Bounds.of(partition.marker))
+                kept = listing.kept[partition.keys.folder, number] = _AbovePartition(partition.marker)
                 if archive.layout != "seed":
                     await _list_partition(archive, partition, kept, listing)
 
@@ -164,7 +145,7 @@ async def _list_partition(
         if not (is_newest or listing.chunks is not None):
             continue
         # Catalogs are named _catalog/: behind it too.
-        start = "" if listing.chunks is not None else f"{keys.home}{kept.bounds.chain_end:020d}"
+        start = "" if listing.chunks is not None else f"{keys.home}{kept.chain_end:020d}"
         async for name in archive.reader.list(keys.home, start):
             key = parse_key(keys.layout, name)
             if key is not None:
@@ -187,13 +168,14 @@ async def _list_all(archive: Archive, listing: AboveListing) -> None:
             kept.offer(key)
 
 
-async def look_above(partition: ArchivedPartition, listing: AboveListing) -> AboveMarker:
+async def look_above(partition: ArchivedPartition, listing: AboveListing) -> ChunkFindings:
     """Return what a listing from before the partition was opened shows above its marker.
 
     Reads the indexes and catalogs there, of which a partition at rest has none.
     """
-    bounds = _Bounds.of(partition.marker)
-    keys = [key for key in listing.of(partition) if bounds.are_below(key)]
+    # The marker may have moved on since the listing.
+    above = _AbovePartition(partition.marker)
+    keys = [key for key in listing.of(partition) if above.may_hold(key)]
     is_shared = partition.keys.layout == "seed"
     # Layout seed: data without an index of ours may be kafka-connect-s3's.
     data = [key for key in keys if key.kind is ObjectKind.DATA and not is_shared]
@@ -227,14 +209,14 @@ async def _read_above(partition: ArchivedPartition, key: ObjectKey) -> Written |
 
 def judged(
     keys: PartitionKeys, marker: Marker, written: Sequence[Written], data: Sequence[ObjectKey] = ()
-) -> AboveMarker:
+) -> ChunkFindings:
     """Judge a marker by the indexes, catalogs and data above it that were stored before it was read."""
     above = {each.key for each in written}
     proofs = [(each, why) for each in written if (why := _proof(keys, marker, each, above)) is not None]
     if not proofs:
         # The chunks of the folder that this one continues lie among its own.
         is_mixed = keys.layout == "seed" and bool(marker.continues)
-        return AboveMarker(orphans=[] if is_mixed else _orphans(written, data, 0))
+        return ChunkFindings(orphans=[] if is_mixed else _orphans(written, data, 0))
     end = max(each.next_offset or 0 for each, _ in proofs)
     start = marker.next_offset
     if start is None or start >= end:
@@ -243,7 +225,7 @@ def judged(
     more = f"; {len(proofs) - 1} more objects prove the same" if len(proofs) > 1 else ""
     damage = Damage(keys.marker, f"an older marker was put back: {first.key} {why}{more}")
     lost = LostRange(start, end, "stored, but above the end of a marker that was put back")
-    return AboveMarker([lost], [damage], _orphans(written, data, end))
+    return ChunkFindings([lost], [damage], orphans=_orphans(written, data, end))
 
 
 def _proof(keys: PartitionKeys, marker: Marker, each: Written, above: Collection[str]) -> str | None:

@@ -7,7 +7,6 @@ import struct
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,7 @@ from index_format.errors import CorruptBlock
 from index_format.key_filter import column_hashes, holds_all
 from index_format.marker import ChunkEntry
 from index_format.records import RecordsDigest, record_hash, record_view
-from replayer.verify.report import Depth, Digests
+from replayer.verify.report import Depth, Digests, Orphan
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,8 @@ class ChunkFindings:
     """The digests of all records; None unless every one was decoded."""
     unopened: int = 0
     """Chunks whose contents should have been looked at, and are encrypted with keys that were not given."""
+    orphans: list[Orphan] = field(default_factory=list)
+    """Objects above the marker, which are not a fault."""
 
 
 def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
@@ -207,7 +208,12 @@ class _ChunkChecks:
         self._progress = progress
         self._found = ChunkFindings()
         self._sizes: dict[str, int] = {}
-        self._chunk: _ChunkUnderWay | None = None
+        # The chunk whose blocks are coming in.
+        self._chunk: Chunk | None = None
+        # Of its data so far.
+        self._bytes_digest = hashlib.sha256()
+        # The first thing that is wrong with it.
+        self._wrong: str | None = None
         self._digest = RecordsDigest()
         self._tail_secret: bytes | None = None
 
@@ -275,23 +281,22 @@ class _ChunkChecks:
         self._found.gaps += chunk.gaps
         self._found.erased += chunk.erased
         self._found.recounted += chunk.entry.num_records
-        self._chunk = _ChunkUnderWay(chunk)
+        self._chunk, self._bytes_digest, self._wrong = chunk, hashlib.sha256(), None
         if self._depth > Depth.STRUCTURE and _is_closed(chunk):
             self._found.unopened += 1
         size = self._sizes.pop(chunk.data_key)
         if size != chunk.index.data.bytes:
-            self._chunk.damage = f"it has {size} bytes, its index says {chunk.index.data.bytes}"
+            self._wrong = f"it has {size} bytes, its index says {chunk.index.data.bytes}"
 
     def _end_chunk(self) -> None:
-        under_way, self._chunk = self._chunk, None
-        if under_way is None:
+        chunk, self._chunk = self._chunk, None
+        if chunk is None:
             return
-        chunk = under_way.chunk
-        if self._depth > Depth.STRUCTURE and under_way.digest.hexdigest() != chunk.index.data.sha256:
-            under_way.damage = under_way.damage or "its sha256 is not the one in its index"
-        if under_way.damage is not None:
+        if self._depth > Depth.STRUCTURE and self._bytes_digest.hexdigest() != chunk.index.data.sha256:
+            self._wrong = self._wrong or "its sha256 is not the one in its index"
+        if self._wrong is not None:
             at = chunk.entry.start_offset, chunk.entry.next_offset
-            self._found.damage.append(Damage(chunk.data_key, under_way.damage, *at))
+            self._found.damage.append(Damage(chunk.data_key, self._wrong, *at))
         self._progress(chunk.entry.bytes, 0)
 
     def _lose(self, found: Unreadable) -> None:
@@ -299,17 +304,16 @@ class _ChunkChecks:
         self._found.lost_records += found.num_records
         self._found.lost.append(LostRange(found.start, found.end, found.reason))
         self._found.last_hash = None
-        if self._chunk is not None and found.key == self._chunk.chunk.data_key:
-            self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
+        if self._chunk is not None and found.key == self._chunk.data_key:
+            self._wrong = self._wrong or "not all of its blocks can be read"
         else:
             self._end_chunk()
             self._found.recounted += found.num_records
             self._found.damage.append(Damage(found.key, found.reason, found.start, found.end))
 
     def _pass(self, checked: CheckedBlock) -> None:
-        assert self._chunk is not None
         block, parts = checked
-        self._chunk.digest.update(block.member)
+        self._bytes_digest.update(block.member)
         if parts is None:
             self._found.last_hash = None
             return
@@ -364,12 +368,3 @@ def _holds_any(batch: pa.RecordBatch, erased: Sequence[Erased]) -> bool:
     """Return whether a record is at an erased offset."""
     offsets = batch.column("offset").to_numpy()
     return any(np.searchsorted(offsets, each.start) < np.searchsorted(offsets, each.end) for each in erased)
-
-
-@dataclass
-class _ChunkUnderWay:
-    """A chunk whose blocks are coming in: the hash of its data so far, and the first thing wrong with it."""
-
-    chunk: Chunk
-    digest: Any = field(default_factory=hashlib.sha256)
-    damage: str | None = None

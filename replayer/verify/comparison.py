@@ -26,10 +26,10 @@ from index_format.records import RecordsDigest, batch_from_records, payload_byte
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.verify.report import ComparisonReport, Digests, Excused, PartitionComparison, RecordDifference, Relation
+from replayer.verify.report import ComparisonReport, Digests, PartitionComparison, RecordDifference, Relation
 
+# How many ranges of missing and of extra offsets are named; the counts are of all.
 MAX_RUNS = 100
-"""How many ranges of missing and of extra offsets are named; the counts are of all."""
 COMPARED = {
     Relation.SOURCE: ("timestamp", "timestamp_type", "key", "value", "headers"),
     Relation.COPY: ("timestamp", "key", "value", "headers"),
@@ -101,7 +101,7 @@ async def compare_source(
     partition, (start, end) = selection[:2]
     result = PartitionComparison(partition.partition)
     if start < min(watermarks.low, end):
-        result.excused.append(Excused(start, min(watermarks.low, end), "the source deleted them (retention)"))
+        result.excused.append(Gap(start, min(watermarks.low, end), "the source deleted them (retention)"))
     losses = _Losses()
     first = max(start, watermarks.low)
     erased = [Gap(*each, ERASED) for each in await erased_ranges(partition, first, end)]
@@ -109,7 +109,7 @@ async def compare_source(
     excuses = _Excuses(known, losses, facts.config is not None and facts.config.compacts)
     if partition.began_at < partition.floor == start and watermarks.low < start:
         low = max(partition.began_at, watermarks.low)
-        result.excused.append(Excused(low, start, "the archive keeps them no longer (pruned)"))
+        result.excused.append(Gap(low, start, "the archive keeps them no longer (pruned)"))
     found_batches = _in_thread(reader.read(facts.name, partition.partition, first, min(end, watermarks.end)))
     archived_batches = scan(partition, first, end, on_damage=losses)
     async with _in_step(archived_batches, found_batches, result) as (archived, found):
@@ -250,7 +250,7 @@ class _Excuses:
             batch = batch.filter(pa.array(~lost))
         gaps = [self._gap_at(offset) for offset in batch.column("offset").to_pylist()]
         for gap in dict.fromkeys(gap for gap in gaps if gap is not None and gap.reason != ERASED):
-            excused = Excused(gap.start, gap.end, f"a recorded gap of the archive ({gap.reason})")
+            excused = Gap(gap.start, gap.end, f"a recorded gap of the archive ({gap.reason})")
             if excused not in result.excused:
                 result.excused.append(excused)
         erased = batch.filter(pa.array([gap is not None and gap.reason == ERASED for gap in gaps], pa.bool_()))
@@ -269,9 +269,9 @@ def _excuse(batch: pa.RecordBatch, reason: str, result: PartitionComparison) -> 
     first, last = (batch.column("offset")[row].as_py() for row in (0, -1))
     before = result.excused[-1] if result.excused else None
     if before is not None and before.reason == reason:
-        result.excused[-1] = Excused(before.start, last + 1, reason)
+        result.excused[-1] = Gap(before.start, last + 1, reason)
     else:
-        result.excused.append(Excused(first, last + 1, reason))
+        result.excused.append(Gap(first, last + 1, reason))
 
 
 def _compare_offsets(

@@ -291,14 +291,6 @@ class RecordDifference(NamedTuple):
     """The columns that differ, if both sides have the record."""
 
 
-class Excused(NamedTuple):
-    """Offsets [start, end) of a source whose records one side rightly lacks."""
-
-    start: int
-    end: int
-    reason: str
-
-
 @dataclass
 class PartitionComparison:
     """The findings of a comparison; the numbers but `zero_timestamps` count records.
@@ -318,7 +310,8 @@ class PartitionComparison:
     zero_timestamps: int = 0
     lost: list[LostRange] = field(default_factory=list)
     """Offsets that the archive can no longer read: nothing is known of these records."""
-    excused: list[Excused] = field(default_factory=list)
+    excused: list[Gap] = field(default_factory=list)
+    """Offsets of a source whose records one side rightly lacks."""
     first_difference: RecordDifference | None = None
     missing_offsets: list[OffsetRange] = field(default_factory=list)
     """The first ranges of missing records in the archive."""
@@ -362,8 +355,8 @@ code { font-size: 90%; overflow-wrap: anywhere }
 .OK { color: #186a2b } .WARNING, .UNPROVED, .SAMPLED { color: #8a5a00 } .FAILURE { color: #a8071a; font-weight: bold }
 """
 COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chunks", "checked_chunks")
+# The counts that are shown only if they are not 0.
 UNUSUAL_COUNTS = ("unopened_chunks",)
-"""The counts that are shown only if they are not 0."""
 WITHOUT_CONTENT = ("offset", "timestamp", "timestamp_type")
 FINDINGS = ("gaps", "erased", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import ChunkEntry, Marker
-from replayer.verify.above_marker import AboveListing, AboveMarker, list_above, look_above
+from replayer.verify.above_marker import AboveListing, list_above, look_above
 from replayer.verify.chunk_checks import (
     END,
     EVERY_CHUNK,
@@ -69,14 +69,6 @@ class Identity:
         return found
 
 
-class VerificationScope(NamedTuple):
-    """`report` has what is known before any partition is opened; `places` are topics and partitions in order."""
-
-    identity: Identity
-    places: Sequence[tuple[str, int]]
-    report: ArchiveReport
-
-
 async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
     """Check the objects that say whose the archive and its topics are, and the topics' configurations if any.
 
@@ -109,9 +101,12 @@ NOTHING_CHECKED = "nothing was checked: the archive holds no partition"
 NO_INVENTORY = "no inventory lists what the archive should hold: archiver repair inventory builds one from what exists"
 
 
-async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()) -> VerificationScope:
-    """Find what to verify: all partitions of a wanted topic if none are named, everything if no topic is wanted.
+async def survey(
+    archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()
+) -> tuple[Identity, list[tuple[str, int]], ArchiveReport]:
+    """Return whose the archive is, the topics and partitions to verify in order, and a report of what is missing.
 
+    These are all partitions of a wanted topic if none are named, everything if no topic is wanted.
     What the inventory has beyond that is missing; of each of the `expected` topics, something has to be there.
     """
     compared = await compare(archive, wanted)
@@ -119,7 +114,7 @@ async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[
     asked = [each for each in every if not (wanted and await _is_lost(archive, each[0], compared))]
     identity = await read_identity(archive, [topic for topic, _ in asked])
     report = ArchiveReport(damage=list(identity.damage), archive_id=identity.archive_id)
-    places = []
+    places = list[tuple[str, int]]()
     for topic, partitions in asked:
         numbers = partitions or await archive.partitions(topic)
         if partitions and any(each.partition in partitions for each in compared.missing):
@@ -132,7 +127,7 @@ async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[
     if not places and not archive.other:
         report.warnings.append(NOTHING_CHECKED)
     report.unmet = [each for each in expected if not await _is_held(archive, each)]
-    return VerificationScope(identity, places, report)
+    return identity, places, report
 
 
 async def _is_held(archive: Archive, topic: str) -> bool:
@@ -342,10 +337,10 @@ def assembled(
     chain: ChunkChain,
     parts: Sequence[ChunkFindings],
     identity: Identity | None,
-    above: AboveMarker | None = None,
+    above: ChunkFindings | None = None,
 ) -> PartitionFindings:
     """Return the report: `parts` are of the chosen chunks, in order; digests exist only for one part."""
-    above = above or AboveMarker()
+    above = above or ChunkFindings()
     found = joined(parts)
     marker, chosen = partition.marker, chain.chosen
     lost = sorted([*chain.lost, *found.lost], key=lambda each: each.start)

@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "a partition that was lost is not flushed",
         OWNERSHIP,
-        "                if seconds > 0:\n                    archiver.offer(Flush(RollReason.FLUSH))\n",
+        "                if seconds > 0:\n                    archiver.offer(Order.FLUSH)\n",
         "",
         (f"{OF_OWNERSHIP}::TestLosing",),
     ),
@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "no such topic, or no answer, counts as another topic",
         "archiver/ingest/topics.py",
-        "    return Verdict.UNKNOWN if told is None else Verdict.DIFFERENT\n",
-        "    return Verdict.DIFFERENT\n",
+        "    return None if told is None else False\n",
+        "    return False\n",
         (f"{OF_IDENTITY}::test_records_are_committed_unless_the_topic_is_known_to_be_another",),
     ),
     Mutant(
@@ -92,9 +92,9 @@ MUTANTS = (
     ),
     Mutant(
         "what is fetched while the topic's id is asked for counts as confirmed",
-        "archiver/ingest/topics.py",
-        "            partition.told(ids.get(topic), position)\n",
-        "            partition.told(ids.get(topic), partition.state.fetched)\n",
+        OWNERSHIP,
+        "            partition.told(answers.get(topic), position)\n",
+        "            partition.told(answers.get(topic), partition.state.fetched)\n",
         (f"{TESTS}/test_identity.py",),
     ),
     Mutant(
@@ -114,8 +114,8 @@ MUTANTS = (
     Mutant(
         "what its topic did not take is not sent again",
         "archiver/ingest/dead_letters.py",
-        "                self._refused[offset] = letter, error\n                self._failure = error\n",
-        "                self._failure = error\n",
+        "                self._refused[offset] = record, error, failure\n                self._failure = failure\n",
+        "                self._failure = failure\n",
         (f"{OF_LETTERS}::test_what_was_not_acknowledged_is_a_failure_and_is_sent_again",),
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "a chunk does not end however many gaps it has",
         "archiver/ingest/chunk_builder.py",
-        "        RollReason.GAPS: chunk.num_gaps >= MAX_GAPS,\n",
+        "        or chunk.num_gaps >= MAX_GAPS\n",
         "",
         (f"{OF_ARCHIVER}::test_chunks_with_many_skipped_records_end_and_fold",),
     ),

@@ -11,11 +11,11 @@ from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import Situation, UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkSettings, RollLimits, RollReason
+from archiver.ingest.chunk_builder import ChunkSettings, RollLimits
 from archiver.ingest.dead_letters import DeadLetters
 from archiver.ingest.kafka_source import Fetched, RecordRefused
 from archiver.ingest.partition_archiver import PartitionArchiver
-from archiver.ingest.partition_state import Flush
+from archiver.ingest.partition_state import Order
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import Body
 from index_format.blocks import IsalCompressor
@@ -28,7 +28,7 @@ from tests.support.memory_store import MemoryLog, MemoryStore
 
 PARTITION = ("orders", 3)
 DEADLINE_SECONDS = 20
-FLUSH = Flush(RollReason.FLUSH)
+FLUSH = Order.FLUSH
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

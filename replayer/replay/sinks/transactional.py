@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from blockgz.errors import BrokerUnreachable, UsageError
 from blockgz.kafka.connection import DENIED
 from index_format.errors import BlockgzError
-from replayer.errors import CommitLost, DeliveryFailed, Fenced
+from replayer.errors import CommitLost, DeliveryFailed, ProducerFenced
 from replayer.replay.job import Job, Position
 from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.replay.sinks.committed_positions import READ_SECONDS, Calls, CommittedPositions, NoAnswer
@@ -80,7 +80,7 @@ class TransactionalSink(Generic[P]):
     def begin(self, lanes: Iterable[int]) -> Mapping[int, P]:
         """Fence other runs, end the transactions that they left open, and read the positions committed then.
 
-        Raises Fenced, CommitLost, AccessDenied, or what CommittedPositions raises.
+        Raises ProducerFenced, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
         wanted = list(lanes)
         at_once(_SharedProducer.drop, self._producers.values())
@@ -98,7 +98,7 @@ class TransactionalSink(Generic[P]):
             producer.ends = ends
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        """Send into a transaction, which begins with it; raises DeliveryFailed, CommitLost or Fenced."""
+        """Send into a transaction, which begins with it; raises DeliveryFailed, CommitLost or ProducerFenced."""
         producer = self._of(lane)
         if self._router is None:
             producer.send(lane, batch)
@@ -204,7 +204,7 @@ class _SharedProducer(Generic[P]):
             self._last_word = error.args[0]
 
     def raise_if_fenced(self) -> None:
-        """After `drop`: raises Fenced, once, where another run may write, so that this one does not take it back."""
+        """After `drop`: raise ProducerFenced, once, if another run may write; otherwise this run would take it back."""
         word = None if self._told else self._producer.connection_errors.fatal or self._last_word
         if word is not None and word.code() in FENCED:
             raise self._fenced(word)
@@ -240,9 +240,9 @@ class _SharedProducer(Generic[P]):
             return failure
         return self._lost(failure.why, failure.remedy)
 
-    def _fenced(self, cause: KafkaError) -> Fenced:
+    def _fenced(self, cause: KafkaError) -> ProducerFenced:
         self._told = True
-        return Fenced(
+        return ProducerFenced(
             f"the cluster accepts no more records from this run for {self._producer.topic}",
             why=f"another run of the same job started, or this one hung for too long ({cause.str()})",
             remedy="let the other run finish; if there is none, run this again with --resume",

@@ -168,7 +168,7 @@ function watched(page) {
   };
   source.onerror = () => {
     const isGone = source.readyState === EventSource.CLOSED;
-    const error = isGone ? "This job cannot be followed any more." : "The server does not answer.";
+    const error = isGone ? "There are no more updates of this job." : "The server does not answer.";
     showFailure(page, { failure: { error, why: "What is shown may be out of date.", do: "Load the page again." } });
   };
   return source;

@@ -420,14 +420,14 @@ class TestIdsThatWereNotKnown:
 
     def test_are_adopted_once_the_tail_is_the_archived_one(self, nameless: MemoryStore) -> None:
         claimed = claim(nameless, MemoryLog(ROWS))
-        assert claimed.adopted_id and claimed.held.marker.topic_id == IDENTITY.topic_id
+        assert claimed.held.marker.topic_id == IDENTITY.topic_id
 
     def test_are_not_adopted_of_another_log(self, nameless: MemoryStore) -> None:
         refused(Diverged, nameless, MemoryLog([row._replace(value=b"another") for row in ROWS]))
 
     def test_do_not_delay_a_claim_of_an_archive_that_has_one(self, store: MemoryStore) -> None:
         claimed = claim(store, MemoryLog(ROWS), self.UNKNOWN)
-        assert not claimed.adopted_id and claimed.held.marker.topic_id == IDENTITY.topic_id
+        assert claimed.held.marker.topic_id == IDENTITY.topic_id
 
 
 class TestLogsThatNoRecordSpeaksFor:

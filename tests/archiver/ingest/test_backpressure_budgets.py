@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from archiver.ingest.backpressure import LARGEST_PART, LEAST_SHARE_BYTES, Budgets, MemoryPlan
+from archiver.ingest.backpressure import LARGEST_PART, LEAST_SHARE_BYTES, Budgets
 from archiver.ingest.chunk_builder import BUFFER_SHARE_OF_OPEN_CHUNKS
 from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
@@ -35,7 +35,7 @@ class Partitions:
             self.work["orders", number] = self.bench.archiver(partition=number)
 
     def budgets(self, *, memory: int = BIG, buffer_bytes: int = BIG) -> Budgets:
-        return Budgets(MemoryPlan(memory), self.bench.buffer, buffer_bytes)
+        return Budgets(memory, self.bench.buffer, buffer_bytes)
 
     def feed(self, number: int, records: int) -> None:
         """Records that end in buffered blocks, all but the last one."""

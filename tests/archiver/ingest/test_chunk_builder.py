@@ -71,8 +71,8 @@ def test_a_chunk_of_several_batches(builder: Builder, buffer: BufferFolder) -> N
     rows = records([12, *range(13, 30), 40])
     add(chunk, rows[:5], leader_epoch=3)
     add(chunk, rows[5:], leader_epoch=4)
-    assert chunk.facts.num_records == len(rows)
-    assert chunk.facts.compressed_bytes == buffer.used_bytes > 0
+    assert chunk.num_records == len(rows)
+    assert chunk.compressed_bytes == buffer.used_bytes > 0
     finished = chunk.finish(45)
     assert stored_offsets(finished) == [row.offset for row in rows]
     assert finished.start == ChunkStart(10, 12, rows[0].timestamp)
@@ -100,22 +100,22 @@ def test_every_block_inflates_alone_to_what_its_entry_says(builder: Builder) -> 
 def test_the_facts_count_compressed_bytes_of_whole_blocks_only(builder: Builder) -> None:
     chunk = builder(block_bytes=10**6)
     add(chunk, records(range(10, 60)), now=7.0)
-    assert (chunk.facts.compressed_bytes, chunk.facts.num_blocks, chunk.facts.num_records) == (0, 0, 50)
-    assert (chunk.facts.opened_at, chunk.facts.last_record_at) == (5.0, 7.0)
+    assert (chunk.compressed_bytes, chunk.num_blocks, chunk.num_records) == (0, 0, 50)
+    assert (chunk.opened_at, chunk.last_record_at) == (5.0, 7.0)
     open_bytes = chunk.open_block_bytes
-    assert chunk.facts.encoded_bytes == open_bytes > 0
+    assert chunk.encoded_bytes == open_bytes > 0
     chunk.end_block()
-    assert (chunk.open_block_bytes, chunk.facts.num_blocks, chunk.facts.encoded_bytes) == (0, 1, open_bytes)
-    assert chunk.facts.compressed_bytes > 0
+    assert (chunk.open_block_bytes, chunk.num_blocks, chunk.encoded_bytes) == (0, 1, open_bytes)
+    assert chunk.compressed_bytes > 0
     chunk.end_block()
-    assert chunk.facts.num_blocks == 1, "an empty block is none"
+    assert chunk.num_blocks == 1, "an empty block is none"
     chunk.finish(60)
 
 
 def test_without_records_there_is_no_chunk(builder: Builder) -> None:
     chunk = builder()
     chunk.skip(10)
-    assert chunk.facts.num_records == 0
+    assert chunk.num_records == 0
     with pytest.raises(ValueError, match="without records"):
         chunk.finish(11)
 
@@ -145,14 +145,14 @@ def test_a_record_that_the_format_cannot_hold_stops_by_default(builder: Builder)
     with pytest.raises(UnencodableRecord, match="offset 11") as caught:
         add(chunk, BAD)
     assert "newline" in caught.value.why and "--on-bad-record skip" in caught.value.remedy
-    assert chunk.facts.num_records == 1, "the record before it is taken"
+    assert chunk.num_records == 1, "the record before it is taken"
     assert chunk.finish(11).tail_hash == record_hash(BAD[0])
 
 
 def test_skipped_records_become_gaps_and_a_run_of_them_one_gap(builder: Builder) -> None:
     chunk = builder("text", bad_records_are_skipped=True)
     add(chunk, BAD)
-    assert chunk.skipped == 4 and chunk.facts.num_records == 3
+    assert chunk.skipped == 4 and chunk.num_records == 3
     finished = chunk.finish(17)
     assert finished.gaps == (Gap(11, 13, "skipped"), Gap(14, 15, "skipped"), Gap(16, 17, "skipped"))
     assert gzip.decompress(finished.body.path.read_bytes()) == b"good\ngood\ngood\n"
@@ -171,7 +171,7 @@ def test_skipped_records_with_none_between_are_one_gap(builder: Builder) -> None
     add(chunk, [record(23, None, timestamp=23), record(24, b"good", timestamp=24)])
     add(chunk, [record(30, None, timestamp=30)])
     assert chunk.gaps == (Gap(11, 21, "skipped"), Gap(22, 24, "skipped"), Gap(30, 31, "skipped"))
-    assert (chunk.skipped, chunk.facts.num_gaps) == (7, 3), "an offset that was not there was not skipped"
+    assert (chunk.skipped, chunk.num_gaps) == (7, 3), "an offset that was not there was not skipped"
 
 
 def test_an_open_chunk_whose_block_ended_holds_no_record_in_memory(builder: Builder) -> None:
@@ -261,7 +261,7 @@ def test_gaps_go_with_the_part_that_they_lie_in(buffer: BufferFolder) -> None:
     rest.write_again()
     assert (short.next_offset, short.gaps) == (2, (Gap(0, 1, "skipped"),))
     assert rest.finish(5).gaps == (Gap(2, 3, "skipped"), Gap(4, 5, "skipped"))
-    assert (chunk.facts.num_records, rest.facts.num_records) == (1, 1)
+    assert (chunk.num_records, rest.num_records) == (1, 1)
 
 
 def test_a_full_chunk_is_not_finished(buffer: BufferFolder) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from archiver.errors import DeadLetterRefused, UnencodableRecord, UnreadableRecord
 from archiver.ingest import dead_letters
-from archiver.ingest.dead_letters import DeadLetter, DeadLetters, DeadLetterTopic, context_headers
+from archiver.ingest.dead_letters import DeadLetters, DeadLetterTopic, context_headers
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, BrokerUnreachable, ShuttingDown
 from index_format.errors import BlockgzError
@@ -89,8 +89,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.close()
 
 
-def letter(offset: int = 7) -> DeadLetter:
-    return DeadLetter(BAD._replace(offset=offset), UnencodableRecord(offset, "a newline"))
+def letter(offset: int = 7) -> tuple[Record, BlockgzError]:
+    return (BAD._replace(offset=offset), UnencodableRecord(offset, "a newline"))
 
 
 def settle_at_last(letters: DeadLetters) -> None:
@@ -110,7 +110,7 @@ def offsets(messages: list[Any]) -> set[int]:
 
 
 def test_the_record_arrives_as_it_was_with_the_headers_of_connect(topic: DeadLetterTopic, read_back: ReadBack) -> None:
-    letters = topic.letters_of(PARTITION)
+    letters = DeadLetters(topic, PARTITION)
     letters.send_objected(batch_from_records([record(6, b"fine"), BAD]), record_format("text"))
     settle_at_last(letters)
     message = read_back(1)[0]
@@ -130,8 +130,8 @@ def test_the_record_arrives_as_it_was_with_the_headers_of_connect(topic: DeadLet
 
 
 def test_a_record_whose_headers_cannot_be_read_failed_in_the_header_converter() -> None:
-    unreadable = DeadLetter(BAD._replace(headers=()), UnreadableRecord("it cannot be read", why="not UTF-8"))
-    headers = dict(context_headers(PARTITION, "backup", unreadable))
+    unreadable = (BAD._replace(headers=()), UnreadableRecord("it cannot be read", why="not UTF-8"))
+    headers = dict(context_headers(PARTITION, "backup", *unreadable))
     assert headers["__connect.errors.stage"] == b"HEADER_CONVERTER"
     assert headers["__connect.errors.exception.message"] == b"it cannot be read: not UTF-8"
 
@@ -144,15 +144,15 @@ def test_a_record_whose_headers_cannot_be_read_failed_in_the_header_converter() 
 def test_what_was_not_acknowledged_is_a_failure_and_is_sent_again(
     error: int, failure: type[Exception], cluster: MockCluster, topic: DeadLetterTopic, read_back: ReadBack
 ) -> None:
-    letters = topic.letters_of(PARTITION)
-    letters.send(letter(1))
+    letters = DeadLetters(topic, PARTITION)
+    letters.send(*letter(1))
     settle_at_last(letters)
     cluster.refuse(PRODUCE, error, 1000)
-    letters.send(letter(2))
+    letters.send(*letter(2))
     with pytest.raises(failure, match="topic dead did not accept a record"):
         letters.settle(ALL)
     with pytest.raises(failure):
-        letters.send(letter(3))
+        letters.send(*letter(3))
     cluster.refuse_no_more(PRODUCE)
     settle_at_last(letters)
     assert offsets(read_back(2)) == {1, 2}
@@ -160,8 +160,8 @@ def test_what_was_not_acknowledged_is_a_failure_and_is_sent_again(
 
 def test_the_end_of_the_run_is_waited_for_by_nobody(cluster: MockCluster, topic: DeadLetterTopic) -> None:
     cluster.refuse(PRODUCE, TOO_FEW_REPLICAS, 1000)
-    letters = topic.letters_of(PARTITION)
-    letters.send(letter())
+    letters = DeadLetters(topic, PARTITION)
+    letters.send(*letter())
     topic.close()
     with pytest.raises(ShuttingDown):
         letters.settle(ALL)
@@ -204,10 +204,10 @@ def test_a_client_that_one_partition_drops_leaves_no_other_one_waiting(
 ) -> None:
     monkeypatch.setattr(FailingClient, "made", 0)
     monkeypatch.setattr(dead_letters, "make_client", lambda *_: FailingClient(reports=reports))
-    waiting, failing = topic.letters_of(PARTITION), topic.letters_of(("orders", 4))
-    waiting.send(letter(1))
+    waiting, failing = DeadLetters(topic, PARTITION), DeadLetters(topic, ("orders", 4))
+    waiting.send(*letter(1))
     with pytest.raises(BrokerUnreachable):
-        failing.send(letter(2))
+        failing.send(*letter(2))
     settling = threading.Thread(target=waiting.settle, args=(ALL,), daemon=True)
     settling.start()
     settling.join(5)
@@ -225,10 +225,10 @@ class HeldBack(DeadLetters):
         self.sent: list[int] = []
         self.settling = 0
 
-    def send(self, letter: DeadLetter) -> None:
-        if letter.record.offset == self.refuses_from:
+    def send(self, record: Record, error: BlockgzError) -> None:
+        if record.offset == self.refuses_from:
             raise BrokerUnreachable("topic dead did not accept a record")
-        self.sent.append(letter.record.offset)
+        self.sent.append(record.offset)
 
     def settle(self, end: int) -> None:
         self.settling += 1

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from archiver.ingest.topics import SILENT_SECONDS, IdWatch, TopicIds, Verdict, verdict
+from archiver.ingest.ownership import confirm_ids
+from archiver.ingest.topics import SILENT_SECONDS, TopicIds, is_same_topic
 from blockgz.kafka.admin import TopicIdAnswers
 
 DEADLINE_SECONDS = 30
@@ -38,15 +39,15 @@ def ids_of(cluster: Cluster, clock: Callable[[], float] = lambda: 0.0) -> TopicI
 @pytest.mark.parametrize(
     ("claimed", "told", "expected"),
     [
-        ("one", "one", Verdict.SAME),
-        ("one", "two", Verdict.DIFFERENT),
-        ("one", None, Verdict.UNKNOWN),
-        (None, None, Verdict.SAME),
-        (None, "one", Verdict.SAME),
+        ("one", "one", True),
+        ("one", "two", False),
+        ("one", None, None),
+        (None, None, True),
+        (None, "one", True),
     ],
 )
-def test_verdicts(claimed: str | None, told: str | None, expected: Verdict) -> None:
-    assert verdict(claimed, told) is expected
+def test_topics_are_compared_by_id(claimed: str | None, told: str | None, expected: bool | None) -> None:
+    assert is_same_topic(claimed, told) is expected
 
 
 def test_who_asks_while_a_question_is_on_its_way_shares_the_next_one() -> None:
@@ -140,5 +141,5 @@ def test_what_is_fetched_while_the_question_is_on_its_way_is_not_confirmed() -> 
         partition.state.fetched = 9
         return TopicIdAnswers({"orders": "one"}, frozenset())
 
-    IdWatch(TopicIds(ask, lambda: {"orders"}), lambda: {("orders", 0): partition}).look()
+    confirm_ids(TopicIds(ask, lambda: {"orders"}), {("orders", 0): partition})
     assert told == [("one", 7)]

@@ -2,26 +2,25 @@
 
 import pytest
 
-from archiver.ingest.backpressure import MemoryPlan
+from archiver.ingest.backpressure import BATCHING, INDEXES, OPEN_BLOCKS, QUEUE, WAITING
 from archiver.ingest.kafka_settings import QUEUED_RECORD_FOOTPRINT, consumer_settings, queue_settings
 from blockgz.config.model import RunConfig
 
 MIB = 1024**2
+CONFIG = RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("t",))
 BUDGETS = [32 * MIB, 256 * MIB, 4096 * MIB]
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_what_is_held_at_rest_leaves_most_of_the_budget_to_work_on_it(budget: int) -> None:
-    plan = MemoryPlan(budget)
-    at_work = plan.batching_bytes + plan.waiting_bytes + plan.open_block_bytes + plan.index_bytes
-    shares = plan.queue_bytes + at_work
+    shares = sum(budget // part for part in (QUEUE, BATCHING, WAITING, OPEN_BLOCKS, INDEXES))
     assert budget / 4 < shares < budget / 2.5
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("record_bytes", [0, 10, 500, 20_000])
 def test_the_queue_holds_its_share_whatever_the_size_of_records(budget: int, record_bytes: int) -> None:
-    share = MemoryPlan(budget).queue_bytes
+    share = budget // QUEUE
     limits = queue_settings(share)
     most = limits["queued.min.messages"]
     by_content = limits["queued.max.messages.kbytes"] * 1024 // record_bytes if record_bytes else most
@@ -31,7 +30,7 @@ def test_the_queue_holds_its_share_whatever_the_size_of_records(budget: int, rec
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_one_fetch_is_small_beside_the_queue(budget: int) -> None:
-    limits = queue_settings(MemoryPlan(budget).queue_bytes)
+    limits = queue_settings(budget // QUEUE)
     assert limits["fetch.max.bytes"] == limits["fetch.message.max.bytes"]
     assert limits["fetch.max.bytes"] <= limits["queued.max.messages.kbytes"] * 1024 / 2
     assert limits["fetch.max.bytes"] >= MIB, "librdkafka raises it to message.max.bytes, a million by default"

@@ -16,7 +16,6 @@ from archiver.cli.run import RunResult, run_exit_code
 from archiver.commit.claims import ClaimList
 from archiver.errors import Diverged, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import RollReason
 from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.ownership import (
     MOST_BETWEEN_LOOKS,
@@ -26,7 +25,7 @@ from archiver.ingest.ownership import (
     PartitionState,
     RunningTime,
 )
-from archiver.ingest.partition_state import Flush
+from archiver.ingest.partition_state import Order
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable
 from blockgz.kafka import LogBounds
@@ -376,7 +375,7 @@ class TestRefusals:
         store.denied = ""
         ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
         archiver = ownership.active[PARTITION]
-        archiver.offer(Flush(RollReason.FLUSH))
+        archiver.offer(Order.FLUSH)
         wait_for(lambda: ownership.reports[PARTITION].retries > 3)
         assert ownership.review() == [], "it is archived still"
         ((state, report, _),) = ownership.views()
@@ -399,7 +398,7 @@ class TestRefusals:
         wait_for(ownership.begin)
         store.denied = ""
         ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
-        ownership.active[PARTITION].offer(Flush(RollReason.FLUSH))
+        ownership.active[PARTITION].offer(Order.FLUSH)
         wait_for(lambda: ownership.reports[PARTITION].retries)
         store.denied = None
         ownership.give_up([PARTITION], 5, lambda: time.sleep(0.001))

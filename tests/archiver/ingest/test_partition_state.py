@@ -7,12 +7,11 @@ import pytest
 
 from archiver.commit.objects import Held, RestingMarker
 from archiver.errors import Diverged
-from archiver.ingest.chunk_builder import RollLimits, RollReason
+from archiver.ingest.chunk_builder import RollLimits
 from archiver.ingest.kafka_source import Fetched
 from archiver.ingest.partition_state import (
     ArchivingState,
     CommitProgress,
-    Flush,
     Order,
     PendingCommit,
     Tick,
@@ -75,7 +74,7 @@ def test_writing_again_comes_before_a_batch_that_was_postponed_behind_it() -> No
 
 
 def test_a_second_finished_chunk_stalls_building() -> None:
-    one, starts = state(inbox=(Flush(RollReason.FLUSH),)).queued(PROGRESS, 12)
+    one, starts = state(inbox=(Order.FLUSH,)).queued(PROGRESS, 12)
     assert starts and one.can_build
     two, starts = one.queued(PROGRESS, 14)
     assert not starts and not two.can_build

@@ -1,6 +1,7 @@
 """When a chunk ends."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,49 +10,56 @@ import pytest
 from archiver.ingest.chunk_builder import (
     MAX_BLOCKS,
     MAX_GAPS,
-    OpenChunkFacts,
     RollLimits,
-    RollReason,
-    chunks_to_end,
-    roll_reason,
+    is_due,
+    largest,
     rows_that_fit,
 )
 
 LIMITS = RollLimits(chunk_bytes=1000, chunk_records=10, chunk_interval_seconds=60.0)
-CHUNK = OpenChunkFacts(
-    compressed_bytes=1, encoded_bytes=1, num_records=1, num_blocks=0, num_gaps=0, opened_at=100.0, last_record_at=100.0
-)
+CHUNK = {
+    "compressed_bytes": 1,
+    "encoded_bytes": 1,
+    "num_records": 1,
+    "num_blocks": 0,
+    "num_gaps": 0,
+    "opened_at": 100.0,
+    "last_record_at": 100.0,
+}
+
+
+def ends(limits: RollLimits, now: float, **facts: Any) -> bool:
+    chunk: Any = SimpleNamespace(**CHUNK | facts)
+    return is_due(chunk, limits, now)
 
 
 @pytest.mark.parametrize(
-    ("facts", "age", "reason"),
+    ("facts", "age", "is_ended"),
     [
-        ({"num_records": 0, "compressed_bytes": 5000}, 99, None),
-        ({}, 59.9, None),
-        ({"compressed_bytes": 999, "num_records": 9}, 0, None),
-        ({"compressed_bytes": 1000}, 0, RollReason.BYTES),
-        ({"compressed_bytes": 5000}, 99, RollReason.BYTES),
-        ({"num_records": 10}, 0, RollReason.RECORDS),
-        ({}, 60, RollReason.INTERVAL),
-        ({"num_blocks": MAX_BLOCKS - 1}, 0, None),
-        ({"num_blocks": MAX_BLOCKS}, 0, RollReason.BLOCKS),
-        ({"num_gaps": MAX_GAPS - 1}, 0, None),
-        ({"num_gaps": MAX_GAPS}, 0, RollReason.GAPS),
-        ({"num_gaps": MAX_GAPS, "num_records": 0}, 0, None),
+        ({"num_records": 0, "compressed_bytes": 5000}, 99, False),
+        ({}, 59.9, False),
+        ({"compressed_bytes": 999, "num_records": 9}, 0, False),
+        ({"compressed_bytes": 1000}, 0, True),
+        ({"compressed_bytes": 5000}, 99, True),
+        ({"num_records": 10}, 0, True),
+        ({}, 60, True),
+        ({"num_blocks": MAX_BLOCKS - 1}, 0, False),
+        ({"num_blocks": MAX_BLOCKS}, 0, True),
+        ({"num_gaps": MAX_GAPS - 1}, 0, False),
+        ({"num_gaps": MAX_GAPS}, 0, True),
+        ({"num_gaps": MAX_GAPS, "num_records": 0}, 0, False),
     ],
 )
-def test_the_first_limit_that_is_reached_ends_a_chunk(
-    facts: dict[str, Any], age: float, reason: RollReason | None
-) -> None:
-    assert roll_reason(replace(CHUNK, **facts), LIMITS, 100.0 + age) is reason
+def test_the_first_limit_that_is_reached_ends_a_chunk(facts: dict[str, Any], age: float, is_ended: bool) -> None:
+    assert ends(LIMITS, 100.0 + age, **facts) is is_ended
 
 
 @pytest.mark.parametrize(
-    ("encoded_bytes", "idle_for", "reason"), [(500, 10, RollReason.IDLE), (500, 9.9, None), (499, 59, None)]
+    ("encoded_bytes", "idle_for", "is_ended"), [(500, 10, True), (500, 9.9, False), (499, 59, False)]
 )
-def test_idling_ends_no_tiny_chunk(encoded_bytes: int, idle_for: float, reason: RollReason | None) -> None:
+def test_idling_ends_no_tiny_chunk(encoded_bytes: int, idle_for: float, is_ended: bool) -> None:
     limits = replace(LIMITS, chunk_idle_seconds=10.0, tiny_bytes=500)
-    assert roll_reason(replace(CHUNK, encoded_bytes=encoded_bytes), limits, 100.0 + idle_for) is reason
+    assert ends(limits, 100.0 + idle_for, encoded_bytes=encoded_bytes) is is_ended
 
 
 @pytest.mark.parametrize(("num_records", "capacity"), [(0, 10), (9, 1), (10, 0), (11, 0)])
@@ -97,5 +105,4 @@ def test_a_chunk_ends_before_the_record_that_would_stretch_it_beyond_its_span(
 def test_open_chunks_that_fill_the_buffer_end_largest_first(
     open_bytes: dict[str, int], committing: str, ending: str
 ) -> None:
-    waiting = {key: key in committing for key in open_bytes}
-    assert "".join(chunks_to_end(open_bytes, waiting, 100)) == ending
+    assert "".join(largest(open_bytes, 80, committing)) == ending

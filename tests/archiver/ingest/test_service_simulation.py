@@ -61,7 +61,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 def test_a_bug_whose_place_is_gone_is_reported() -> None:
-    moved = Bug("archiver.ingest.topics", "verdict", "no such line", "")
+    moved = Bug("archiver.ingest.topics", "is_same_topic", "no such line", "")
     with pytest.raises(ValueError, match="not the source"), planted(moved):
         pass
 

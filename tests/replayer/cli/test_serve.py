@@ -168,7 +168,7 @@ def test_a_connection_that_takes_nothing_of_its_answer_is_closed(
         (("--http", "127.0.0.1:99999"), "is not an address"),
         (("--http", "0.0.0.0:0"), "cannot be served on 0.0.0.0 for everybody"),
         (("--http", "192.0.2.1:0", "--token-file", "{token}"), "cannot be opened"),
-        (("--user-header", "X-User"), "cannot be believed from everybody"),
+        (("--user-header", "X-User"), "is not safe without --trusted-proxy"),
         (("--trusted-proxy", "proxy"), "is not an address of a proxy"),
         (("--token-file", "{short}"), "cannot be used"),
         (("--token-file", "{none}"), "cannot be read"),

@@ -12,7 +12,7 @@ import pytest
 from blockgz.archive.selection import Selection
 from blockgz.store.local import LocalStore
 from index_format.records import Record, iter_records
-from replayer.errors import CommitLost, DeliveryFailed, Fenced, JobTakenOver, TargetChanged
+from replayer.errors import CommitLost, DeliveryFailed, JobTakenOver, ProducerFenced, TargetChanged
 from replayer.replay.job import LanePosition, decode_position
 from replayer.replay.jobs.folder import FolderLog, JobFolder, runs_in
 from replayer.replay.pipeline import Pipeline, Routing
@@ -158,7 +158,7 @@ class FencedOnce(FakeSink):
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
         if self.fences and self.topic.positions:
             self.fences -= 1
-            raise Fenced("fenced", why="who knows")
+            raise ProducerFenced("fenced", why="who knows")
         super().commit(positions)
 
 

@@ -122,9 +122,9 @@ def test_one_that_hangs_holds_up_who_does_not_wait() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             archivers = Archivers([f"http://127.0.0.1:{silent.getsockname()[1]}"])
             assert await archivers.of_topics(0.0) == {}
-            assert archivers._asking is not None and not archivers._asking.done()
-            await archivers.close()
-            assert archivers._asking.cancelled()
+            assert archivers.look.task is not None and not archivers.look.task.done()
+            await archivers.look.close()
+            assert archivers.look.task.cancelled()
 
     asyncio.run(ask())
 

@@ -116,7 +116,7 @@ def test_the_page_stays_red_until_the_damaged_chunk_is_checked_again(tmp_path: P
         return result["verdict"]
 
     def left(asking: TestClient) -> list[tuple[str, int, int, int]]:
-        is_red = "has not been found repaired" in get_page(asking, "/")
+        is_red = "no later verification found it repaired" in get_page(asking, "/")
         found = asking.get("/api/v1/damage").json()["damage"]
         assert is_red == bool(found)
         assert ("damage: offsets" in get_page(asking, "/topics/orders")) == bool(found)
@@ -155,7 +155,7 @@ def test_a_page_that_cannot_read_what_was_damaged_says_so(tmp_path: Path) -> Non
     (tmp_path / "jobs" / "~damage").mkdir(parents=True)
     (tmp_path / "jobs" / "~damage" / f"{ARCHIVE_ID}.json").write_text("{}")
     with page_client(settings) as asking:
-        assert "what earlier verifications found, beside the jobs, cannot be read" in get_page(asking, "/")
+        assert "the damage that earlier verifications found cannot be read" in get_page(asking, "/")
 
 
 def test_what_a_report_settles() -> None:

@@ -10,7 +10,7 @@ from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import parse_address
 from index_format.identity import TopicConfig as ArchivedTopic
-from replayer.topics import FoundTopic, FoundTopics, compare_all, find_topics
+from replayer.topics import FoundTopic, compare_all, find_topics
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 from tests.support.mock_cluster import MockCluster
 
@@ -31,16 +31,16 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path, *wanted: str) -> FoundTopics:
-    async def find() -> FoundTopics:
+def found(root: Path, *wanted: str) -> tuple[list[FoundTopic], list[NotInArchive]]:
+    async def find() -> tuple[list[FoundTopic], list[NotInArchive]]:
         async with opened(ArchivePlace(parse_address(str(root)))) as archive:
             return await find_topics(archive, wanted)
 
     return asyncio.run(find())
 
 
-def brief(topics: FoundTopics) -> list[tuple[str, int, dict[str, str] | None]]:
-    return [(name, partitions, config.config) for name, config, partitions in topics.topics]
+def brief(found: tuple[list[FoundTopic], list[NotInArchive]]) -> list[tuple[str, int, dict[str, str] | None]]:
+    return [(name, partitions, config.config) for name, config, partitions in found[0]]
 
 
 def test_names_patterns_and_incarnations(root: Path) -> None:
@@ -56,9 +56,9 @@ def test_names_patterns_and_incarnations(root: Path) -> None:
 
 
 def test_a_topic_whose_configuration_was_not_kept_is_named_beside_the_others(root: Path) -> None:
-    topics = found(root, "*")
-    assert [each.name for each in topics.topics] == ["orders", "users"]
-    assert [error.what for error in topics.unknown] == ["the archive does not say what topic old was like"]
+    topics, unknown = found(root, "*")
+    assert [each.name for each in topics] == ["orders", "users"]
+    assert [error.what for error in unknown] == ["the archive does not say what topic old was like"]
 
 
 def test_a_topic_that_the_cluster_does_not_have_is_missing(cluster: MockCluster) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from index_format.identity import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.kafka.topic_facts import ConfigChange, TopicSettings
-from replayer.topics import AclComparison, Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic
+from replayer.topics import Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic
 
 ARCHIVED = ArchivedTopic(
     topic="orders",
@@ -41,7 +41,7 @@ def plan(now: LiveTopic | None, *, archived: ArchivedTopic = ARCHIVED, reset_ext
 
 def test_acls_that_differ_are_differences_and_missing_ones_are_created() -> None:
     then, now = (Acl("LITERAL", "orders", f"User:{name}", "*", "READ", "ALLOW") for name in ("a", "b"))
-    found = replace_compared(live(), AclComparison(missing=(then,), extra=(now,)))
+    found = replace_compared(live(), (then,), (now,))
     assert (found.state, found.differences) == (
         "differs",
         (
@@ -59,19 +59,21 @@ def test_acls_that_differ_are_differences_and_missing_ones_are_created() -> None
 
 def test_a_missing_topic_gets_its_acls_too() -> None:
     then = Acl("LITERAL", "orders", "User:a", "*", "READ", "ALLOW")
-    planned = plan_topic(replace_compared(None, AclComparison(missing=(then,))), None, reset_extra=False)
+    planned = plan_topic(replace_compared(None, (then,)), None, reset_extra=False)
     assert planned.compared.state == "missing" and planned.creates is not None
     assert len(planned.steps) == 2
 
 
 def test_acls_that_are_not_known_are_no_difference() -> None:
-    found = replace_compared(live(), AclComparison(known=False))
+    found = replace_compared(live(), None)
     assert found.state == "equal"
     assert "orders: the archive does not know which ACLs it had" in found.notes
 
 
-def replace_compared(now: LiveTopic | None, acls: AclComparison) -> TopicComparison:
-    return dataclasses.replace(compared(now), acls=acls)
+def replace_compared(
+    now: LiveTopic | None, missing: tuple[Acl, ...] | None, extra: tuple[Acl, ...] = ()
+) -> TopicComparison:
+    return dataclasses.replace(compared(now), missing_acls=missing, extra_acls=extra)
 
 
 def test_topics_with_the_same_settings_are_equal_whatever_the_order_of_a_list() -> None:

@@ -19,6 +19,7 @@ from index_format.chunk_index import Gap
 from index_format.keys import Conflict, ObjectKey, ObjectKind, parse_key
 from index_format.marker import Continues, Marker, claimed, decode_marker, encode
 from replayer.verify import above_marker
+from replayer.verify.chunk_checks import ChunkFindings
 from replayer.verify.report import Depth, PartitionFindings
 from replayer.verify.verifying import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
@@ -289,7 +290,7 @@ def test_what_is_kept_of_a_listing_is_bounded(writer: ArchiveWriter, monkeypatch
     assert asyncio.run(kept()) == 5
 
 
-async def above_later(before: dict[str, bytes], now: dict[str, bytes]) -> above_marker.AboveMarker | None:
+async def above_later(before: dict[str, bytes], now: dict[str, bytes]) -> ChunkFindings | None:
     """What a listing of one moment shows above the marker of a later one; None where there was no marker yet."""
     if IDENTITY.keys.marker not in before:
         return None

@@ -19,7 +19,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, parse_config
 from replayer.verify.comparison import compare_copy, compare_source, relation_of
-from replayer.verify.report import ComparisonReport, Excused, PartitionComparison, RecordDifference, Relation
+from replayer.verify.report import ComparisonReport, PartitionComparison, RecordDifference, Relation
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.selections import selections_of
@@ -213,7 +213,7 @@ def test_compaction_since_is_excused_where_the_source_is_compacted(tmp_path: Pat
     assert source_compared(tmp_path, left).verdict is Verdict.FAILURE
     result = source_compared(tmp_path, left, policy="compact")
     assert (result.records, result.missing, result.verdict) == (len(left), 0, Verdict.WARNING)
-    assert result.excused == [Excused(0, 199, "compaction has removed some source records since")]
+    assert result.excused == [Gap(0, 199, "compaction has removed some source records since")]
 
 
 def test_recorded_gaps_of_the_archive_are_excused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.kafka import LogBounds
 from index_format import objects
-from index_format.chunk_index import Erased
+from index_format.chunk_index import Erased, Gap
 from index_format.marker import encode
 from index_format.records import Record, batch_from_records
 from replayer.cli.report import print_report
@@ -27,7 +27,6 @@ from replayer.verify.report import (
     ArchiveReport,
     Depth,
     EarlierFindings,
-    Excused,
     PartitionFindings,
     StoredReport,
     verification_document,
@@ -189,8 +188,8 @@ class FakeReader:
         yield batch_from_records([record for record in self._records if start <= record.offset < end])
 
 
-def compared(archive: MemoryArchiveWriter, topic: Iterable[int]) -> tuple[Verdict, int, int, list[Excused]]:
-    async def compare() -> tuple[Verdict, int, int, list[Excused]]:
+def compared(archive: MemoryArchiveWriter, topic: Iterable[int]) -> tuple[Verdict, int, int, list[Gap]]:
+    async def compare() -> tuple[Verdict, int, int, list[Gap]]:
         partition = await Archive(MemoryReader(archive.objects)).open_partition("orders", 0)
         selection = Selection(partition, OffsetRange(partition.start_offset, partition.next_offset))
         reader = FakeReader(records(topic))
@@ -207,8 +206,8 @@ def test_the_source_may_hold_what_was_pruned_or_erased(archive: MemoryArchiveWri
     verdict, missing, extra, excused = compared(archive, range(70))
     assert (verdict, missing, extra) == (Verdict.WARNING, 0, 0)
     assert excused == [
-        Excused(0, 20, "the archive keeps them no longer (pruned)"),
-        Excused(25, 40, "the archive has erased some records since"),
+        Gap(0, 20, "the archive keeps them no longer (pruned)"),
+        Gap(25, 40, "the archive has erased some records since"),
     ]
     assert compared(archive, [each for each in range(70) if each != 50])[1] == 1
 

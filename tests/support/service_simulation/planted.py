@@ -37,8 +37,8 @@ PLANTED = {
     "an unreachable cluster holds commits back": Bug(
         "archiver.ingest.partition_archiver",
         "PartitionArchiver._commit",
-        "case Verdict.UNKNOWN:",
-        "case Verdict.UNKNOWN:\n                raise self._changed('unknown')",
+        "case None:",
+        "case None:\n                raise self._changed('unknown')",
     ),
     "the budget of what waits is not kept": Bug(
         "archiver.ingest.backpressure", "Budgets.have_capacity", "return not waits and", "return"
