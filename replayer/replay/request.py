@@ -31,7 +31,7 @@ from replayer.replay.stages import (
     parse_header,
     parse_timestamps,
 )
-from replayer.transforms.chain import Chain, build_chain
+from replayer.transforms.chain import TransformChain, build_chain
 from replayer.transforms.settings import read_transforms
 
 TYPE, LEVEL = "compression.type", "compression.level"
@@ -180,7 +180,7 @@ class ReplayRequest:
         CommandOption("--tombstones", "What to do with records whose value is null.", choices=("keep", "drop")),
     ] = "keep"
     chain: Annotated[
-        Chain | None,
+        TransformChain | None,
         CommandOption(
             "--transforms",
             "Apply Kafka Connect's transforms and predicates from a .properties, .yaml or .json file.",
@@ -305,7 +305,7 @@ class ReplayRequest:
         return self.compression.added_to(properties) if self.compression else properties
 
 
-def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | None) -> str | None:
+def named_target(to_topic: str | None, topic: TopicPartitions, chain: TransformChain | None) -> str | None:
     """Return the topic that records go to: `to_topic`, with `{topic}` replaced, or the choice of transforms; None if
     neither.
     """

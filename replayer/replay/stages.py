@@ -19,7 +19,7 @@ from blockgz.units import MILLISECONDS
 from index_format.records import HEADER_TYPE, SCHEMA, Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
-from replayer.transforms.chain import Chain, Effect
+from replayer.transforms.chain import Effect, TransformChain
 from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
 
 SEND_INSTEAD_OF_ZERO = 1
@@ -234,7 +234,7 @@ class LeftOut:
 class TransformStage:
     """Applies a chain to records of `topic`; where the chain routes, only records that end in `target` stay."""
 
-    chain: Chain
+    chain: TransformChain
     topic: str
     target: str
     on_error: Literal["fail", "skip"] = "fail"

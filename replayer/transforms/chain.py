@@ -87,7 +87,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Chain:
+class TransformChain:
     """All transforms, and how keys and values are read and written."""
 
     steps: tuple[Step, ...]
@@ -206,7 +206,7 @@ def _holds(data: Any, path: tuple[str, ...]) -> bool:
     return True
 
 
-def build_chain(properties: Mapping[str, str]) -> Chain:
+def build_chain(properties: Mapping[str, str]) -> TransformChain:
     """Build the chain of these settings; raises UsageError for what is missing, unknown or malformed.
 
     Keys that belong to other parts of a connector's configuration are left alone.
@@ -222,7 +222,7 @@ def build_chain(properties: Mapping[str, str]) -> Chain:
     predicates = {alias: _predicate(mine, alias) for alias in _aliases(mine, "predicates")}
     steps = tuple(_step(mine, alias, predicates) for alias in aliases)
     key, value = _converter(mine, "key"), _converter(mine, "value")
-    return Chain(steps, key, value, mine)
+    return TransformChain(steps, key, value, mine)
 
 
 def _aliases(properties: Mapping[str, str], kind: str) -> tuple[str, ...]:
