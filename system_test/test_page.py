@@ -83,7 +83,7 @@ def test_the_coverage_map_tells_seeks_and_looks_closer(watched: Watched, served:
     page.mouse.up()
     page.wait_for_url("**from=*to=*")
     assert int(page.locator("svg.coverage").get_attribute("data-start") or 0) > FIRST_MS + DAY_MS
-    page.get_by_role("link", name="all of it").click()
+    page.get_by_role("link", name="show everything").click()
     page.get_by_role("link", name="offset", exact=True).click()
     expect(page.locator('svg.coverage[data-scale="offset"]')).to_be_visible()
 

@@ -124,7 +124,7 @@ def test_coverage_records_and_one_record(asking: TestClient, writer: ArchiveWrit
         check(text)
         assert f'data-scale="{scale}"' in text and "gap: offsets [60..90) (retention)" in text
     narrowed = get_page(asking, "/topics/orders?scale=offset&from=100&to=120")
-    assert 'data-start="100" data-end="120"' in narrowed and "all of it" in narrowed
+    assert 'data-start="100" data-end="120"' in narrowed and "show everything" in narrowed
     newest = get_page(asking, "/topics/orders/0")
     assert 'href="?before=110"' in newest and "the end" in newest
     before = get_page(asking, "/topics/orders/0?before=110")
@@ -139,7 +139,7 @@ def test_coverage_records_and_one_record(asking: TestClient, writer: ArchiveWrit
     check(hole)
     assert "the log held no record there" in hole
     assert 'href="/topics/orders/0?at=95"' in hole and "<code>replayer describe TOPIC</code>" in hole
-    assert "See what is around it" not in get_page(asking, "/topics/orders/0/nowhere", 400)
+    assert "Show the records around it" not in get_page(asking, "/topics/orders/0/nowhere", 400)
 
 
 def test_gaps_for_reasons_that_this_version_does_not_know_are_told(asking: TestClient, writer: ArchiveWriter) -> None:
