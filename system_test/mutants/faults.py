@@ -130,14 +130,14 @@ MUTANTS = (
         "archiver/commit/objects.py",
         "                return head.attempt == attempt\n",
         "                return False\n",
-        ("tests/archiver/commit/test_objects.py",),
+        ("tests/archiver/commit/test_archive.py",),
     ),
     Mutant(
         "a name that is taken is not looked at",
         "archiver/commit/objects.py",
         "        was_asked, is_asked = is_asked, True\n",
         "        was_asked = is_asked\n",
-        ("tests/archiver/commit/test_objects.py",),
+        ("tests/archiver/commit/test_archive.py",),
     ),
     Mutant(
         "a refusal of the store stops a running service's partition",
@@ -342,13 +342,13 @@ MUTANTS = (
         "replayer/groups/applying.py",
         "        self._add(_Change(topic=plan.topic, topic_id=plan.topic_id, at=now_ms, groups=kept))\n",
         "",
-        ("tests/replayer/groups/test_applying.py::test_after_a_crash_between_two_groups_all_is_set_back",),
+        ("tests/replayer/groups/test_planning.py::test_after_a_crash_between_two_groups_all_is_set_back",),
     ),
     Mutant(
         "a replay that ends while somebody looks is told as interrupted",
         "replayer/replay/jobs/state.py",
         "was_running or is_running(locks, job)",
         "is_running(locks, job)",
-        ("tests/replayer/replay/jobs/test_summary.py::test_a_run_that_ends_while_somebody_looks_was_not_interrupted",),
+        ("tests/replayer/replay/jobs/test_log.py::test_a_run_that_ends_while_somebody_looks_was_not_interrupted",),
     ),
 )

@@ -33,3 +33,10 @@ def some_of(cases: Sequence[float], share: int = 4) -> Sequence[float]:
     first = random.randrange(min(share, len(cases)))
     print(f"cases {first}, {first + share}, ... of {len(cases)}")
     return cases[first::share]
+
+
+def seeded_random() -> random.Random:
+    """Return random numbers of a new seed, which a test that fails shows."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    return random.Random(seed)

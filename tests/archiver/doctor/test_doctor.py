@@ -11,6 +11,8 @@ from archiver.doctor import (
     FILES,
     Finding,
     Verdict,
+    carefully,
+    check_keys,
     failed,
     judge_clock,
     judge_dead_letters,
@@ -27,11 +29,14 @@ from archiver.doctor import (
     judge_topics,
     worst,
 )
+from blockgz.config.model import RunConfig
+from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import AccessDenied
 from blockgz.store.s3_writer import S3Store
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from tests.support.archives import ArchiveWriter, topic_config
+from tests.support.encryption import key_line, key_of
 from tests.support.mock_cluster import MockCluster
 
 OK, WARN, FAIL = Verdict
@@ -262,3 +267,18 @@ def test_without_a_topic_all_are_looked_at(cluster: MockCluster, tmp_path: Path)
     result = run("-b", cluster.bootstrap_servers, "-a", tmp_path, "--json")
     (finding,) = [each for each in orjson.loads(result.stdout)["findings"] if each["check"] == "topics"]
     assert finding["detail"] == "1 topics, 4 partitions"
+
+
+def checked(encrypt: str | None) -> list[Finding]:
+    config = RunConfig(archive="./a", bootstrap_servers="h:1", topics="orders", encrypt=encrypt)
+    return list(carefully("keys", lambda: check_keys(config)))
+
+
+def test_keys_of_encrypted_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_keyring.cache_clear()
+    monkeypatch.setenv("KEYS", key_line(1) + key_line(2))
+    assert checked(None) == []
+    (finding,) = checked("env:KEYS")
+    assert finding.verdict is Verdict.OK and key_of(2).id in finding.detail
+    (missing,) = checked(f"file:{tmp_path / 'none'}")
+    assert missing.verdict is Verdict.FAIL and "cannot be read" in missing.detail

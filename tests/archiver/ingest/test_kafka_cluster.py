@@ -1,6 +1,10 @@
-"""What is asked of a cluster: bounds of logs now and then, configurations that may be denied."""
+"""What is asked of a cluster: bounds and single records of logs, ids and configurations that may be denied."""
 
-from collections.abc import Collection
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -16,16 +20,29 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 
 from archiver.ingest import kafka_cluster
-from archiver.ingest.kafka_cluster import KafkaCluster, LogView, WatermarkWatch
+from archiver.ingest.backpressure import BATCHING, INDEXES, OPEN_BLOCKS, QUEUE, WAITING
+from archiver.ingest.kafka_cluster import (
+    BoundsOrFailure,
+    KafkaCluster,
+    LogView,
+    PartitionLog,
+    RecordReader,
+    WatermarkWatch,
+)
+from archiver.ingest.kafka_settings import QUEUED_RECORD_FOOTPRINT, consumer_settings, queue_settings
 from archiver.ingest.kafka_source import Partition
+from archiver.ingest.ownership import confirm_ids
+from archiver.ingest.topics import SILENT_SECONDS, TopicIds, is_same_topic
 from archiver.logs import LogEvent
-from blockgz.errors import BrokerUnreachable, PartitionUnavailable
-from blockgz.kafka import LogBounds
+from blockgz.config.model import RunConfig
+from blockgz.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
+from blockgz.kafka import LOGGER, LogBounds
+from blockgz.kafka.admin import TopicIdAnswers, log_bounds
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.settings import client_settings
 from index_format.identity import Acl
 from tests.blockgz.kafka.test_admin import DENIED, future
-from tests.support.archives import topic_config
+from tests.support.archives import records, topic_config
 from tests.support.mock_cluster import MockCluster
 
 BOUNDS = LogBounds(10, 100)
@@ -196,3 +213,309 @@ def test_a_partition_without_a_leader_holds_up_no_answer_about_the_others(monkey
     assert asked == [{("orders", 0), ("orders", 1), ("orders", 3)}], "librdkafka waits for a leader of all of them"
     assert isinstance(answers.pop(("orders", 2)), PartitionUnavailable)
     assert set(answers.values()) == {LogBounds(0, 0)}
+
+
+ROWS = records(range(20))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> MockCluster:
+    cluster = MockCluster()
+    for number in range(4):
+        cluster.produce("orders", number, ROWS)
+    cluster.create_topic("sick")
+    for number in range(4):
+        cluster.produce("sick", number, ROWS[:1])
+        cluster.leaderless("sick", number)
+    return cluster
+
+
+def new_reader(cluster: MockCluster) -> RecordReader:
+    config = RunConfig(archive="./unused", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    return RecordReader(consumer_settings(config, queue_bytes=2**20))
+
+
+@pytest.fixture
+def reader(cluster: MockCluster) -> Iterator[RecordReader]:
+    reader = new_reader(cluster)
+    yield reader
+    reader.close()
+
+
+def test_records_of_many_logs_at_once(reader: RecordReader) -> None:
+    with ThreadPoolExecutor(4) as askers:
+        for offset in range(len(ROWS)):
+            found = askers.map(lambda number, at=offset: reader.record_at(("orders", number), at), range(4))
+            assert list(found) == [ROWS[offset]] * 4
+
+
+def test_no_record_there(reader: RecordReader) -> None:
+    assert reader.record_at(("orders", 0), 20) is None, "the log's end"
+    assert reader.record_at(("orders", 0), 1000) is None, "above it"
+    found = reader.record_at(("orders", 0), 19)
+    assert found is not None and found.offset == 19
+
+
+def test_the_first_record_from_an_offset_on(cluster: MockCluster, reader: RecordReader) -> None:
+    assert reader.first_record(("orders", 0), 7) == 7
+    assert reader.first_record(("orders", 0), 20) is None, "the log's end"
+
+
+def test_a_partition_without_a_leader_meets_its_own_deadline_and_holds_up_nobody(cluster: MockCluster) -> None:
+    reader = new_reader(cluster)
+    with ThreadPoolExecutor(4) as askers:
+        waiting = [askers.submit(reader.record_at, ("sick", number), 0, 600.0) for number in range(3)]
+        impatient = askers.submit(reader.record_at, ("sick", 3), 0, 0.5)
+        for number in range(4):
+            assert reader.record_at(("orders", number), 3) == ROWS[3]
+        assert isinstance(impatient.exception(60), BrokerUnreachable)
+        assert "the record at sick:3" in str(impatient.exception())
+        assert not any(each.done() for each in waiting)
+        reader.close()
+        assert all(isinstance(each.exception(60), ShuttingDown) for each in waiting)
+
+
+def test_two_readers_of_one_partition(reader: RecordReader) -> None:
+    with ThreadPoolExecutor(2) as askers:
+        outcomes = [askers.submit(reader.record_at, ("sick", 1), 0, 0.5).exception for _ in range(2)]
+        assert {type(outcome(10)) for outcome in outcomes} == {BrokerUnreachable, PartitionUnavailable}
+
+
+def test_whoever_waits_at_the_end_is_told(cluster: MockCluster) -> None:
+    reader = new_reader(cluster)
+    with ThreadPoolExecutor(1) as askers:
+        waiting = askers.submit(reader.record_at, ("sick", 0), 0)
+        while not reader._wanted:
+            assert not waiting.done()
+        reader.close()
+        assert isinstance(waiting.exception(10), ShuttingDown)
+    with pytest.raises(ShuttingDown):
+        reader.record_at(("orders", 0), 0)
+
+
+@pytest.mark.slow
+def test_bounds_in_one_question(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions: list[set[Partition]] = []
+
+    def counted(admin: Any, partitions: Collection[Partition], isolation_level: str) -> Any:
+        questions.append(set(partitions))
+        return log_bounds(admin, partitions, isolation_level)
+
+    monkeypatch.setattr(kafka_cluster, "log_bounds", counted)
+    asked = KafkaCluster({"bootstrap.servers": cluster.bootstrap_servers})
+    both = [(topic, number) for topic in ("orders", "sick") for number in range(4)]
+    answers = asked.ask_bounds(both, "read_committed")
+    assert questions == [{("orders", number) for number in range(4)}], "nobody leads the others"
+    assert [answers["orders", number] for number in range(4)] == [LogBounds(0, 20)] * 4
+    sick = [answers["sick", number] for number in range(4)]
+    assert all(isinstance(each, PartitionUnavailable | BrokerUnreachable) for each in sick)
+    nobody = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
+    assert isinstance(nobody.ask_bounds([("orders", 0)], "read_committed")["orders", 0], BrokerUnreachable)
+
+
+def test_bounds_that_are_too_old_are_asked_again() -> None:
+    asked: list[Collection[Partition]] = []
+    answers: list[BoundsOrFailure] = [LogBounds(0, 30), PartitionUnavailable("no leader")]
+
+    def ask(partitions: Collection[Partition]) -> dict[Partition, BoundsOrFailure]:
+        asked.append(partitions)
+        return {("orders", 0): answers.pop(0)}
+
+    nothing: Any = None
+    log = PartitionLog(("orders", 0), LogBounds(0, 20), ask, nothing, nothing)
+    assert log.bounds(20) == LogBounds(0, 20) and not asked
+    assert log.bounds(21) == LogBounds(0, 30) and asked == [[("orders", 0)]]
+    with pytest.raises(PartitionUnavailable):
+        log.bounds(21)
+
+
+def test_lines_of_an_idle_client_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kafka_cluster, "SERVE_SECONDS", 0.05)
+    logger = logging.getLogger(LOGGER)
+    monkeypatch.setattr(logger, "propagate", True)
+    config = RunConfig(archive="./archive", bootstrap_servers="127.0.0.1:1", topics=("orders",))
+    with caplog.at_level("ERROR", LOGGER):
+        reader = RecordReader(consumer_settings(config, queue_bytes=2**20))
+        deadline = time.monotonic() + 10
+        while not caplog.records:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+        reader.close()
+    assert "Connection refused" in caplog.records[0].getMessage()
+
+
+MIB = 1024**2
+CONFIG = RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("t",))
+BUDGETS = [32 * MIB, 256 * MIB, 4096 * MIB]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_what_is_held_at_rest_leaves_most_of_the_budget_to_work_on_it(budget: int) -> None:
+    shares = sum(budget // part for part in (QUEUE, BATCHING, WAITING, OPEN_BLOCKS, INDEXES))
+    assert budget / 4 < shares < budget / 2.5
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("record_bytes", [0, 10, 500, 20_000])
+def test_the_queue_holds_its_share_whatever_the_size_of_records(budget: int, record_bytes: int) -> None:
+    share = budget // QUEUE
+    limits = queue_settings(share)
+    most = limits["queued.min.messages"]
+    by_content = limits["queued.max.messages.kbytes"] * 1024 // record_bytes if record_bytes else most
+    held = min(most, by_content) * (record_bytes + QUEUED_RECORD_FOOTPRINT)
+    assert held <= share
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_one_fetch_is_small_beside_the_queue(budget: int) -> None:
+    limits = queue_settings(budget // QUEUE)
+    assert limits["fetch.max.bytes"] == limits["fetch.message.max.bytes"]
+    assert limits["fetch.max.bytes"] <= limits["queued.max.messages.kbytes"] * 1024 / 2
+    assert limits["fetch.max.bytes"] >= MIB, "librdkafka raises it to message.max.bytes, a million by default"
+
+
+def test_the_consumer_is_told() -> None:
+    config = RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("t",))
+    assert queue_settings(32 * MIB).items() <= consumer_settings(config, queue_bytes=32 * MIB).items()
+
+
+def test_the_users_own_settings_stand() -> None:
+    config = RunConfig(
+        archive="./archive", bootstrap_servers="b:9092", topics=("t",), kafka={"fetch.max.bytes": "52428800"}
+    )
+    assert consumer_settings(config, queue_bytes=32 * MIB)["fetch.max.bytes"] == "52428800"
+
+
+DEADLINE_SECONDS = 30
+
+
+class Cluster:
+    """Answers with the number of the question, each once it is let; says nothing where it is silent."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.let = threading.Semaphore(0)
+        self.asked: list[set[str]] = []
+        self.is_silent = False
+
+    def ask(self, topics: Collection[str]) -> TopicIdAnswers:
+        self.asked.append(set(topics))
+        number = len(self.asked)
+        self.begun.release()
+        assert self.let.acquire(timeout=DEADLINE_SECONDS)
+        return TopicIdAnswers({} if self.is_silent else dict.fromkeys(topics, str(number)), frozenset())
+
+
+def ids_of(cluster: Cluster, clock: Callable[[], float] = lambda: 0.0) -> TopicIds:
+    return TopicIds(cluster.ask, lambda: {"payments"}, clock)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "told", "expected"),
+    [
+        ("one", "one", True),
+        ("one", "two", False),
+        ("one", None, None),
+        (None, None, True),
+        (None, "one", True),
+    ],
+)
+def test_topics_are_compared_by_id(claimed: str | None, told: str | None, expected: bool | None) -> None:
+    assert is_same_topic(claimed, told) is expected
+
+
+def test_who_asks_while_a_question_is_on_its_way_shares_the_next_one() -> None:
+    cluster = Cluster()
+    ids = ids_of(cluster)
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(ids.now, "orders")
+        assert cluster.begun.acquire(timeout=DEADLINE_SECONDS)
+        joined = threading.Barrier(9)
+
+        def late() -> str:
+            joined.wait(DEADLINE_SECONDS)
+            return ids.now("orders").ids["orders"]
+
+        others = [pool.submit(late) for _ in range(8)]
+        joined.wait(DEADLINE_SECONDS)
+        # Each of them may still be on its way into the call; a question of another round is then its own.
+        cluster.let.release()
+        assert first.result(DEADLINE_SECONDS).ids["orders"] == "1"
+        for _ in range(8):
+            cluster.let.release()
+        answers = {other.result(DEADLINE_SECONDS) for other in others}
+    assert "1" not in answers, "an answer older than the question"
+    assert len(cluster.asked) == 1 + len(answers)
+    assert cluster.asked[0] == {"orders", "payments"}, "all topics in one request"
+
+
+def test_a_cluster_that_said_nothing_is_left_alone_for_a_moment() -> None:
+    cluster, now = Cluster(), [0.0]
+    ids = ids_of(cluster, lambda: now[0])
+    cluster.is_silent = True
+    cluster.let.release(10)
+    assert ids.now("orders").ids == {}
+    assert ids.now("orders").ids == {} and len(cluster.asked) == 1, "ten thousand commits would wait one by one"
+    cluster.is_silent = False
+    now[0] += SILENT_SECONDS
+    assert ids.now("orders").ids["orders"] == "2"
+    assert ids.now("orders").ids["orders"] == "3"
+
+
+def test_a_cluster_that_spoke_meanwhile_is_asked_again() -> None:
+    cluster = Cluster()
+    ids = ids_of(cluster)
+    cluster.is_silent = True
+    cluster.let.release(10)
+    assert ids.now("orders").ids == {}
+    cluster.is_silent = False
+    ids.heard()
+    assert ids.now("orders").ids["orders"] == "2"
+    cluster.is_silent = True
+    assert ids.now("orders").ids == {}
+    ids.heard()
+    assert ids.now("orders").ids == {} and len(cluster.asked) == 3, "commits would wait each time for ids"
+
+
+def test_a_look_at_nothing_does_not_make_the_cluster_answer() -> None:
+    """All partitions left: their last commits would each wait for a cluster that is known to be silent."""
+    asked: list[Collection[str]] = []
+
+    def ask(topics: Collection[str]) -> TopicIdAnswers:
+        asked.append(topics)
+        return TopicIdAnswers({}, frozenset())
+
+    ids = TopicIds(ask, set, lambda: 0.0)
+    ids.now("orders")
+    ids.asked()
+    assert ids.now("orders").ids == {} and len(asked) == 1
+
+
+def test_a_failure_is_raised_and_forgotten() -> None:
+    failures = iter([ConnectionError("no")])
+
+    def ask(topics: Collection[str]) -> TopicIdAnswers:
+        for failure in failures:
+            raise failure
+        return TopicIdAnswers(dict.fromkeys(topics, "1"), frozenset())
+
+    ids = TopicIds(ask, set)
+    with pytest.raises(ConnectionError):
+        ids.now("orders")
+    assert ids.now("orders").ids == {"orders": "1"}
+
+
+def test_what_is_fetched_while_the_question_is_on_its_way_is_not_confirmed() -> None:
+    told: list[tuple[str | None, int]] = []
+    partition: Any = SimpleNamespace(
+        state=SimpleNamespace(fetched=7), told=lambda topic_id, fetched: told.append((topic_id, fetched))
+    )
+
+    def ask(topics: Collection[str]) -> TopicIdAnswers:
+        partition.state.fetched = 9
+        return TopicIdAnswers({"orders": "one"}, frozenset())
+
+    confirm_ids(TopicIds(ask, lambda: {"orders"}), {("orders", 0): partition})
+    assert told == [("one", 7)]

@@ -1,31 +1,45 @@
-"""How much the consumer takes at a time, and what it may not do."""
+"""How much the consumer takes at a time, whichever client fetches, and what it may not do."""
 
+import multiprocessing
+import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count, islice
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
+from archiver.errors import MemberRefused
 from archiver.ingest import kafka_source
+from archiver.ingest.assignment import GroupMember
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import (
     BYTES_A_POLL,
     FIRST_MESSAGES_A_POLL,
+    MESSAGES_WORTH_A_BATCH,
+    SECONDS_A_PARTITION,
+    Batching,
     EndReached,
     Event,
     Fetched,
+    GroupListener,
     KafkaSource,
     Partition,
+    PartitionFailed,
+    RecordRefused,
     messages_a_poll,
 )
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied
+from index_format.records import Record, iter_records
 from tests.support.archives import records
-from tests.support.fetch_clients import CLIENTS, fetch_with
-from tests.support.mock_cluster import FIND_COORDINATOR, MockCluster
+from tests.support.fetch_clients import CLIENTS, fetch_with, needs_kernel
+from tests.support.mock_cluster import FIND_COORDINATOR, OFFSET_COMMIT, MockCluster
 
 NOW = 1_700_000_000_000
 
@@ -310,3 +324,413 @@ def test_partitions_are_given_up_once_all_commits_are_answered(member: Joined) -
     source.commit({("orders", 0): 9})
     source.close()
     assert client.asked_for_offsets == 1, "a client that leaves its group does not answer"
+
+
+A, B = ("orders", 0), ("orders", 1)
+MANY = 1000
+"""Partitions that are consumed."""
+
+
+class Clock:
+    """Seconds as the test sets them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def batching(clock: Clock, most_bytes: int = 1_000_000) -> Batching:
+    return Batching(most_bytes, clock)
+
+
+def add(held: Batching, partition: tuple[str, int], count: int, size: int = 10) -> None:
+    held.add(partition, range(count))
+    held.count(count, count * size)
+
+
+def test_a_record_of_one_of_many_partitions_waits_for_others(clock: Clock) -> None:
+    held = batching(clock)
+    add(held, A, 1)
+    assert not held.is_due(MANY)
+    clock.now += MANY * SECONDS_A_PARTITION
+    assert held.is_due(MANY)
+    assert held.take_all() == {A: ([0], None)}
+    add(held, A, 1)
+    assert not held.is_due(MANY), "the wait begins anew"
+
+
+def test_with_few_partitions_nothing_waits_longer_than_a_poll(clock: Clock) -> None:
+    held = batching(clock)
+    add(held, A, 1)
+    clock.now += 0.1
+    assert held.is_due(40)
+
+
+def test_batches_that_are_worth_it_wait_for_nothing(clock: Clock) -> None:
+    held = batching(clock)
+    add(held, A, MESSAGES_WORTH_A_BATCH)
+    assert held.is_due(MANY)
+    add(held, B, 1)
+    assert not held.is_due(MANY), "on the average they are not"
+    add(held, B, MESSAGES_WORTH_A_BATCH)
+    assert held.is_due(MANY)
+
+
+def test_what_is_held_is_bounded(clock: Clock) -> None:
+    held = batching(clock, most_bytes=1000)
+    for number in range(9):
+        add(held, ("orders", number), 1, size=100)
+        assert not held.is_due(MANY)
+    add(held, A, 1, size=100)
+    assert held.is_due(MANY)
+    assert len(held.take_all()) == 9
+    add(held, A, 1, size=100)
+    assert not held.is_due(MANY), "nothing of it is held any more"
+
+
+def test_an_end_follows_the_messages_before_it(clock: Clock) -> None:
+    held = batching(clock)
+    add(held, A, 2)
+    held.end(A, 2)
+    held.end(B, 7)
+    assert held.partitions == {A, B}
+    assert held.take_all() == {A: ([0, 1], 2), B: ((), 7)}
+    assert held.partitions == set()
+
+
+def test_the_last_end_counts(clock: Clock) -> None:
+    held = batching(clock)
+    held.end(A, 5)
+    add(held, A, 1)
+    held.end(A, 6)
+    assert held.take(A) == ([0], 6)
+
+
+def test_what_left_is_forgotten(clock: Clock) -> None:
+    held = batching(clock)
+    add(held, A, 3)
+    held.end(A, 3)
+    add(held, B, 1)
+    held.forget([A])
+    assert held.take(A) == ((), None)
+    assert held.take_all() == {B: ([0], None)}
+
+
+DEADLINE_SECONDS = 30
+LOGS: list[Partition] = [("orders", number) for number in range(4)]
+
+
+def filled(cluster: MockCluster, source: random.Random) -> None:
+    """Three logs with new leaders and unreadable records among many; the fourth is empty."""
+    for topic, number in LOGS[:3]:
+        for _ in range(6):
+            value = source.randbytes(source.choice([0, 10, 3000]))
+            headers = [("trace", b"t")] if source.random() < 0.3 else []
+            count = source.randrange(1, 300)
+            cluster.produce(topic, number, [Record(0, NOW, 0, source.choice([None, b"k"]), value, headers)] * count)
+            if source.random() < 0.5:
+                cluster.produce_raw_headers(topic, number, b"v", [b"\xff"])
+            if source.random() < 0.5:
+                cluster.elect(topic, number)
+
+
+def told(source: KafkaSource, positions: dict[Partition, int]) -> dict[Partition, list[Any]]:
+    """What came of each partition, record by record, until it ended or failed."""
+    story: dict[Partition, list[Any]] = {partition: [] for partition in positions}
+    over: set[Partition] = set()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    source.consume(positions)
+    while len(over) < len(positions):
+        assert time.monotonic() < deadline, story
+        for event in source.poll():
+            story[event.partition] += parts(event)
+            if isinstance(event, EndReached | PartitionFailed):
+                over.add(event.partition)
+    return story
+
+
+def parts(event: Event) -> list[Any]:
+    match event:
+        case Fetched(batch=batch, leader_epoch=epoch):
+            return [(record, epoch) for record in iter_records(batch)]
+        case RecordRefused(record=record):
+            # It is written by the clock of the producer.
+            return ["unreadable", record._replace(timestamp=0), event.error.what, event.error.remedy]
+        case EndReached(position=position):
+            return ["end", position]
+        case PartitionFailed(error=error):
+            return ["failed", type(error), error.what, error.why]
+
+
+@needs_kernel
+def test_both_clients_tell_the_same_of_random_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = time.time_ns()
+    print("seed", seed)
+    chance = random.Random(seed)
+    cluster = MockCluster()
+    filled(cluster, chance)
+    config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",), once=True)
+    positions = {partition: chance.randrange(3) for partition in LOGS[:3]} | {LOGS[3]: chance.choice([0, 70])}
+    stories = []
+    for kind in ("kernel", "confluent"):
+        with monkeypatch.context() as patch:
+            fetch_with(kind, patch)
+            batching_bytes = chance.choice([1, 10**9])
+            source = KafkaSource(consumer_settings(config, queue_bytes=1), batching_bytes, poll_seconds=0.01)
+        try:
+            stories.append(told(source, positions))
+        finally:
+            source.close()
+    assert stories[0] == stories[1]
+    assert sum(map(len, stories[0].values())) > 18
+
+
+RECORDS = 3000
+SICK, OTHER = ("orders", 0), ("orders", 1)
+PAUSE_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> MockCluster:
+    cluster = MockCluster()
+    for _, number in (SICK, OTHER):
+        cluster.produce("orders", number, records(range(RECORDS)))
+    return cluster
+
+
+@pytest.fixture(params=CLIENTS)
+def source(
+    request: pytest.FixtureRequest, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KafkaSource]:
+    fetch_with(request.param, monkeypatch)
+    config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    source = KafkaSource(consumer_settings(config, queue_bytes=2**20), batching_bytes=1, poll_seconds=0.01)
+    source.consume({SICK: 0, OTHER: 0})
+    yield source
+    source.close()
+
+
+class Reading:
+    """The offsets that came of each partition, in order."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self.offsets: dict[Partition, list[int]] = {SICK: [], OTHER: []}
+
+    def until(self, partition: Partition, count: int) -> None:
+        """Poll until so many records of the partition came."""
+        deadline = time.monotonic() + PAUSE_SECONDS
+        while len(self.offsets[partition]) < count:
+            assert time.monotonic() < deadline, f"{partition}: {len(self.offsets[partition])} records"
+            for event in self._source.poll():
+                if isinstance(event, Fetched):
+                    self.offsets[event.partition] += event.batch.column("offset").to_pylist()
+
+
+def test_what_was_fetched_ahead_comes_again_after_a_pause(source: KafkaSource) -> None:
+    reading = Reading(source)
+    for wanted in range(100, RECORDS, 400):
+        reading.until(SICK, wanted)
+        source.pause([SICK])
+        so_far = len(reading.offsets[SICK])
+        reading.until(OTHER, min(RECORDS, len(reading.offsets[OTHER]) + 100))
+        assert len(reading.offsets[SICK]) == so_far, "nothing comes of a paused partition"
+        source.resume([SICK])
+    for partition, offsets in reading.offsets.items():
+        reading.until(partition, RECORDS)
+        assert offsets == list(range(RECORDS)), "nothing is lost, nothing comes twice"
+
+
+def test_the_others_are_read_to_their_end_meanwhile(source: KafkaSource) -> None:
+    reading = Reading(source)
+    reading.until(SICK, 1)
+    source.pause([SICK])
+    so_far = len(reading.offsets[SICK])
+    reading.until(OTHER, RECORDS)
+    assert len(reading.offsets[SICK]) == so_far
+
+
+def test_a_partition_that_is_consumed_again_is_not_paused(source: KafkaSource) -> None:
+    """The client itself would keep it paused."""
+    reading = Reading(source)
+    reading.until(SICK, 1)
+    source.pause([SICK])
+    source.release([SICK])
+    source.resume([SICK])  # of what is not consumed there is nothing to resume
+    reading.offsets[SICK].clear()
+    source.consume({SICK: 40})
+    reading.until(SICK, RECORDS - 40)
+    assert reading.offsets[SICK] == list(range(40, RECORDS))
+
+
+ANSWER_MS = 300
+SESSION = {"session.timeout.ms": "2000", "heartbeat.interval.ms": "200"}
+"""The mock waits for members in a rebalance for a second less than a session lasts."""
+
+
+class Other:
+    """A second member of the group, in a thread."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
+
+    def assigned(self, partitions: Sequence[Partition]) -> None: ...
+    def revoked(self, partitions: Sequence[Partition]) -> None: ...
+    def lost(self, partitions: Sequence[Partition]) -> None: ...
+
+    def _poll(self) -> None:
+        self._source.subscribe(["orders"], self)
+        while not self._ending.is_set():
+            self._source.poll()
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        self._source.close()
+
+
+class Owned:
+    """Stands for the partitions of the process; each is archived up to an offset that is news to the group."""
+
+    def __init__(self) -> None:
+        self.active: dict[Partition, Any] = {}
+        self.gave_up = False
+        self.on_give_up: Callable[[], None] = lambda: None
+
+    def acquire(self, partition: Partition) -> None:
+        self.active[partition] = SimpleNamespace(state=SimpleNamespace(committed=7))
+
+    def give_up(self, *_: object) -> None:
+        self.gave_up = True
+        self.on_give_up()
+
+    def lose(self, _: object) -> None: ...
+    def offer(self, _: object) -> None: ...
+
+
+def fenced_source(cluster: MockCluster, instance_id: str) -> tuple[RunConfig, KafkaSource]:
+    config = RunConfig(
+        archive="./archive",
+        bootstrap_servers=cluster.bootstrap_servers,
+        topics=("orders",),
+        group_instance_id=instance_id,
+        kafka=SESSION,
+        takeover=True,
+    )
+    return config, KafkaSource(consumer_settings(config, queue_bytes=1), batching_bytes=1, poll_seconds=0.01)
+
+
+@contextmanager
+def first_member(cluster: MockCluster) -> Iterator[tuple[KafkaSource, GroupMember, Owned]]:
+    """A member that has all partitions."""
+    cluster.create_topic("orders")
+    cluster.rebalance_at_once()
+    config, source = fenced_source(cluster, "a")
+    owned, nothing = Owned(), SimpleNamespace(topics=lambda _: None, look=lambda *_: set())
+    fetching: Any = source
+    ownership: Any = owned
+    others: Any = nothing
+    member = GroupMember(
+        config, ownership, fetching, ["orders"], others, others, others, rest=lambda: None, wait=lambda _: False
+    )
+    try:
+        member.start()
+        for _ in within_deadline():
+            if owned.active:
+                break
+            source.poll()
+        yield source, member, owned
+    finally:
+        source.close()
+
+
+def within_deadline() -> Iterator[None]:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        yield
+    raise TimeoutError
+
+
+def as_it_commits_in_a_rebalance() -> str:
+    """The offsets of what it gives up must not be committed inside the callback."""
+    return fenced_in_a_rebalance(is_in_flight=False)
+
+
+def with_a_commit_in_flight() -> str:
+    """The regular commit is on its way when the member gives partitions up."""
+    return fenced_in_a_rebalance(is_in_flight=True)
+
+
+def fenced_in_a_rebalance(*, is_in_flight: bool) -> str:
+    cluster = MockCluster()
+    with first_member(cluster) as (source, member, owned):
+        cluster.answer_late(OFFSET_COMMIT, KafkaError.FENCED_INSTANCE_ID, ANSWER_MS)
+        if is_in_flight:
+            owned.on_give_up = lambda: source.commit(dict.fromkeys(owned.active, 7))
+        other = Other(fenced_source(cluster, "b")[1])
+        try:
+            return refusal(source, member, owned)
+        finally:
+            other.close()
+
+
+def refusal(source: KafkaSource, member: GroupMember, owned: Owned) -> str:
+    try:
+        for _ in within_deadline():
+            source.poll()
+            if owned.gave_up:
+                member.tick(time.monotonic())
+    except MemberRefused as refused:
+        assert owned.gave_up
+        return refused.why
+    raise AssertionError
+
+
+def before_it_was_told() -> str:
+    """It joins again, subscribes, and commits after the fatal error and before the poll that reports it."""
+    cluster = MockCluster()
+    with first_member(cluster) as (source, member, owned):
+        cluster.answer_late(OFFSET_COMMIT, KafkaError.FENCED_INSTANCE_ID, 0)
+        partition = next(iter(owned.active))
+        source.commit({partition: 8})
+        source._await_commit()
+        listener: GroupListener = member
+        source.join_again(["orders"], listener)
+        source.subscribe(["orders"], listener)
+        source.consume({partition: 0})
+        source.pause([partition])
+        source.resume([partition])
+        source.commit({partition: 9})
+        source.release([partition])
+        try:
+            for _ in within_deadline():
+                source.poll()
+        except MemberRefused as refused:
+            return refused.why
+        raise AssertionError
+
+
+def told_by_member(case: Any, sending: Connection) -> None:
+    sending.send(case())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [as_it_commits_in_a_rebalance, with_a_commit_in_flight, before_it_was_told])
+def test_a_fenced_member_is_refused_and_its_process_lives(case: Any) -> None:
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=told_by_member, args=(case, sending))
+    process.start()
+    process.join(2 * DEADLINE_SECONDS)
+    assert process.exitcode == 0, f"the process ended by signal {-(process.exitcode or 0)}"
+    assert "fenced" in receiving.recv()

@@ -4,6 +4,7 @@ import json
 import pickle
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,21 +13,42 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark import cloudpickle
 
 from archiver.commit.batch import BatchReading
+from archiver.commit.commit import PartitionIdentity
+from archiver.commit.driver import Driver, UnreadLog
 from archiver.errors import Diverged, Fenced, OwnedByAnother
+from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction
+from archiver.maintain.planned import name_of
+from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.spark import sink as commit
 from archiver.spark.context import WriteContext, open_context, parse_options
+from archiver.spark.job import CompactionTask
 from archiver.spark.rows import BatchRefused, RowPartition, to_rows
 from archiver.spark.sink import BatchOutcome, as_write_failed, commit_all, ordered
-from archiver.spark.task import PartitionBatch, write_task
+from archiver.spark.task import PartitionBatch, differs, write_task
+from benchmarks.compact import command, small_chunks
+from blockgz.archive.positions import AT_START
 from blockgz.errors import StoreError, UsageError
 from blockgz.errors import exit_code as exit_code_of
-from blockgz.spark.errors import JobFailed, SparkFailed, WriteFailed, failure_of
-from index_format.errors import BadName, BlockgzError, MalformedObject
+from blockgz.spark.errors import JobFailed, ReadFailed, SparkFailed, TaskFailed, WriteFailed, failure_of
+from blockgz.store.opening import open_existing_store
+from blockgz.store.s3_settings import S3Settings
+from index_format import marker as markers
+from index_format.errors import BadName, BlockgzError, KeyMissing, MalformedObject
 from index_format.records import Record
 from replayer.cli import main as replayer_main
+from replayer.spark.planning import PartitionRange
+from replayer.spark.source import BatchReader, ReadTask
+from replayer.spark.source_options import SourceOptions
+from replayer.spark.source_options import parse_options as parse_source_options
 from tests.support.archives import records
+from tests.support.chunks import archive_all, identity_of
+from tests.support.encryption import key_line
+from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.simulator import Actor
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 FIELDS = pa.schema(
@@ -453,3 +475,145 @@ def test_errors_of_the_format_and_of_a_batch_come_back_as_they_were(error: Block
     found = failure_of(as_spark_says(error))
     assert isinstance(found, JobFailed)
     assert (found.kind, found.what, exit_code_of(found)) == (type(error).__name__, error.what, exit_code_of(error))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    file = tmp_path / "keys"
+    file.write_text(key_line(1))
+    file.chmod(0o600)
+    return f"file:{file}"
+
+
+def source(sink: Sink, **options: str) -> SourceOptions:
+    given = {"path": str(sink.folder), "subscribe": "orders", **options}
+    return parse_source_options(given, default_start=AT_START)
+
+
+def offsets(wanted: SourceOptions) -> list[int]:
+    task = ReadTask(PartitionRange("orders~1", 0, 0, 60))
+    batches = BatchReader(wanted, ("offset", "value")).read(task)
+    return [row["offset"] for batch in batches for row in batch.to_pylist()]
+
+
+def test_what_spark_wrote_with_keys_it_reads_with_keys(sink: Sink, keys: str) -> None:
+    sink.write(at("orders", 0, records(range(30))), at("orders", 0, records(range(30, 60))), encrypt=keys)
+    files = [path for path in sink.folder.rglob("*") if path.is_file()]
+    assert len([path for path in files if path.name.endswith(".gz.enc")]) == 2
+    assert not any(b"value of" in path.read_bytes() for path in files)
+    assert offsets(source(sink, keys=keys)) == list(range(60))
+    with pytest.raises(ReadFailed, match="is encrypted"):
+        offsets(source(sink))
+    words = ["verify", "--records", "-a", str(sink.folder), "--keys", keys]
+    assert CliRunner().invoke(replayer_main, words, prog_name="replayer").exit_code == 0
+
+
+def test_a_batch_that_comes_again_is_compared_with_what_is_encrypted(sink: Sink, keys: str) -> None:
+    rows = records(range(30))
+    sink.write(at("orders", 0, rows), encrypt=keys)
+    sink.write(at("orders", 0, rows), encrypt=keys)
+    with pytest.raises(KeyMissing):
+        sink.write(at("orders", 0, rows))
+    other = [*rows[:-1], Record(29, 1, 0, b"another", b"record", ())]
+    with pytest.raises(Diverged):
+        sink.write(at("orders", 0, other), encrypt=keys)
+
+
+CHUNKS = 70
+COMPACTION = Compaction(MergeLimits(2**20, 2**20))
+
+
+def planned(root: Path, buffer_bytes: int = 2**30) -> PartitionCompaction:
+    store = open_existing_store(str(root), S3Settings())
+    driver = Driver(store, UnreadLog(), lambda *_: None, lambda: True)
+    (plan,) = PlannedCompaction(store, None, COMPACTION, driver, buffer_bytes, lambda plans: ()).partitions
+    return plan
+
+
+def sent(root: Path, folder: Path) -> CompactionTask:
+    """As it arrives at a worker."""
+    task = CompactionTask(str(root), S3Settings(), COMPACTION, folder, 2**30, 2**20, None)
+    again = pickle.loads(cloudpickle.dumps(task))
+    assert isinstance(again, CompactionTask) and again == task
+    return again
+
+
+@pytest.mark.slow
+def test_a_task_compacts_its_partition(tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    small_chunks(root, CHUNKS)
+    plan = pickle.loads(pickle.dumps(planned(root)))
+    task = sent(root, tmp_path / "buffer")
+    ended = pickle.loads(pickle.dumps(task(plan)))
+    assert (name_of(ended.plan.keys), ended.done, ended.is_whole) == ("orders:0", plan.runs, True)
+    assert command("compact", "-a", root, "--dry-run").stdout == "nothing to compact\n"
+
+
+@pytest.mark.slow
+def test_a_task_that_is_repeated_does_what_the_first_one_left(tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    small_chunks(root, 2 * CHUNKS)
+    plan, task = planned(root, buffer_bytes=1), sent(root, tmp_path / "buffer")
+    first, second = plan.runs
+    assert task(replace(plan, runs=(first,))).outcome is RewriteOutcome.COMMITTED
+    again = task(plan)
+    assert (again.done, again.outcome, again.error) == ((second,), RewriteOutcome.NOTHING, None)
+
+
+@pytest.mark.slow
+def test_an_archive_that_is_not_there_fails_the_task(tmp_path: Path) -> None:
+    small_chunks(tmp_path / "archive", CHUNKS)
+    with pytest.raises(TaskFailed, match="no archive"):
+        sent(tmp_path / "other", tmp_path)(planned(tmp_path / "archive"))
+
+
+def test_keys_are_not_sent(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(key_line(1))
+    refused = command("compact", "--master", "local", "--keys", f"file:{keys}", "-a", tmp_path)
+    assert refused.exit_code == 2
+    assert "--master cannot be used with keys" in refused.output
+
+
+OFFSETS = [0, 1, 2, 5, 6, 7, 8, 9, 12, 13, 14, 20, 25]
+
+
+@pytest.fixture(autouse=True)
+def small_catalogs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "FAN_OUT", 2)
+
+
+def archived(layout: str) -> tuple[MemoryStore, PartitionIdentity, list[Record]]:
+    """One record a chunk, so that the older ones lie two catalogs deep."""
+    rows = records(OFFSETS)
+    if layout == "seed":
+        rows = [Record(row.offset, row.timestamp, row.timestamp_type, None, b"%d" % row.offset, ()) for row in rows]
+    store, log, identity = MemoryStore(), MemoryLog(rows), identity_of(layout)
+    Actor("a", archive_all(identity, log, "a", lambda: 1), store, log, random.Random(1)).run_to_end()
+    return store, identity, rows
+
+
+@pytest.mark.parametrize("layout", ["topic", "seed"])
+def test_a_record_is_found_wherever_it_lies_and_told_from_another(layout: str) -> None:
+    store, identity, rows = archived(layout)
+    marker = markers.decode_marker(store.bodies()[identity.keys.marker])
+    assert len(marker.catalogs) >= 2
+    for row in rows:
+        assert not differs(store, identity.keys, marker, row)
+        assert differs(store, identity.keys, marker, row._replace(value=b"another"))
+    assert differs(store, identity.keys, marker, rows[3]._replace(key=b"k")) == (layout == "topic")
+
+
+def test_offsets_without_a_record_make_no_difference() -> None:
+    store, identity, rows = archived("topic")
+    marker = markers.decode_marker(store.bodies()[identity.keys.marker])
+    for offset in (3, 10, 26, 1000):
+        assert not differs(store, identity.keys, marker, rows[0]._replace(offset=offset))
+
+
+def test_what_the_marker_leads_to_and_is_gone_is_an_error() -> None:
+    store, identity, rows = archived("topic")
+    marker = markers.decode_marker(store.bodies()[identity.keys.marker])
+    store.delete(identity.keys.home + marker.catalogs[1][0].name)
+    with pytest.raises(StoreError, match="is missing"):
+        differs(store, identity.keys, marker, rows[0])

@@ -4,7 +4,7 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -26,6 +26,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
+from tests.support.sampling import seeded_random
 
 SECONDS = 30.0
 EVERY_BYTE = bytes(range(256))
@@ -44,11 +45,6 @@ silent.addHandler(logging.NullHandler())
 silent.propagate = False
 
 Made = Callable[..., BatchProducer]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    yield MockCluster()
 
 
 @pytest.fixture(params=[KernelProducer, ConfluentProducer])
@@ -111,9 +107,7 @@ def test_records_arrive_as_they_are(made: Made, kind: Any, cluster: MockCluster)
 
 
 def test_slices_of_any_batch_arrive_as_they_are(made: Made, kind: Any, cluster: MockCluster) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded_random()
     topic = f"random-{kind.__name__}"
     producer = made(topic)
     sent: list[Record] = []

@@ -19,11 +19,6 @@ A, B = ("orders", 0), ("orders", 1)
 NOW = 1_700_000_000_000
 
 
-@pytest.fixture(scope="module")
-def cluster() -> MockCluster:
-    return MockCluster()
-
-
 def settings(cluster: MockCluster, **more: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": cluster.bootstrap_servers,

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,16 +29,6 @@ from tests.support.mock_cluster import MockCluster
 
 names = map("copy-{}".format, itertools.count())
 TIME_OF_30 = "@1760000000030"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    yield MockCluster()
-
-
-@pytest.fixture(autouse=True)
-def _jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture

@@ -80,8 +80,7 @@ class Steered:
 
 
 @pytest.fixture
-def job(tmp_path: Path, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Steered:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def job(tmp_path: Path, cluster: MockCluster) -> Steered:
     archive = ArchiveWriter(tmp_path / "archive")
     for partition in range(3):
         archive.partition("orders", partition).commit(records(range(60)))

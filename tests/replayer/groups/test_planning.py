@@ -1,18 +1,35 @@
 """The plan for the groups of a job: names, metadata, and what is refused."""
 
 import asyncio
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from blockgz.archive.archive import TopicPartitions
-from blockgz.errors import UsageError
+from blockgz.archive.archive import Archive, TopicPartitions
+from blockgz.errors import NotInArchive, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.kafka.groups import GroupOffset
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader, LocalStore
+from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
+from index_format.keys import TopicFolder, dated_key, groups_home
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap, map_of
-from replayer.groups.planning import GroupPlan, GroupPositions, group_plan_document, plan_groups
+from replayer.groups.applying import GroupChanges, NotReadBack
+from replayer.groups.planning import (
+    GroupPlan,
+    GroupPositions,
+    LaneTranslation,
+    PlannedGroup,
+    archived_groups,
+    group_plan_document,
+    meant_groups,
+    plan_groups,
+    positions_in_csv,
+    positions_of,
+)
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.folder import JobRequest
@@ -20,7 +37,8 @@ from replayer.replay.pipeline import Pipeline, Router, Routing
 from replayer.replay.recorded_job import LaneMap, RecordedJob
 from replayer.replay.request import ReplayRequest
 from replayer.replay.run_map import Run
-from tests.support.archives import ArchiveWriter, records
+from tests.replayer.groups.fake_groups import FakeGroups
+from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
 from tests.support.selections import selections_of
 
 RECORDS = 20
@@ -134,3 +152,168 @@ def test_a_job_whose_positions_nobody_knows_is_refused(tmp_path: Path) -> None:
     job = replace(job, positions={0: job.positions[0]})
     with pytest.raises(ReplayRefused, match="the positions of job job are not known"):
         plan(tmp_path, job, {"a": {0: GroupOffset(3)}})
+
+
+def planned(**offsets: int) -> GroupPlan:
+    """By group, the offset in partition 0."""
+    groups = [
+        PlannedGroup(name, name, (LaneTranslation(0, offset), LaneTranslation(1, None)), {})
+        for name, offset in offsets.items()
+    ]
+    return GroupPlan("job", "copy", "id-1", tuple(groups))
+
+
+@pytest.fixture
+def changes(tmp_path: Path) -> GroupChanges:
+    return GroupChanges(LocalStore(tmp_path), "job")
+
+
+def roll_back(changes: GroupChanges, groups: FakeGroups, topic_id: str = "id-1") -> None:
+    changes.roll_back(changes.rollback(groups, topic_id=topic_id), groups, topic_id=topic_id, now_ms=2)
+
+
+def test_what_was_there_comes_back(changes: GroupChanges) -> None:
+    groups = FakeGroups({"a": {"copy": {0: GroupOffset(5, "text")}, "other": {0: GroupOffset(1)}}})
+    before = deepcopy(groups.stored["a"])
+    changes.apply(planned(a=17), groups, 1)
+    assert groups.stored["a"]["copy"] == {0: GroupOffset(17)}
+    roll_back(changes, groups)
+    assert groups.stored["a"] == before
+
+
+def test_a_group_that_did_not_exist_is_deleted(changes: GroupChanges) -> None:
+    groups = FakeGroups()
+    changes.apply(planned(a=17), groups, 1)
+    roll_back(changes, groups)
+    assert groups.stored == {}
+
+
+def test_a_group_with_positions_elsewhere_is_not_deleted_and_what_stays_is_named(changes: GroupChanges) -> None:
+    groups = FakeGroups({"a": {"other": {0: GroupOffset(1)}}})
+    changes.apply(planned(a=17), groups, 1)
+    found = changes.rollback(groups, topic_id="id-1")
+    assert (found.deleted, found.left) == ((), {"a": (0,)})
+    changes.roll_back(found, groups, topic_id="id-1", now_ms=2)
+    assert groups.stored["a"]["copy"] == {0: GroupOffset(17)}
+
+
+def test_nothing_is_set_while_any_group_is_active(changes: GroupChanges) -> None:
+    groups = FakeGroups(active={"b"})
+    with pytest.raises(ReplayRefused, match="consumers are at work in group b"):
+        changes.apply(planned(a=1, b=2), groups, 1)
+    assert groups.stored == {}
+    with pytest.raises(UsageError, match="has no group positions to set back"):
+        changes.rollback(groups, topic_id="id-1")
+
+
+def test_a_position_that_does_not_take_is_told(changes: GroupChanges) -> None:
+    with pytest.raises(NotReadBack, match="group b does not stand where it was set in copy:0"):
+        changes.apply(planned(a=1, b=2), FakeGroups(deaf={"b"}), 1)
+
+
+def test_after_a_crash_between_two_groups_all_is_set_back(changes: GroupChanges) -> None:
+    groups = FakeGroups({name: {"copy": {0: GroupOffset(5)}} for name in "ab"}, crash_before="b")
+    before = deepcopy(groups.stored)
+    with pytest.raises(RuntimeError):
+        changes.apply(planned(a=17, b=18), groups, 1)
+    groups.crash_before = None
+    changes.apply(planned(a=19, b=20), groups, 2)
+    assert groups.stored["b"] == {"copy": {0: GroupOffset(20)}}
+    roll_back(changes, groups)
+    assert groups.stored == before
+
+
+def test_a_change_that_never_came_about_is_set_back_too(changes: GroupChanges) -> None:
+    groups = FakeGroups({"a": {"copy": {0: GroupOffset(5)}}}, crash_before="a")
+    with pytest.raises(RuntimeError):
+        changes.apply(planned(a=17), groups, 1)
+    groups.crash_before = None
+    roll_back(changes, groups)
+    assert groups.stored["a"] == {"copy": {0: GroupOffset(5)}}
+
+
+def test_a_group_that_moved_since_is_left_alone(changes: GroupChanges) -> None:
+    groups = FakeGroups()
+    changes.apply(planned(a=17), groups, 1)
+    groups.set_positions("a", "copy", {0: GroupOffset(30)})
+    with pytest.raises(ReplayRefused, match="group a has moved in copy:0"):
+        changes.rollback(groups, topic_id="id-1")
+
+
+def test_another_topic_of_the_name_is_not_touched(changes: GroupChanges) -> None:
+    groups = FakeGroups()
+    changes.apply(planned(a=17), groups, 1)
+    with pytest.raises(ReplayRefused, match="topic copy is not the one"):
+        changes.rollback(groups, topic_id="id-2")
+
+
+def test_what_is_set_back_is_not_set_back_again(changes: GroupChanges) -> None:
+    groups = FakeGroups()
+    changes.apply(planned(a=17), groups, 1)
+    roll_back(changes, groups)
+    with pytest.raises(UsageError, match="has no group positions to set back"):
+        changes.rollback(groups, topic_id="id-1")
+    changes.apply(planned(a=18), groups, 3)
+    roll_back(changes, groups)
+    assert groups.stored == {}
+
+
+def test_a_damaged_record_of_a_change_is_named(changes: GroupChanges, tmp_path: Path) -> None:
+    groups = FakeGroups()
+    changes.apply(planned(a=17), groups, 1)
+    path = tmp_path / "job" / "groups" / "000001.json"
+    path.write_bytes(path.read_bytes().replace(b"17", b"18"))
+    with pytest.raises(ReplayRefused, match="the folder of job job cannot be read"):
+        changes.rollback(groups, topic_id="id-1")
+
+
+def test_the_table_of_a_time(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    writer.partition("orders", 0).commit(records(range(3)))
+    folder = TopicFolder("orders")
+    for slot, offset in ((60_000, 1), (120_000, 2)):
+        group = Group("team-a", slot - 5, (GroupPosition(0, offset, "m"),))
+        table = ConsumerGroups(archive_id=ARCHIVE_ID, topic="orders", topic_id=None, interval=60_000, groups=(group,))
+        writer.put(dated_key(groups_home("topic", folder), slot), encode(table))
+    archive = Archive(LocalReader(LocalAddress(str(tmp_path))))
+
+    def offsets(at_ms: int | None) -> object:
+        return positions_of(asyncio.run(archived_groups(archive, folder, at_ms)))
+
+    assert offsets(None) == {"team-a": {0: GroupOffset(2, "m")}}
+    assert offsets(119_999) == {"team-a": {0: GroupOffset(1, "m")}}
+    with pytest.raises(NotInArchive, match="the archive does not say where consumer groups stood on orders"):
+        offsets(59_999)
+
+
+def test_a_name_that_is_no_group_is_refused() -> None:
+    positions = {"billing": {0: GroupOffset(1)}, "search": {0: GroupOffset(2)}}
+    assert meant_groups(positions, (), "orders") == positions
+    assert set(meant_groups(positions, ("bil*",), "orders")) == {"billing"}
+    with pytest.raises(NotInArchive, match="no consumer group is 'bilings' in orders") as caught:
+        meant_groups(positions, ("search", "bilings"), "orders")
+    assert caught.value.why == "groups there are billing, search"
+    assert meant_groups({}, (), "orders") == {}
+
+
+def test_csv_of_several_groups() -> None:
+    text = 'group,topic,partition,offset\n"a",orders,0,17\na,orders,1,0\nb,orders,0,3\na,other,0,9\n\n'
+    assert positions_in_csv(text, "orders") == {
+        "a": {0: GroupOffset(17), 1: GroupOffset(0)},
+        "b": {0: GroupOffset(3)},
+    }
+    assert meant_groups(positions_in_csv(text, "orders"), ["b*"], "a file") == {"b": {0: GroupOffset(3)}}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("orders,0,17\n", "line 1 of the positions file is not a position"),
+        ("a,orders,0,17\na,orders,0,-1\n", "line 2 of the positions file is not a position"),
+        ("a,orders,0,17\na,orders,0,18\n", "line 2 of the positions file names a partition again"),
+        ("a,orders,0,9999999999999999999\n", "line 1 of the positions file is not a position"),
+    ],
+)
+def test_csv_that_is_not_understood(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        positions_in_csv(text, "orders")

@@ -1,20 +1,23 @@
 """The Kafka edges: settings, errors, questions to the cluster, reading."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from blockgz.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable, UsageError
+from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, PartitionUnavailable, UsageError
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.kafka import LogBounds
 from blockgz.kafka.connection import kafka_failure
+from blockgz.kafka.groups import GroupMembers, KafkaGroups
 from blockgz.kafka.settings import client_settings, make_client
 from index_format.records import Record, iter_records
-from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka import admin
+from replayer.kafka.admin import KafkaAdmin, TopicChanges, kafka_groups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import NewTopic, TopicFacts
 from replayer.replay.sinks.producer import producer_settings
@@ -22,11 +25,6 @@ from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    yield MockCluster()
 
 
 @pytest.fixture
@@ -180,3 +178,94 @@ def test_a_topic_that_was_created_outlasts_a_broker_that_goes_away(monkeypatch: 
     monkeypatch.setattr(changes, "_admin", admin)
     changes.create(NewTopic("new", 1, {}))
     assert not answers
+
+
+Place = tuple[str, int]
+
+
+def asking(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[admin.KafkaAdmin, list[list[Place]]]:
+    """Partition 1 fails with one code after the other, then answers."""
+    asked: list[list[Place]] = []
+    failing = list(codes)
+
+    def log_bounds(_admin: Any, places: Iterable[Place], _level: str) -> Any:
+        asked.append(list(places))
+        failures = {("t", 1): KafkaError(failing.pop(0))} if failing else {}
+        return {place: (0, 5) for place in asked[-1] if place not in failures}, failures
+
+    monkeypatch.setattr(admin, "log_bounds", log_bounds)
+    monkeypatch.setattr(admin, "ASK_AGAIN_SECONDS", 0)
+    asker = object.__new__(admin.KafkaAdmin)
+    asker._admin = None  # type: ignore[assignment]
+    return asker, asked
+
+
+def test_a_broker_that_does_not_lead_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asker, asked = asking(monkeypatch, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH)
+    assert asker.watermarks("t", [1, 0]) == {0: LogBounds(0, 5), 1: LogBounds(0, 5)}
+    assert asked == [[("t", 0), ("t", 1)], [("t", 1)], [("t", 1)]]
+
+
+def test_another_failure_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asker, asked = asking(monkeypatch, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(BlockgzError):
+        asker.watermarks("t", [0, 1])
+    assert len(asked) == 1
+
+
+def test_a_broker_that_never_leads_is_not_asked_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    asker, asked = asking(monkeypatch, KafkaError.NOT_LEADER_FOR_PARTITION)
+    with pytest.raises(BlockgzError):
+        asker.watermarks("t", [0, 1], patience=-1)
+    assert len(asked) == 1
+
+
+OFFSET_FETCH, NOT_COORDINATOR = 9, 16
+"""Kafka's numbers of the request and of the error."""
+
+
+def test_groups_with_a_position_in_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    mock = MockCluster()
+    mock.create_topic("orders")
+    settings = {"bootstrap.servers": mock.bootstrap_servers}
+    consumer = Consumer({**settings, "group.id": "billing"})
+    consumer.commit(offsets=[TopicPartition("orders", 3, 0)], asynchronous=False)
+    consumer.close()
+    monkeypatch.setattr(KafkaGroups, "ids", lambda _: ["search", "billing"])
+    groups = kafka_groups(settings)
+    assert groups.in_topic("orders", 4) == (("billing",), ())
+    assert groups.in_topic("orders", 4, seconds=0) == ((), ("billing", "search"))
+    mock.refuse(OFFSET_FETCH, NOT_COORDINATOR, 2)
+    assert groups.in_topic("orders", 4) == ((), ("billing", "search")), "nothing crashes"
+
+
+class FakeAdmin:
+    """Lists two groups; a third one is known to a broker that may be silent."""
+
+    def __init__(self) -> None:
+        self.failures: list[KafkaException] = []
+
+    def list_consumer_groups(self, **_: float) -> SimpleNamespace:
+        """See AdminClient."""
+        states = {"billing": ConsumerGroupState.STABLE, "search": ConsumerGroupState.EMPTY}
+        valid = [SimpleNamespace(group_id=group, state=state) for group, state in states.items()]
+        return SimpleNamespace(result=lambda timeout: SimpleNamespace(valid=valid, errors=self.failures))
+
+    def list_groups(self, group: str, **_: float) -> list[SimpleNamespace]:
+        """See AdminClient."""
+        assert group == "billing", "the others have no members"
+        return [SimpleNamespace(members=[SimpleNamespace(client_id="b"), SimpleNamespace(client_id="a")])]
+
+
+def test_who_is_at_work_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, admin = kafka_groups({"bootstrap.servers": "127.0.0.1:1"}), FakeAdmin()
+    monkeypatch.setattr(groups, "_admin", admin)
+    wanted = ["billing", "search", "gone"]
+    assert groups.members(wanted) == {
+        "billing": GroupMembers(active=True, state="STABLE", clients=("a", "b")),
+        "search": GroupMembers(active=False, state="EMPTY"),
+        "gone": GroupMembers(active=False, state="DEAD"),
+    }
+    admin.failures = [KafkaException(KafkaError(KafkaError._TRANSPORT))]
+    with pytest.raises(BrokerUnreachable, match="cannot be listed"):
+        groups.members(wanted)  # the silent broker may know them

@@ -1,19 +1,30 @@
 import asyncio
 import gc
+import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import archiver
 import blockgz
+from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.damage import Verdict
+from index_format.records import iter_records
+from replayer.kafka.reader import KafkaReader
+from replayer.library import BackgroundLoop
+from replayer.library_replay import ReplayChoice, replay_request
+from replayer.replay.request import ReplayRequest
 from tests.support.archives import ArchiveWriter, records
+from tests.support.mock_cluster import MockCluster
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
 START_MS = 1_760_000_000_000
@@ -250,3 +261,260 @@ def test_records_on_the_wrong_side_of_a_time_are_warned_of(writer: ArchiveWriter
             assert len(list(archive.records("skewed", start=datetime.fromtimestamp(3, UTC)))) == 600
         with pytest.warns(UserWarning, match=note):
             archive.export("skewed", tmp_path / "out.csv", end=datetime.fromtimestamp(3, UTC))
+
+
+SECONDS = 10
+
+
+@pytest.fixture
+def loop() -> Iterator[BackgroundLoop]:
+    loop = BackgroundLoop()
+    yield loop
+    loop.close()
+
+
+class Endless:
+    """Work that ends by being cancelled alone."""
+
+    def __init__(self) -> None:
+        self.begun, self.cancelled = threading.Event(), threading.Event()
+
+    async def work(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Endless:
+    """Work at which its caller is interrupted, as by Ctrl-C."""
+    endless = Endless()
+    schedule = asyncio.run_coroutine_threadsafe
+
+    class Interrupted:
+        def __init__(self, future: Future[Any]) -> None:
+            self._future = future
+
+        def result(self) -> Any:
+            while not endless.cancelled.is_set() and not self._future.done():
+                if endless.begun.wait(0.01):
+                    raise KeyboardInterrupt
+            return self._future.result()
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda *work: Interrupted(schedule(*work)))
+    return endless
+
+
+def test_an_interrupt_cancels_the_work_and_the_loop_continues(loop: BackgroundLoop, interrupted: Endless) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(interrupted.work())
+    assert interrupted.cancelled.is_set()
+    assert loop.run(asyncio.sleep(0, "next")) == "next"
+
+
+def test_an_interrupt_ends_a_generator_that_is_at_work(loop: BackgroundLoop, interrupted: Endless) -> None:
+    ended = threading.Event()
+
+    async def numbers() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            await interrupted.work()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        list(loop.iterate(numbers()))
+    assert ended.is_set()
+
+
+def test_an_interrupt_before_the_work_begins(loop: BackgroundLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Endless()
+
+    def interrupt(made: Coroutine[Any, Any, Any], _: object) -> None:
+        made.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(asyncio, "run_coroutine_threadsafe", interrupt)
+        work = endless.work()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(work)
+        work.close()
+    assert not endless.begun.is_set()
+    assert loop.run(asyncio.sleep(0, "next")) == "next"
+
+
+def test_close_ends_what_other_threads_wait_for(loop: BackgroundLoop) -> None:
+    endless = Endless()
+    ended = threading.Event()
+
+    def waits() -> None:
+        with pytest.raises(CancelledError):
+            loop.run(endless.work())
+        ended.set()
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    assert endless.begun.wait(SECONDS)
+    loop.close()
+    thread.join()
+    assert ended.is_set()
+
+
+def test_a_generator_that_is_left_is_ended(loop: BackgroundLoop) -> None:
+    ended = threading.Event()
+
+    async def numbers() -> AsyncGenerator[int]:
+        try:
+            for number in range(10):
+                yield number
+        finally:
+            ended.set()
+
+    for number in loop.iterate(numbers()):
+        if number == 3:
+            break
+    assert ended.is_set()
+    assert list(loop.iterate(numbers())) == list(range(10))
+
+
+def test_the_thread_that_makes_a_loop_has_none_of_its_own() -> None:
+    BackgroundLoop().close()
+    assert asyncio.run(asyncio.sleep(0, "mine")) == "mine"
+
+
+names = map("library-{}".format, itertools.count())
+
+
+@pytest.fixture
+def copy(cluster: MockCluster) -> str:
+    topic = next(names)
+    cluster.create_topic(topic)
+    return topic
+
+
+@pytest.fixture
+def replay_archive(writer: ArchiveWriter) -> Iterator[blockgz.Archive]:
+    for partition in range(3):
+        writer.partition("orders", partition).commit(records(range(40)))
+    with blockgz.open_archive(writer.root) as opened:
+        yield opened
+
+
+def test_a_plan_writes_nothing(replay_archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
+    plan = replay_archive.plan_replay("orders", copy, kafka=cluster.bootstrap_servers, end=30)
+    assert (plan.records, [each.partition for each in plan.sources]) == (90, [0, 1, 2])
+    again = replay_archive.plan_replay("orders", copy, kafka=cluster.bootstrap_servers, end=30)
+    assert not [warning for warning in again.warnings if "not empty" in warning]
+
+
+def test_a_replay_and_its_progress(replay_archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
+    steps: list[tuple[int, int]] = []
+    done = replay_archive.replay(
+        "orders",
+        copy,
+        kafka={"bootstrap.servers": cluster.bootstrap_servers},
+        partitions=[0, 2],
+        start=30,
+        add_headers={"from": "archive"},
+        progress=lambda *step: steps.append(step),
+    )
+    assert done.result.complete
+    assert (done.plan.records, done.result.records) == (20, 20)
+    assert sum(count for count, _ in steps) == 20
+    with closing(KafkaReader({"bootstrap.servers": cluster.bootstrap_servers})) as reader:
+        written = [record for batch in reader.read(copy, 2, 0, 10) for record in iter_records(batch)]
+    assert [each.value for each in written] == [each.value for each in records(range(30, 40))]
+    assert {each.headers[-1] for each in written} == {("from", b"archive")}
+
+
+@pytest.mark.slow
+def test_a_copy_is_compared_and_its_job_is_proved(
+    replay_archive: blockgz.Archive, cluster: MockCluster, copy: str
+) -> None:
+    kafka = cluster.bootstrap_servers
+    done = replay_archive.replay("orders", copy, kafka=kafka, end=30)
+    assert replay_archive.compare("orders", copy, kafka=kafka, end=30).verdict is Verdict.OK
+    assert replay_archive.compare("orders", copy, kafka=kafka).verdict is Verdict.FAILURE
+    proof = replay_archive.verify_job(done.plan.job.name, kafka=kafka)
+    assert (proof.verdict, sum(lane.records for lane in proof.lanes)) == ("OK", 90)
+    with pytest.raises(blockgz.UsageError, match="no job other"):
+        replay_archive.verify_job("other", kafka=kafka)
+
+
+@pytest.mark.slow
+def test_a_second_copy_is_refused(replay_archive: blockgz.Archive, cluster: MockCluster, copy: str) -> None:
+    replay_archive.replay("orders", copy, kafka=cluster.bootstrap_servers)
+    with pytest.raises(blockgz.ReplayRefused) as caught:
+        replay_archive.replay("orders", copy, kafka=cluster.bootstrap_servers, job="second")
+    assert caught.value.remedy
+
+
+@pytest.mark.slow
+def test_damage_raises_or_is_named(
+    replay_archive: blockgz.Archive, writer: ArchiveWriter, cluster: MockCluster, copy: str
+) -> None:
+    data = writer.root / "topic=orders/partition=00001/00000000000000000000.gz"
+    data.write_bytes(b"\0" * data.stat().st_size)
+    lost: list[blockgz.LostRecords] = []
+    done = replay_archive.replay("orders", copy, kafka=cluster.bootstrap_servers, lost=lost)
+    assert done.result.records == 80
+    assert {each.partition for each in lost} == {1}
+    with pytest.raises(blockgz.FormatError):
+        replay_archive.replay("orders", copy, kafka=cluster.bootstrap_servers, append=True, job="strict")
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"tombstones": "burn"}, "tombstones is 'burn'"),
+        ({"routing": "anywhere"}, "anywhere"),
+        ({"compression": "rar"}, "rar"),
+        ({"start": "soon"}, "not a position"),
+        ({"transforms": "none.yaml"}, "none.yaml cannot be read"),
+    ],
+)
+def test_arguments_that_cannot_be_used(choice: ReplayChoice, words: str) -> None:
+    with pytest.raises(blockgz.UsageError, match=words):
+        replay_request("orders", "copy", choice)
+
+
+def test_a_request_without_choices_is_that_of_the_command() -> None:
+    request = replay_request("orders", "{topic}-copy", {})
+    assert (request.topic, request.target) == (TopicPartitions("orders", None), "orders-copy")
+    names = ("routing", "timestamps", "retention", "job", "resume")
+    plain = ReplayRequest(request.topic, "orders-copy")
+    assert [getattr(request, name) for name in names] == [getattr(plain, name) for name in names]
+
+
+def test_all_that_a_replay_can_be_asked_for_can_be_given() -> None:
+    """The library has every option of the command, but those of its process."""
+    fields = set(ReplayRequest.__dataclass_fields__)
+    renamed = {"chain": "transforms", "pace": "rate"}
+    above = {"topic", "target", "selection", "undo_retention", "on_damage", "new_topic", "follows"}
+    assert {renamed.get(name, name) for name in fields - above} <= ReplayChoice.__annotations__.keys()
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_topic_whose_log_was_truncated_is_proved_and_resumed(
+    writer: ArchiveWriter, replay_archive: blockgz.Archive, cluster: MockCluster, copy: str
+) -> None:
+    older = writer.partition("lines", 0)
+    older.commit(records(range(10)))
+    older.commit(records(range(10, 20)))
+    writer.partition("lines", 1).commit(records(range(5)))
+    older.truncated(10).commit(records(range(10, 50), value_bytes=30))
+    kafka = cluster.bootstrap_servers
+    done = replay_archive.replay("lines", copy, kafka=kafka, job="truncated")
+    assert done.result.records == 55
+    proof = replay_archive.verify_job("truncated", kafka=kafka)
+    assert (proof.verdict, [lane.faults for lane in proof.lanes]) == ("OK", [[], []])
+    assert replay_archive.replay("lines", copy, kafka=kafka, job="truncated", resume=True).result.complete
+
+
+def test_an_unknown_argument_is_named() -> None:
+    with pytest.raises(TypeError, match="tempo"):
+        replay_request("orders", "copy", {"tempo": "1x"})  # type: ignore[typeddict-unknown-key]

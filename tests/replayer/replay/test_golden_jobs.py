@@ -5,7 +5,6 @@ A change here breaks jobs that were begun before it: they could not be resumed, 
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -93,14 +92,8 @@ BEGUN = (
 """The command that began the job `begun`, which was interrupted after 88 of its records."""
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    yield MockCluster()
-
-
 @pytest.fixture
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def jobs(tmp_path: Path) -> Path:
     return Path(shutil.copytree(GOLDEN / "jobs", tmp_path / "jobs"))
 
 

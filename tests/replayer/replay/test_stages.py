@@ -1,7 +1,10 @@
 """Edits of records on their way to the target, against the same edits made record by record."""
 
+import asyncio
 import random
 import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,8 +12,29 @@ import pytest
 
 from blockgz.errors import UsageError
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
-from replayer.errors import RecordUnfit
-from replayer.replay.pipeline import ScannedBatch, Stage
+from replayer.errors import RecordUnfit, ReplayRefused
+from replayer.replay.pace import (
+    CREDIT_SECONDS,
+    TICK_SECONDS,
+    Commands,
+    Pace,
+    SharedRate,
+    make_pace,
+    parse_rate,
+    parse_speed,
+    record_bytes,
+)
+from replayer.replay.pipeline import (
+    LONGEST_VECTORISED,
+    RoutedBatch,
+    Router,
+    Routing,
+    ScannedBatch,
+    Stage,
+    key_hashes,
+    murmur2,
+    parse_routing,
+)
 from replayer.replay.stages import (
     AddHeader,
     AddProvenance,
@@ -22,6 +46,7 @@ from replayer.replay.stages import (
     parse_timestamps,
 )
 from replayer.transforms.chain import build_chain
+from tests.support.archives import records
 
 NOW = 1_800_000_000_000
 HOUR = 3_600_000
@@ -200,3 +225,287 @@ def test_a_record_that_ends_the_replay_ends_the_look_ahead(on_error: str, found:
     bad, good = (Record(number, 5, 0, None, value, ()) for number, value in enumerate((b"[]", b"{}")))
     assert (stage.unchanged([(0, bad), (0, good)]) is not None) is found
     assert stage.unchanged([(0, good), (0, bad)]) is not None, "what comes before is written"
+
+
+JAVA = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.mark.parametrize(("key", "hash_in_java"), JAVA.items())
+def test_hashes_are_those_of_java(key: bytes, hash_in_java: int) -> None:
+    assert murmur2(key) == hash_in_java % 2**32
+    assert key_hashes(pa.array([key], pa.binary())).tolist() == [hash_in_java % 2**32]
+
+
+def test_many_keys_hash_as_each_of_them() -> None:
+    chance = random.Random(SEED)
+    lengths = [*range(17), 100, LONGEST_VECTORISED - 1, LONGEST_VECTORISED, LONGEST_VECTORISED + 1, 5000]
+    keys = [None if chance.random() < 0.1 else chance.randbytes(chance.choice(lengths)) for _ in range(600)]
+    whole = pa.array(keys, pa.binary())
+    for start, length in ((0, 600), (7, 593), (7, 100), (600, 0)):
+        hashes = key_hashes(whole.slice(start, length)).tolist()
+        for key, found in zip(keys[start : start + length], hashes, strict=True):
+            assert key is None or found == murmur2(key), f"seed {SEED}, key {key!r}"
+
+
+def routed_records(count: int, keyless: float = 0.2) -> list[Record]:
+    chance = random.Random(SEED)
+    return [
+        Record(2 * n, n, 0, None if chance.random() < keyless else b"k%d" % chance.randrange(50), b"%d" % n, ())
+        for n in range(count)
+    ]
+
+
+def routed(router: Router, source: int, rows: Sequence[Record], size: int) -> dict[int, list[Record]]:
+    """By target, the records of a source that is read in batches of `size`."""
+    found: dict[int, list[Record]] = defaultdict(list)
+    for start in range(0, len(rows), size):
+        pieces: Sequence[RoutedBatch] = router.route(
+            ScannedBatch(source, batch_from_records(rows[start : start + size]))
+        )
+        assert len({piece.target for piece in pieces}) == len(pieces)
+        for target, batch in pieces:
+            found[target] += iter_records(batch)
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 12])
+def test_by_key_keeps_the_order_of_a_key_however_batches_are_cut(partitions: int) -> None:
+    rows = routed_records(1000)
+    router = Routing("by-key", partitions)
+    found = routed(router, 5, rows, 1000)
+    assert found == routed(router, 5, rows, 7)
+    assert set(found) <= set(router.targets(5))
+    for target, got in found.items():
+        assert got == [row for row in rows if row in set(got)], "order is kept"
+        for row in got:
+            expected = (
+                (row.offset + 5) % partitions if row.key is None else (murmur2(row.key) & 0x7FFFFFFF) % partitions
+            )
+            assert target == expected
+    assert sum(map(len, found.values())) == len(rows)
+
+
+def test_an_empty_key_is_a_key() -> None:
+    batch = batch_from_records([Record(n, 0, 0, b"", b"", ()) for n in range(4)])
+    ((target, together),) = Routing("by-key", 7).route(ScannedBatch(0, batch))
+    assert (target, together.num_rows) == ((murmur2(b"") & 0x7FFFFFFF) % 7, 4)
+
+
+@pytest.mark.parametrize(
+    ("router", "expected"),
+    [
+        (Routing(), {0: 0, 5: 5}),
+        (Routing("number", 3), {0: 0, 2: 2, 3: 0, 5: 2}),
+        (Routing("map", places=tuple({0: 4, 5: 4}.items())), {0: 4, 5: 4}),
+    ],
+    ids=["keep", "number", "map"],
+)
+def test_whole_partitions(router: Router, expected: dict[int, int]) -> None:
+    rows = routed_records(10)
+    for source, target in expected.items():
+        assert routed(router, source, rows, 4) == {target: rows}
+        assert list(router.targets(source)) == [target]
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("keep", Routing("keep")),
+        ("by-key", Routing("by-key")),
+        ("by-key:12", Routing("by-key", 12)),
+        ("6", Routing("number", 6)),
+        ("0:5", Routing("map", places=((0, 5),))),
+        ("2-3:1,0:2", Routing("map", places=((0, 2), (2, 1), (3, 1)))),
+    ],
+)
+def test_requests(text: str, request_: Routing) -> None:
+    assert parse_routing(text) == request_
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("0", "orders:0,2-4"),
+        ("0,2-4", "orders:0,2-4"),
+        ("key", "by-key"),
+        ("by-key:", "by-key"),
+        ("by-key:x", "by-key"),
+        ("-1", "orders:"),
+        ("1:", "SOURCE:TARGET"),
+        ("3-1:0", "FIRST-LAST"),
+        ("1:2,1:3", "twice"),
+        ("0-999999999:0", "FIRST-LAST"),
+        ("", "by-key"),
+    ],
+)
+def test_requests_that_mean_nothing(text: str, word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_routing(text)
+    assert word in f"{caught.value.what} {caught.value.why} {caught.value.remedy}"
+
+
+def test_by_key_takes_the_number_of_the_target() -> None:
+    assert parse_routing("by-key").for_target("copy", 4) == Routing("by-key", 4)
+    with pytest.raises(ReplayRefused) as caught:
+        parse_routing("by-key:8").for_target("copy", 4)
+    assert "has 4 partitions" in caught.value.what
+    assert caught.value.remedy
+
+
+def test_a_map_must_say_where_every_partition_goes() -> None:
+    with pytest.raises(ReplayRefused, match="where partition 3 goes") as caught:
+        parse_routing("0:1").for_target("copy", 4).targets(3)
+    assert "3:TARGET" in str(caught.value.remedy)
+
+
+def test_the_number_of_partitions_of_a_new_topic() -> None:
+    wanted = {"keep": 6, "by-key": 6, "by-key:12": 12, "2": 2, "0:8,1:1": 9}
+    assert {text: parse_routing(text).partitions_for(6) for text in wanted} == wanted
+
+
+def seconds_for(pace: Pace, count: int, timestamps: list[int] | None = None) -> float:
+    """How long it takes until all have gone, by a clock that jumps to when it is worth asking again."""
+    batch = batch_from_records(records(range(count), timestamps=timestamps))
+    elapsed = 0.0
+    for _ in range(100_000):
+        due = pace.due(batch, elapsed)
+        assert due.rows <= batch.num_rows
+        if due.rows:
+            pace.sent(due.rows, due.rows * 100, elapsed)
+            batch = batch.slice(due.rows)
+            if not batch.num_rows:
+                return elapsed
+        else:
+            assert due.seconds > 0
+            elapsed += due.seconds
+    raise AssertionError("it takes for ever")
+
+
+@pytest.mark.parametrize(
+    ("rate", "count", "seconds"),
+    [("1000/s", 500, 0.5), ("2/s", 10, 5.0), ("0.5/s", 3, 6.0), ("1000000/s", 100, TICK_SECONDS), ("1/s", 1, 1.0)],
+)
+def test_records_a_second(rate: str, count: int, seconds: float) -> None:
+    assert seconds_for(parse_rate(rate), count) == pytest.approx(seconds, abs=2 * TICK_SECONDS)
+
+
+def test_bytes_a_second() -> None:
+    assert seconds_for(parse_rate("10kB/s"), 1000) == pytest.approx(10, abs=0.2)
+
+
+def test_a_record_larger_than_the_rate_goes_whole() -> None:
+    assert seconds_for(parse_rate("10B/s"), 3) == pytest.approx(20, abs=1)
+
+
+def test_a_stall_is_not_made_up_for_without_end() -> None:
+    pace = parse_rate("100/s")
+    batch = batch_from_records(records(range(1000)))
+    pace.due(batch, 0.0)
+    assert pace.due(batch, 3600.0).rows == 100 * CREDIT_SECONDS
+
+
+@pytest.mark.parametrize("rate", ["1000/s", "10kB/s"])
+def test_replays_that_share_a_rate_get_no_more_together(rate: str) -> None:
+    now = 0.0
+    shared = SharedRate(parse_rate(rate), lambda: now)
+    batch = batch_from_records(records(range(100)))
+    most = 1000 if rate == "1000/s" else 10_000 / record_bytes(batch).mean()
+    gone = 0
+    for tick in range(1001):
+        now = tick / 100
+        for replay in range(8):
+            due = shared.due(batch, 5.0 * replay)
+            shared.sent(due.rows, due.rows, 5.0 * replay)
+            gone += due.rows
+    assert 9 * most < gone < 11 * most + 100
+
+
+@pytest.mark.parametrize(("speed", "seconds"), [("1x", 9.0), ("10x", 0.9), ("0.5x", 18.0)])
+def test_records_follow_as_they_once_did(speed: str, seconds: float) -> None:
+    times = [1_760_000_000_000 + 1000 * number for number in range(10)]
+    assert seconds_for(parse_speed(speed), 10, times) == pytest.approx(seconds, abs=2 * TICK_SECONDS)
+
+
+def test_times_that_go_back_or_are_missing_hold_nothing_up() -> None:
+    assert seconds_for(parse_speed("1x"), 6, [-1, 5000, 3000, -1, 7000, 6000]) == pytest.approx(2, abs=0.1)
+
+
+def test_both_hold() -> None:
+    times = [1000 * number for number in range(10)]
+    assert seconds_for(make_pace("1/s", "10x"), 10, times) == pytest.approx(10, abs=0.2)
+    assert seconds_for(make_pace("100/s", "1x"), 10, times) == pytest.approx(9, abs=0.2)
+    assert make_pace("100/s", "1x").by_time
+    assert not make_pace("100/s", None).by_time
+
+
+@pytest.mark.parametrize("text", ["5000", "0/s", "5000/m", "20mb/s", "-1/s", "/s", "1e3/s", "٣/s"])
+def test_what_is_not_a_rate(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a rate"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["1", "0x", "x", "-1x", "1 x"])
+def test_what_is_not_a_speed(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a speed"):
+        parse_speed(text)
+
+
+@pytest.mark.parametrize(
+    ("rate", "speed", "seconds"),
+    [("100/s", None, 40), ("2kB/s", None, 200), (None, "2x", 30), ("100/s", "1x", 60), (None, None, 0.015)],
+)
+def test_how_long_a_replay_takes_at_least(rate: str | None, speed: str | None, seconds: float) -> None:
+    assert make_pace(rate, speed).seconds(4_000, 400_000, 60_000) == pytest.approx(seconds)
+
+
+def test_lanes_share_one_rate() -> None:
+    pace = make_pace("1000/s", "1000000x")
+    batch = batch_from_records(records(range(1000)))
+    sent = 0
+    for tick in range(1, 41):
+        for _lane in range(10):
+            due = pace.due(batch, tick * TICK_SECONDS)
+            pace.sent(due.rows, 0, tick * TICK_SECONDS)
+            sent += due.rows
+    assert sent == pytest.approx(1000 * 40 * TICK_SECONDS, rel=0.05)
+
+
+@pytest.mark.slow
+def test_another_rate_begins_with_nothing_to_catch_up_with() -> None:
+    pace = make_pace("1/s", None)
+    batch = batch_from_records(records(range(100_000)))
+    pace.due(batch, 0.0)
+    pace.limit(parse_rate("1000/s"))
+    assert pace.due(batch, 500.0).rows == 0
+    assert pace.due(batch, 500.5).rows == 500
+    pace.limit(None)
+    assert pace.due(batch, 500.5).rows == 100_000
+
+
+def test_the_speed_stays_when_the_rate_changes() -> None:
+    times = [1000 * number for number in range(10)]
+    pace = make_pace("1/s", "10x")
+    pace.limit(None)
+    assert pace.by_time
+    assert seconds_for(pace, 10, times) == pytest.approx(0.9, abs=0.2)
+
+
+@pytest.mark.parametrize("told", [Commands.resume, Commands.end, Commands.wake])
+def test_what_was_told_before_the_wait_ends_it(told: Callable[[Commands], None]) -> None:
+    """A commit may lie between the look at `paused` and the wait."""
+
+    async def waited() -> bool:
+        commands = Commands()
+        commands.pause()
+        await commands.wait(0.0)
+        told(commands)
+        return await asyncio.wait_for(commands.wait(None), 10) is None
+
+    assert asyncio.run(waited())

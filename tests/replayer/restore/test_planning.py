@@ -1,25 +1,65 @@
+"""The plan of a restore: what is chosen, its document, its folder, its settings."""
+
 import asyncio
 import shutil
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from blockgz.archive.archive import Archive
-from blockgz.errors import NotInArchive, UsageError
+from blockgz.archive.positions import AtOffset, BeforeTime
+from blockgz.errors import AccessDenied, NotInArchive, UsageError
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import PassingReader
 from index_format import objects
 from index_format.groups import encode as encode_groups
-from index_format.identity import Acl, Incarnation, TopicConfig, ended
+from index_format.identity import Acl, Incarnation, Inventory, TopicConfig, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
+from replayer.errors import ReplayRefused
+from replayer.replay.job import is_job_name
 from replayer.replay.surroundings import Surroundings
-from replayer.restore.document import RestoreGroups, RestorePlan, WantedTopics
-from replayer.restore.planning import found_topics
+from replayer.restore.consumers import Applied, acls_to_create, set_acls
+from replayer.restore.document import (
+    ChosenIncarnation,
+    RestoreGroups,
+    RestorePlan,
+    TopicLeftOut,
+    TopicToRestore,
+    WantedTopics,
+    incarnation_at,
+    parse_plan,
+    plan_text,
+    refuse_group_twins,
+    refuse_twins,
+    restore_name,
+    same_topic,
+    topic_job,
+    wanted_topics,
+)
+from replayer.restore.folder import (
+    AclsDone,
+    GroupsDone,
+    RestoreFolder,
+    RestoreRecord,
+    StandbyReport,
+    SwitchOver,
+    TopicDone,
+    TopicFollowed,
+    TopicStand,
+)
+from replayer.restore.planning import found_topics, replay_of
+from replayer.restore.running import outcome_document, plan_document
+from replayer.restore.settings import KEEPING_ALL, first_settings, last_settings
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import CLAIMED_MS, ArchiveWriter, put_topic_config, records
+from tests.support.memory_reader import MemoryReader
+from tests.support.memory_store import MemoryStore
 
 AT = CLAIMED_MS + 20
 """Records have their offsets as timestamps, beginning there."""
@@ -245,3 +285,410 @@ def test_names_that_concern_nothing_are_warned_of(tmp_path: Path) -> None:
         assert text in told
     busy = planned(writer, rename=(("orders", "x"),))
     assert "renames" not in "; ".join(busy.warnings)
+
+
+ORDERS = (TopicFolder("orders", 1), TopicFolder("orders", 2), TopicFolder("orders", 3))
+
+
+def inventory(*lives: tuple[int, int | None], ids: str = "abc") -> Inventory:
+    """Incarnations of `orders`, each from and until."""
+    return Inventory(
+        incarnations=tuple(
+            Incarnation("orders", number, ids[number - 1], begin, end, (0,))
+            for number, (begin, end) in enumerate(lives, 1)
+        )
+    )
+
+
+def chosen(at_ms: int, *lives: tuple[int, int | None]) -> int | str:
+    found = incarnation_at("orders", ORDERS[: len(lives)], inventory(*lives), at_ms)
+    return found.folder.incarnation if isinstance(found, ChosenIncarnation) else found.why
+
+
+@pytest.mark.parametrize(("at_ms", "incarnation"), [(10, 1), (19, 1), (30, 2), (99, 2), (100, 3), (10_000, 3)])
+def test_the_incarnation_that_existed_then(at_ms: int, incarnation: int) -> None:
+    assert chosen(at_ms, (10, 20), (30, 100), (100, None)) == incarnation
+
+
+def test_one_that_was_deleted_or_created_again_since_still_existed_then() -> None:
+    assert chosen(50, (10, 60)) == 1
+    assert chosen(50, (10, 60), (70, None)) == 1
+    assert chosen(50, (10, None), (70, None)) == 1, "nobody saw its end"
+
+
+@pytest.mark.parametrize("at_ms", [20, 25, 29])
+def test_a_topic_that_was_gone_is_left_out(at_ms: int) -> None:
+    why = chosen(at_ms, (10, 20), (30, None))
+    assert isinstance(why, str) and "gone" in why
+
+
+def test_the_first_one_that_was_seen_later_is_in_doubt() -> None:
+    found = incarnation_at("orders", ORDERS[:2], inventory((10, 20), (30, None)), 9)
+    assert isinstance(found, ChosenIncarnation)
+    assert (found.folder.incarnation, found.in_doubt) == (1, True)
+
+
+@pytest.mark.parametrize("known", [None, Inventory()])
+def test_without_an_inventory_the_newest_is_taken_with_a_warning(known: Inventory | None) -> None:
+    found = incarnation_at("orders", ORDERS, known, 5)
+    assert isinstance(found, ChosenIncarnation)
+    assert found.folder == ORDERS[2]
+    assert found.note and "the newest is taken" in found.note
+    assert not isinstance(found, TopicLeftOut)
+
+
+def test_folders_of_one_topic_whose_log_was_truncated() -> None:
+    lives = (10, None), (20, None), (30, None)
+    assert same_topic(ORDERS[2], inventory(*lives, ids="abb")) == ORDERS[1:]
+    assert same_topic(ORDERS[2], inventory(*lives, ids="bbb")) == ORDERS
+    assert same_topic(ORDERS[2], inventory(*lives)) == ORDERS[2:]
+    assert same_topic(ORDERS[2], None) == ORDERS[2:]
+
+
+def test_topics_by_name_glob_and_regex() -> None:
+    known = ["b", "a", "orders", "order-lines", "__internal", "a"]
+    assert wanted_topics([], known) == ["a", "b", "order-lines", "orders"]
+    assert wanted_topics(["order*", "~orders|a", "orders"], known) == ["order-lines", "orders", "a"]
+    with pytest.raises(NotInArchive, match="topic c is not in the archive"):
+        wanted_topics(["c"], known)
+    with pytest.raises(NotInArchive, match="no archived topic matches"):
+        wanted_topics(["c*"], known)
+    with pytest.raises(UsageError, match="names an incarnation"):
+        wanted_topics(["orders~2"], known)
+
+
+def test_any_other_archive_time_topic_or_cluster_changes_the_name() -> None:
+    asked = ("archive", 1, [("a~1", "a"), ("b~1", "b")], "cluster")
+    names = {
+        restore_name(*asked),
+        restore_name("other", *asked[1:]),
+        restore_name("archive", 2, *asked[2:]),
+        restore_name("archive", 1, [("a~1", "a"), ("b~1", "c")], "cluster"),
+        restore_name("archive", 1, [("a~1", "a")], "cluster"),
+        restore_name(*asked[:3], "elsewhere"),
+    }
+    assert len(names) == 6
+    assert restore_name("archive", 1, [("b~1", "b"), ("a~1", "a")], "cluster") == restore_name(*asked)
+    assert all(map(is_job_name, names))
+
+
+def test_jobs_have_names_of_their_own() -> None:
+    assert topic_job("night", "orders~2") == "night.orders-2"
+    assert topic_job("night", "orders") == "night.orders-1"
+    sources = ["orders~2", "orders-2~1", "orders~1", "x" * 249 + "~1", "x" * 248 + "~1", "x" * 249 + "~2"]
+    names = {topic_job("night", source) for source in sources}
+    assert len(names) == len(sources)
+    assert all(map(is_job_name, names))
+    with pytest.raises(UsageError, match="not a job name"):
+        topic_job("a b", "orders~1")
+    with pytest.raises(UsageError, match="not a job name"):
+        topic_job("n" * 99, "orders~1")
+
+
+def topic(source: str, target: str | None = None, **fields: Any) -> TopicToRestore:
+    given: dict[str, Any] = {"partitions": 2, "numbers": (0, 1), "settings": {"retention.ms": "-1"}, **fields}
+    return TopicToRestore(source=source, target=target or source.partition("~")[0], **given)
+
+
+PLAN = RestorePlan(
+    archive_id="archive-1",
+    at=1_760_000_000_000,
+    groups=RestoreGroups(("billing*",), (("(.*)", r"drill-\1"),)),
+    topics=(
+        topic("small~1", bytes=5),
+        topic("big~2", "large", bytes=50),
+        topic("bad~1", bytes=99, refused="it exists"),
+    ),
+    left_out=(TopicLeftOut("gone", "it was gone"),),
+    warnings=("a warning",),
+)
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    assert parse_plan(plan_text(PLAN), "plan.json") == PLAN
+    assert parse_plan(plan_text(msgspec.structs.replace(PLAN, groups=None)), "plan.json").groups is None
+
+
+def test_the_biggest_topic_goes_first_and_refused_ones_do_not() -> None:
+    assert [each.source for each in PLAN.restorable] == ["big~2", "small~1"]
+    assert [each.source for each in PLAN.refused] == ["bad~1"]
+    assert PLAN.bytes == 55
+
+
+def edited(**changes: Any) -> bytes:
+    document = msgspec.json.decode(plan_text(PLAN))
+    return msgspec.json.encode(document | changes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        edited(format="other"),
+        edited(version=2),
+        edited(topicz=[]),
+        edited(topics=[{"source": "a~1"}]),
+        edited(topics=[msgspec.to_builtins(topic("a~1", "no/name"))]),
+        edited(topics=[msgspec.to_builtins(topic("a~1", partitions=0))]),
+        edited(topics=[]),
+        edited(at=0),
+        edited(groups={"rename": [["(", "x"]]}),
+        edited(groups={"rename": [["(.*)", r"x\7"]]}),
+        edited(groups={"rename": [["a{99999999999999}", "x"]]}),
+        edited(follow={"rename": [["(", "x"]]}),
+    ],
+)
+def test_what_is_no_plan_is_refused(body: bytes) -> None:
+    with pytest.raises(UsageError, match=r"plan.json is not the plan of a restore"):
+        parse_plan(body, "plan.json")
+
+
+def test_two_groups_of_one_topic_that_get_one_name_are_refused() -> None:
+    rename = RestoreGroups(rename=(("(.*)-.*", r"\1"),))
+    apart = (topic("a~1", groups=("billing-1", "search-1")), topic("b~1", groups=("billing-2",)))
+    refuse_group_twins(msgspec.structs.replace(PLAN, groups=rename, topics=apart))
+    twins = msgspec.structs.replace(PLAN, topics=(topic("a~1", groups=("billing-1", "billing-2")),))
+    refuse_group_twins(msgspec.structs.replace(twins, groups=None))
+    with pytest.raises(UsageError, match="groups billing-1 and billing-2 would both be billing"):
+        refuse_group_twins(msgspec.structs.replace(twins, groups=rename))
+
+
+def test_two_topics_of_one_name_are_refused() -> None:
+    twins = [topic("a~1", "x"), topic("b~1", "x")]
+    with pytest.raises(UsageError, match="a~1 and b~1 would both be restored as x"):
+        refuse_twins(twins)
+    with pytest.raises(UsageError, match="would both be restored"):
+        parse_plan(edited(topics=msgspec.to_builtins(twins)), "plan.json")
+    with pytest.raises(UsageError, match="a~1 is to be restored twice"):
+        refuse_twins([topic("a~1", "x"), topic("a~1", "y")])
+    refuse_twins([topic("a~1"), topic("b~1")])
+
+
+def test_a_plan_without_a_rule_keeps_kafkas_and_its_jobs_their_names() -> None:
+    document = msgspec.json.decode(plan_text(PLAN))
+    del document["at_rule"]
+    older = parse_plan(msgspec.json.encode(document), "plan.json")
+    (small, *_) = older.topics
+    around = Surroundings(Archive(MemoryReader({})), {}, MemoryStore())
+    asked = replay_of(older, small, "night", around).selection
+    assert asked.asked == ("earliest", "@1760000000000")
+    assert asked.positions.end == BeforeTime(1_760_000_000_000, "first")
+
+
+def test_the_cuts_of_a_plan_are_where_its_partitions_end() -> None:
+    plan = msgspec.structs.replace(PLAN, at_rule="majority", topics=(topic("small~1", cuts={0: 17, 7: 4}),))
+    asked = replay_of(
+        plan, plan.topics[0], "night", Surroundings(Archive(MemoryReader({})), {}, MemoryStore())
+    ).selection
+    assert asked.positions.of(0) == (None, AtOffset(17))
+    assert asked.positions.of(1) == (None, BeforeTime(1_760_000_000_000, "majority"))
+    assert asked.asked == ("earliest", "@1760000000000", "majority")
+    broken = msgspec.structs.replace(plan, topics=(topic("small~1", cuts={0: -1}),))
+    with pytest.raises(UsageError, match="not the plan of a restore"):
+        parse_plan(plan_text(broken), "plan.json")
+
+
+RECORD = RestoreRecord(name="night", cluster_id="c", host="h:1", begun_at=1, plan=PLAN)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RestoreFolder:
+    return RestoreFolder(LocalStore(tmp_path), "night")
+
+
+def test_what_was_agreed_to_is_written_once(folder: RestoreFolder) -> None:
+    with pytest.raises(UsageError, match="there is no restore night"):
+        folder.begun()
+    folder.refuse_begun()
+    folder.begin(RECORD)
+    assert folder.begun() == RECORD
+    with pytest.raises(ReplayRefused, match="restore night has begun already"):
+        folder.begin(RECORD)
+    with pytest.raises(ReplayRefused, match="restore night has begun already"):
+        folder.refuse_begun()
+
+
+def test_what_is_done(folder: RestoreFolder) -> None:
+    done = TopicDone(source="a~1", target="a", records=3, verdict="OK", at=5)
+    groups, acls = GroupsDone(groups={"billing": 2}, at=6), AclsDone(acls={"a": 2}, at=7)
+    assert (folder.get(TopicDone, "night.a-1"), folder.get(GroupsDone), folder.get(AclsDone)) == (None, None, None)
+    for _ in range(2):
+        folder.put(done, "night.a-1")
+        folder.put(groups)
+        folder.put(acls)
+    assert (folder.get(TopicDone, "night.a-1"), folder.get(GroupsDone), folder.get(AclsDone)) == (done, groups, acls)
+
+
+def test_damage_is_refused(folder: RestoreFolder, tmp_path: Path) -> None:
+    folder.begin(RECORD)
+    path = tmp_path / "night" / "restore.json"
+    path.write_bytes(path.read_bytes().replace(b"archive-1", b"archive-2"))
+    with pytest.raises(ReplayRefused, match="the folder of restore night cannot be read"):
+        folder.get(RestoreRecord)
+
+
+def test_names(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a job name"):
+        RestoreFolder(LocalStore(tmp_path), "a/b")
+
+
+def test_what_a_standby_follows_and_found(folder: RestoreFolder) -> None:
+    later, first = (TopicFollowed(topic=replace(PLAN.topics[each], refused=None), at=5 - each) for each in (0, 1))
+    assert (folder.followed(), folder.get(StandbyReport), folder.get(SwitchOver)) == ({}, None, None)
+    for topic in (later, first, later):
+        folder.put(topic, f"night.{topic.topic.target}-1")
+    assert list(folder.followed().items()) == [("big~2", first.topic), ("small~1", later.topic)]
+    stand = TopicStand("small~1", "small", "stopped", "created again", "delete it", ("0 [1..2)",))
+    report = StandbyReport(state="following", host="h:1", slot_at=7, every=60.0, topics=(stand,), group_notes=("n",))
+    for each in (report, replace(report, state="ended")):
+        folder.report(each)
+        assert folder.get(StandbyReport) == each
+    told = SwitchOver(host="h:2", at=9)
+    for other in (told, SwitchOver(host="h:3", at=10)):
+        folder.put(other)
+    assert folder.get(SwitchOver) == told
+
+
+DAY = 86_400_000
+NOW = 1000 * DAY
+SETTINGS = {
+    "cleanup.policy": "compact,delete",
+    "max.message.bytes": "2000000",
+    "message.timestamp.type": "LogAppendTime",
+    "min.insync.replicas": "2",
+    "retention.bytes": "-1",
+    "retention.ms": str(7 * DAY),
+}
+
+
+def topic_settings(oldest: int | None, largest: int = 10, settings: dict[str, str] = SETTINGS) -> TopicToRestore:
+    return TopicToRestore(
+        source="a~1", target="a", partitions=1, numbers=(0,), settings=settings, oldest=oldest, largest=largest
+    )
+
+
+def test_a_new_topic_keeps_everything_as_it_is_sent() -> None:
+    assert first_settings(SETTINGS) == {**KEEPING_ALL, "max.message.bytes": "2000000"}
+
+
+def test_what_comes_last() -> None:
+    restored = topic_settings(NOW - DAY)
+    change, notes = last_settings(restored, first_settings(SETTINGS), 3, NOW)
+    assert change.values == {
+        name: SETTINGS[name]
+        for name in ("cleanup.policy", "message.timestamp.type", "min.insync.replicas", "retention.ms")
+    }
+    assert not notes
+    again, _ = last_settings(restored, {**first_settings(SETTINGS), **change.values}, 3, NOW)
+    assert not again, "done once, there is nothing to do"
+
+
+def test_a_raised_limit_comes_last() -> None:
+    """Unless the replay, which raised it, has set it back."""
+    own = {**first_settings(SETTINGS), "max.message.bytes": "3000000"}
+    change, _ = last_settings(topic_settings(NOW - DAY), own, 3, NOW)
+    assert change.values["max.message.bytes"] == "2000000"
+    lower = {**own, "max.message.bytes": "1000000"}
+    assert "max.message.bytes" not in last_settings(topic_settings(NOW), lower, 3, NOW)[0].values
+
+
+def test_what_somebody_has_set_since_stays() -> None:
+    own = {**first_settings(SETTINGS), "retention.ms": "5", "min.insync.replicas": "1"}
+    change, _ = last_settings(topic_settings(NOW), own, 3, NOW)
+    assert change.values.keys() == {"cleanup.policy", "message.timestamp.type"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "oldest", "largest", "held"),
+    [
+        ({}, NOW - 8 * DAY, 10, "retention.ms"),
+        ({}, NOW - 6 * DAY, 10, None),
+        ({}, None, 10, None),
+        ({"cleanup.policy": "compact"}, NOW - 8 * DAY, 10, None),
+        ({"retention.bytes": "9"}, NOW, 10, "retention.bytes"),
+        ({"retention.bytes": "10"}, NOW, 10, None),
+        ({"min.insync.replicas": "4"}, NOW, 10, "min.insync.replicas"),
+    ],
+)
+def test_what_would_delete_records_at_once_or_refuse_new_ones_is_not_set(
+    changes: dict[str, str], oldest: int | None, largest: int, held: str | None
+) -> None:
+    settings = {**SETTINGS, **changes}
+    change, notes = last_settings(topic_settings(oldest, largest, settings), first_settings(settings), 3, NOW)
+    assert len(notes) == (held is not None)
+    if held is not None:
+        assert held not in change.values
+        assert notes[0].startswith(f"{held}={settings[held]} is not set")
+
+
+def acl(name: str, principal: str = "User:a", pattern: str = "LITERAL") -> Acl:
+    return Acl(pattern, name, principal, "*", "READ", "ALLOW")
+
+
+KNOWN = replace(
+    PLAN,
+    create_acls=True,
+    topics=(
+        topic("a~1", "copy.a", acls=(acl("a"), acl("*", "User:b"), acl("", "User:b", "PREFIXED"))),
+        topic("b~1", "copy.b", acls=()),
+        topic("c~1", "copy.c"),
+        topic("d~1", "copy.d", acls=(acl("d"),), refused="it exists"),
+    ),
+)
+
+
+class Cluster:
+    def __init__(self, left_out: tuple[Acl, ...] = (), error: Exception | None = None) -> None:
+        self.created: list[Acl] = []
+        self._left_out = left_out
+        self._error = error
+
+    def create_acls(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
+        if self._error is not None:
+            raise self._error
+        self.created += acls
+        return self._left_out
+
+
+def test_topics_get_literal_acls_on_their_new_names() -> None:
+    assert acls_to_create(KNOWN) == {"copy.a": (acl("copy.a"), acl("copy.a", "User:b"))}
+    assert (KNOWN.acls, KNOWN.without_acls) == (3, 1)
+    assert parse_plan(plan_text(KNOWN), "plan.json") == KNOWN
+
+
+def test_they_are_created_once(folder: RestoreFolder) -> None:
+    cluster = Cluster()
+    done = set_acls(KNOWN, folder, cluster)
+    assert done.counts == {"copy.a": 2}
+    assert done.notes == ["no ACL is created for copy.c: the archive does not know which there were"]
+    again = set_acls(KNOWN, folder, cluster)
+    assert (again.counts, len(cluster.created)) == ({"copy.a": 2}, 2)
+    assert again.notes == ["the ACLs were created by an earlier run"]
+
+
+def test_what_the_client_does_not_know_is_named(folder: RestoreFolder) -> None:
+    done = set_acls(KNOWN, folder, Cluster(left_out=(acl("copy.a"),)))
+    assert done.counts == {"copy.a": 1}
+    assert done.notes[0] == "copy.a: ALLOW READ for User:a from * is not created: this release does not know it"
+
+
+def test_after_a_failure_they_are_tried_again(folder: RestoreFolder) -> None:
+    with pytest.raises(AccessDenied):
+        set_acls(KNOWN, folder, Cluster(error=AccessDenied("not allowed")))
+    assert set_acls(KNOWN, folder, Cluster()).counts == {"copy.a": 2}
+
+
+@pytest.mark.parametrize(
+    ("acls", "verdict"), [(None, "OK"), (Applied({"a": 2}), "OK"), (Applied({}, error="x"), "FAILURE")]
+)
+def test_the_report(acls: Applied | None, verdict: str) -> None:
+    document = outcome_document("night", RestorePlan(archive_id="a", at=1), [], None, acls, 1.0)
+    assert document["verdict"] == verdict
+    assert (document["acls"], document["acls_error"]) == (
+        None if acls is None else acls.counts,
+        None if acls is None else acls.error,
+    )
+    totals = plan_document("night", KNOWN, 1.0)["totals"]
+    assert (totals["acls"], totals["topics_with_unknown_acls"]) == (3, 1)

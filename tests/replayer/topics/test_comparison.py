@@ -1,15 +1,41 @@
 """An archived topic compared with a live one, what is planned, and what of a plan is not done."""
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.archive import ArchivePlace, opened
+from blockgz.errors import NotInArchive, UsageError
+from blockgz.store.address import parse_address
 from index_format.identity import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
-from replayer.kafka.topic_facts import ConfigChange, TopicSettings
-from replayer.topics import Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic
+from replayer.kafka.topic_facts import ConfigChange, TopicSettings, parse_config
+from replayer.topics import (
+    MIN_INSYNC,
+    Difference,
+    FoundTopic,
+    LiveTopic,
+    TopicComparison,
+    TopicPlan,
+    acl_text,
+    carried_over,
+    compare_acls,
+    compare_all,
+    compare_topics,
+    creation_note,
+    find_topics,
+    left_behind,
+    literal_acls,
+    new_topic,
+    partition_count,
+    plan_topic,
+)
+from tests.support.archives import ArchiveWriter, put_topic_config, records
+from tests.support.mock_cluster import MockCluster
 
 ARCHIVED = ArchivedTopic(
     topic="orders",
@@ -185,3 +211,147 @@ def test_what_is_not_done_of_a_plan_is_named() -> None:
     assert planned.outstanding(None) == ("the topic is missing",)
     assert planned.outstanding(live()) == ()
     assert plan(live()).outstanding(None) == ()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    archive = ArchiveWriter(tmp_path)
+    for topic, incarnation in (("orders", 1), ("orders", 2), ("users", 1), ("old", 1)):
+        archive.partition(topic, 1, incarnation=incarnation).commit(records(range(3)))
+    put_topic_config(archive, "orders", 4, {"cleanup.policy": "compact"})
+    put_topic_config(archive, "orders", 5, {"cleanup.policy": "delete"}, incarnation=2)
+    put_topic_config(archive, "users", 1, {})
+    return tmp_path
+
+
+def found(root: Path, *wanted: str) -> tuple[list[FoundTopic], list[NotInArchive]]:
+    async def find() -> tuple[list[FoundTopic], list[NotInArchive]]:
+        async with opened(ArchivePlace(parse_address(str(root)))) as archive:
+            return await find_topics(archive, wanted)
+
+    return asyncio.run(find())
+
+
+def brief(found: tuple[list[FoundTopic], list[NotInArchive]]) -> list[tuple[str, int, dict[str, str] | None]]:
+    return [(name, partitions, config.config) for name, config, partitions in found[0]]
+
+
+def test_names_patterns_and_incarnations(root: Path) -> None:
+    newest = ("orders", 5, {"cleanup.policy": "delete"})
+    assert brief(found(root, "orders")) == [newest]
+    assert brief(found(root, "orders~1")) == [("orders", 4, {"cleanup.policy": "compact"})]
+    assert brief(found(root, "orders", "~[ou].*s", "orders")) == [newest, ("users", 2, {})], "a partition more was seen"
+    with pytest.raises(UsageError, match="orders is named twice"):
+        found(root, "orders", "orders~1")
+    for wanted in ("nothing", "no*"):
+        with pytest.raises(NotInArchive):
+            found(root, wanted)
+
+
+def test_a_topic_whose_configuration_was_not_kept_is_named_beside_the_others(root: Path) -> None:
+    topics, unknown = found(root, "*")
+    assert [each.name for each in topics] == ["orders", "users"]
+    assert [error.what for error in unknown] == ["the archive does not say what topic old was like"]
+
+
+def test_a_topic_that_the_cluster_does_not_have_is_missing(cluster: MockCluster) -> None:
+    config = ArchivedTopic(topic="t", topic_id=None, partitions=2, replication_factor=1, config={}, defaults={})
+    (compared,) = compare_all([FoundTopic("t", config, 2)], {"bootstrap.servers": cluster.bootstrap_servers})
+    assert compared.state == "missing"
+
+
+ARCHIVED_LIKE = ArchivedTopic(
+    topic="orders",
+    topic_id="id",
+    partitions=6,
+    replication_factor=3,
+    config={
+        "cleanup.policy": "compact",
+        "segment.bytes": "1000",
+        "min.insync.replicas": "2",
+        "confluent.tier.enable": "true",
+        "leader.replication.throttled.replicas": "*",
+    },
+    defaults={"retention.ms": "86400000", "max.message.bytes": "5000000", "flush.ms": "1"},
+)
+
+
+def test_a_new_topic_is_like_the_archived_one_where_records_are_concerned() -> None:
+    topic = new_topic("copy", 6, ARCHIVED_LIKE, {"segment.bytes": "2000"}, without={MIN_INSYNC})
+    assert topic.config == {
+        "cleanup.policy": "compact",
+        "max.message.bytes": "5000000",
+        "message.timestamp.type": "CreateTime",
+        "retention.bytes": "-1",
+        "retention.ms": "86400000",
+        "segment.bytes": "2000",
+    }
+    assert topic.facts.num_partitions == 6
+    assert topic.facts.config is not None
+    assert topic.facts.config.compacts
+    assert topic.facts.config.retention_ms == 86_400_000
+
+
+@pytest.mark.parametrize(
+    "archived",
+    [None, ArchivedTopic(topic="t", topic_id=None, partitions=1, replication_factor=None, config=None, defaults=None)],
+)
+def test_where_the_archive_does_not_report_the_retention_is_not_taken_for_unlimited(
+    archived: ArchivedTopic | None,
+) -> None:
+    facts = new_topic("copy", 1, archived, {}).facts
+    assert facts.config is not None
+    assert facts.config.retention_ms == 7 * 86_400_000
+    assert new_topic("copy", 1, archived, {"retention.ms": "-1"}).facts.config == parse_config(
+        {"max.message.bytes": "1048588", "retention.ms": "-1"}
+    )
+
+
+def test_what_belongs_to_the_brokers_stays_behind() -> None:
+    assert carried_over(ARCHIVED_LIKE.config) == {
+        "cleanup.policy": "compact",
+        "min.insync.replicas": "2",
+        "segment.bytes": "1000",
+    }
+    assert left_behind(ARCHIVED_LIKE.config) == {
+        "confluent.tier.enable": "true",
+        "leader.replication.throttled.replicas": "*",
+    }
+    assert carried_over(None) == left_behind(None) == {}
+
+
+def test_settings_that_are_left_out_are_none_of_the_new_topic() -> None:
+    topic = new_topic("copy", 1, ARCHIVED_LIKE, {}, without={"retention.ms", "segment.bytes"}, replication_factor=2)
+    assert not topic.config.keys() & {"retention.ms", "segment.bytes"}
+    assert creation_note(topic).startswith("topic copy is created with 1 partitions, replication factor 2 and cleanup.")
+
+
+@pytest.mark.parametrize(
+    ("archived", "numbers", "expected"),
+    [(ARCHIVED_LIKE, [0], 6), (ARCHIVED_LIKE, [7], 8), (None, [2], 3)],
+)
+def test_partitions_are_those_that_were_seen(archived: ArchivedTopic | None, numbers: list[int], expected: int) -> None:
+    assert partition_count(archived, numbers) == expected
+
+
+def acl(name: str, principal: str = "User:a", pattern: str = "LITERAL", permission: str = "ALLOW") -> Acl:
+    return Acl(pattern, name, principal, "*", "READ", permission)
+
+
+def test_acls_on_the_new_name_alone_each_once() -> None:
+    given = [acl("orders"), acl("ord", pattern="PREFIXED"), acl("*"), acl("*", "User:b", permission="DENY")]
+    assert literal_acls(given, "copy") == (acl("copy"), acl("copy", "User:b", permission="DENY"))
+    assert literal_acls([], "copy") == ()
+
+
+def test_what_they_grant_is_compared_by_whatever_pattern() -> None:
+    archived = [acl("*"), acl("orders", "User:b")]
+    live = [acl("ord", pattern="PREFIXED"), acl("orders", "User:c")]
+    found = compare_acls("orders", archived, live)
+    assert found == ((acl("orders", "User:b"),), (acl("orders", "User:c"),))
+    assert compare_acls("orders", None, live) == (None, ())
+
+
+def test_text_for_people() -> None:
+    assert acl_text(acl("orders")) == "ALLOW READ for User:a from *"
+    assert "\x1b" not in acl_text(acl("orders", "User:\x1b[31m"))

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,15 +21,11 @@ from replayer.verify.comparison import compare_copy, compare_source, relation_of
 from replayer.verify.report import ComparisonReport, PartitionComparison, RecordDifference, Relation
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
+from tests.support.sampling import seeded_random
 from tests.support.selections import selections_of
 
 names = map("topic-{}".format, itertools.count())
 ARCHIVED = records(range(200))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    yield MockCluster()
 
 
 class FakeReader:
@@ -228,9 +223,7 @@ def test_recorded_gaps_of_the_archive_are_excused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_random_damage_is_counted_exactly(tmp_path: Path) -> None:
     archive_of(tmp_path, ARCHIVED)
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    generator = random.Random(seed)
+    generator = seeded_random()
     for _ in range(20):
         lost = set(generator.sample(range(200), generator.randrange(20)))
         changed = set(generator.sample(sorted(set(range(200)) - lost), generator.randrange(20)))

@@ -1,25 +1,46 @@
 """Reports: what was found as files, signed; and verifying a part of the chunks."""
 
+import asyncio
 import hashlib
 import io
 import json
 import struct
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from msgspec.structs import replace
 
-from blockgz.archive.damage import LostRange
+from blockgz.archive.archive import Archive, parse_topic
+from blockgz.archive.damage import LostRange, Verdict
 from blockgz.archive.positions import OffsetRange
+from blockgz.errors import UsageError
+from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalReader
+from index_format import marker as marker_module
+from index_format.chunk_index import Gap
+from index_format.keys import Conflict
 from index_format.marker import encode as encode_marker
+from index_format.marker import inserted
 from index_format.objects import encode
 from index_format.records import canonical_bytes
 from replayer.cli import main
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.report import PartitionFindings
+from replayer.verify.earlier import compare_with, parse_report
+from replayer.verify.report import (
+    ArchiveReport,
+    Depth,
+    EarlierFindings,
+    PartitionFindings,
+    StoredReport,
+    verification_document,
+)
+from replayer.verify.verifying import survey, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.key_pair import key_pair
 
@@ -268,3 +289,200 @@ def test_readable_is_what_is_neither_lost_nor_in_a_gap() -> None:
     ]
     assert report.readable == [OffsetRange(7, 20), OffsetRange(31, 49)]
     assert PartitionFindings("t", 0).readable == []
+
+
+HEAD = {"format": "blockgz-report", "version": 1, "created": "2026-11-22T00:00:00Z"}
+
+
+@pytest.fixture(params=["topic", "seed"])
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveWriter:
+    return ArchiveWriter(tmp_path, request.param)
+
+
+@pytest.fixture
+def partition_report(writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch) -> PartitionWriter:
+    """Five chunks, two catalogs, and a gap in front of the last chunk."""
+    monkeypatch.setattr(marker_module, "FAN_OUT", 2)
+    partition_report = writer.partition("orders", 0)
+    for start in range(0, 40, 10):
+        partition_report.commit(records(range(start, start + 10)))
+    partition_report.lose(50)
+    partition_report.commit(records(range(50, 60)), next_offset=62)
+    return partition_report
+
+
+def report_of(writer: ArchiveWriter, *topics: str) -> StoredReport:
+    """A report of everything, or of these topics, as a file has it."""
+
+    async def made() -> ArchiveReport:
+        archive = Archive(LocalReader(LocalAddress(str(writer.root))))
+        identity, places, report = await survey(archive, [(topic, None) for topic in topics])
+        for topic, number in places:
+            report.partitions.append(
+                await verify_partition(archive, topic, number, Depth.STRUCTURE, lambda *_: None, identity=identity)
+            )
+        return report
+
+    document = verification_document(asyncio.run(made()), "somewhere", Depth.STRUCTURE)
+    return parse_report(msgspec.json.encode(HEAD | document), "report.json")
+
+
+def compared(writer: ArchiveWriter, earlier: StoredReport, *topics: str) -> EarlierFindings:
+    async def found() -> EarlierFindings:
+        archive = Archive(LocalReader(LocalAddress(str(writer.root))))
+        identity, _, _ = await survey(archive, [])
+        return await compare_with(archive, identity.archive_id, earlier, [parse_topic(topic) for topic in topics])
+
+    return asyncio.run(found())
+
+
+def test_what_was_archived_since_makes_no_difference(writer: ArchiveWriter, partition_report: PartitionWriter) -> None:
+    earlier = report_of(writer)
+    assert compared(writer, earlier).verdict is Verdict.OK
+    partition_report.advance(65)
+    assert compared(writer, earlier).verdict is Verdict.OK
+    partition_report.lose(70)
+    partition_report.advance(75)
+    behind_a_gap = report_of(writer)
+    for start in range(80, 150, 10):
+        partition_report.commit(records(range(start, start + 10)))
+    for report in (earlier, behind_a_gap, report_of(writer)):
+        found = compared(writer, report)
+        assert (found.partitions, found.differences, found.warnings) == (1, [], [])
+
+
+def test_an_archive_that_lost_its_newest_chunk_is_shorter_than_the_report(
+    writer: ArchiveWriter, partition_report: PartitionWriter
+) -> None:
+    """Also where nothing above the marker is left that proves it."""
+    before = partition_report.marker
+    partition_report.commit(records(range(62, 70)))
+    earlier = report_of(writer)
+    writer.put(partition_report.keys.marker, encode_marker(before))
+    for path in writer.root.rglob("*"):
+        if path.name.startswith(f"{62:020d}") or "000000000062." in path.name:
+            path.unlink()
+    (difference,) = compared(writer, earlier).differences
+    assert (difference.topic, difference.partition, difference.start, difference.end) == ("orders", 0, 0, 70)
+    assert difference.reason == "it ends at 62 and ended at 70"
+
+
+def rewrite_newest(partition_report: PartitionWriter) -> None:
+    """The newest chunk is another one, of the same offsets and counts."""
+    entry = replace(partition_report.marker.tail[-1], sha256="0" * 64)
+    partition_report.marker = replace(partition_report.marker, tail=(*partition_report.marker.tail[:-1], entry))
+
+
+def drop_newest(partition_report: PartitionWriter) -> None:
+    """The newest chunk is gone, a gap in its place."""
+    tail, gaps = partition_report.marker.tail[:-1], (*partition_report.marker.gaps, Gap(50, 62, "retention"))
+    name = tail[-1].name if tail else None
+    partition_report.marker = replace(partition_report.marker, tail=tail, gaps=gaps, last_chunk_index=name)
+
+
+def forget_gap(partition_report: PartitionWriter) -> None:
+    """The chunk in front of the gap reaches over it."""
+    partition_report.marker = replace(partition_report.marker, gaps=())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(rewrite_newest, "have changed"), (drop_newest, "4 chunks"), (forget_gap, "gap [40..50)")],
+)
+def test_what_was_changed_below_the_reported_end_is_a_difference(
+    writer: ArchiveWriter, partition_report: PartitionWriter, change: Callable[[PartitionWriter], None], why: str
+) -> None:
+    earlier = report_of(writer)
+    change(partition_report)
+    partition_report.commit(records(range(62, 70)))
+    (difference,) = compared(writer, earlier).differences
+    assert why in difference.reason and (difference.start, difference.end) == (0, 62)
+
+
+@pytest.mark.parametrize("place", [(40, 50), (40, 44), (43, 47), (46, 50)])
+def test_a_chunk_that_salvage_put_into_a_gap_makes_no_difference(
+    writer: ArchiveWriter, partition_report: PartitionWriter, place: tuple[int, int]
+) -> None:
+    earlier = report_of(writer)
+    start, end = place
+    entry = replace(
+        partition_report.marker.tail[-1],
+        **{"start_offset": start, "next_offset": end, "first_offset": start, "last_offset": start, "num_records": 1},
+    )
+    name = partition_report.marker.tail[-1].name.replace("50", str(start))
+    longer, pending = inserted(partition_report.marker, replace(entry, name=name), (), nonce="inserted", tail_hash=None)
+    for catalog in pending:
+        writer.put(partition_report.keys.home + catalog.reference.name, catalog.body)
+    writer.put(partition_report.keys.marker, encode_marker(longer))
+    assert compared(writer, earlier).differences == []
+
+
+def test_a_partition_that_is_gone_is_a_difference(writer: ArchiveWriter, partition_report: PartitionWriter) -> None:
+    writer.partition("orders", 1)
+    writer.partition("bills", 0).commit(records(range(3)))
+    earlier = report_of(writer)
+    for number in (0, 1):
+        (writer.root / partition_report.keys.home.replace("00000", f"{number:05d}") / "last_chunk_index.json").unlink()
+    found = compared(writer, earlier)
+    assert [(each.topic, each.partition) for each in found.differences] == [("orders", 0), ("orders", 1)]
+    assert compared(writer, earlier, "bills").verdict is Verdict.OK
+    assert [each.partition for each in compared(writer, earlier, "orders:1").differences] == [1]
+
+
+def test_an_incarnation_is_compared_with_itself(writer: ArchiveWriter, partition_report: PartitionWriter) -> None:
+    earlier = report_of(writer)
+    partition_report.hand_over("orders~2")
+    newer = writer.partition("orders", 0, incarnation=2)
+    newer.commit(records(range(7)), conflict=Conflict(1, "0123abcd"))
+    assert compared(writer, earlier).verdict is Verdict.OK
+    later = report_of(writer)
+    assert {(each.folder.incarnation, each.next_offset) for each in later.partitions} == {(1, 62), (2, 7)}
+    newest = report_of(writer, "orders")
+    newer.commit(records(range(7, 9)), conflict=Conflict(1, "4567abcd"))
+    for report, count in ((later, 2), (newest, 1)):
+        found = compared(writer, report)
+        assert (found.partitions, found.differences) == (count, [])
+
+
+def test_a_truncated_log_makes_no_difference(writer: ArchiveWriter, partition_report: PartitionWriter) -> None:
+    earlier = report_of(writer)
+    newer = partition_report.truncated(30)
+    newer.commit(records(range(30, 35)), conflict=Conflict(2, "0123abcd"))
+    both = report_of(writer)
+    newer.commit(records(range(35, 40)), conflict=Conflict(2, "4567abcd"))
+    for report in (earlier, both):
+        assert compared(writer, report).differences == []
+
+
+def test_a_report_without_digests_is_compared_by_counts(
+    writer: ArchiveWriter, partition_report: PartitionWriter
+) -> None:
+    report = report_of(writer)
+    partitions = tuple(replace(each, chain=None, incarnation=None) for each in report.partitions)
+    found = compared(writer, replace(report, partitions=partitions, archive_id=None))
+    assert (found.verdict, found.differences) == (Verdict.WARNING, [])
+    assert "orders:0" in found.warnings[0]
+    drop_newest(partition_report)
+    partition_report.store_marker()
+    assert compared(writer, replace(report, partitions=partitions)).verdict is Verdict.FAILURE
+
+
+def test_a_report_of_another_archive_is_refused(writer: ArchiveWriter, partition_report: PartitionWriter) -> None:
+    report = replace(report_of(writer), archive_id="archive-2")
+    with pytest.raises(UsageError, match="not of this archive"):
+        compared(writer, report)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format":"blockgz-report","version":1,"created":"","archive":"","against_topic":"t","partitions":[]}',
+        b'{"format":"blockgz-report","version":2,"created":"","archive":"","depth":"blocks","partitions":[]}',
+    ],
+)
+def test_other_files_are_refused(body: bytes) -> None:
+    with pytest.raises(UsageError, match=r"r\.json is not a report to compare with"):
+        parse_report(body, "r.json")

@@ -1,30 +1,70 @@
 """What a compaction puts in the place of chunks: fewer of them, as asked for, and every record in its place."""
 
 import dataclasses
+import gzip
 import random
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zstandard
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
 from archiver.maintain.compact import CompactedContents, Compaction, Conversion
-from archiver.maintain.rewrite.chunks import NO_KEYS, NewChunk, OldChunk, Replacement, RewriteKeys, data_in
-from archiver.maintain.rewrite.encode import ConvertSettings, MergeLimits, is_as_asked
+from archiver.maintain.rewrite.chunks import (
+    NO_KEYS,
+    ErasedRun,
+    NewChunk,
+    OffsetRanges,
+    OldChunk,
+    Replacement,
+    RewriteKeys,
+    data_in,
+    data_of_body,
+)
+from archiver.maintain.rewrite.compare import check_contents
+from archiver.maintain.rewrite.encode import (
+    ConvertSettings,
+    MergeLimits,
+    converted,
+    erased_of,
+    is_as_asked,
+    merge_groups,
+    merged,
+    runs_alike,
+    why_apart,
+    without,
+)
 from archiver.maintain.rewrite.replace import taken
 from blockgz.encryption.keyring import Keyring, opened_block
+from blockgz.errors import UsageError
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Encryption, WrappedKey
+from index_format.blocks import COMPRESSORS, BlockBuilder
+from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap, WrappedKey
 from index_format.encryption import CIPHER
-from index_format.errors import CorruptBlock, KeyMissing
+from index_format.errors import BlockgzError, CorruptBlock, KeyMissing
+from index_format.key_filter import hashes_of, holds_all, key_filter, probes_of
 from index_format.keys import LAYOUTS, TopicFolder
-from index_format.records import Record
-from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
+from index_format.marker import ChunkEntry
+from index_format.record_formats import record_format
+from index_format.records import Record, RecordsDigest, batch_from_records
+from tests.archiver.maintain.contents.random_chunks import (
+    LIBRARIES,
+    MAX,
+    Partition,
+    index_of_new,
+    readable,
+    records_of,
+)
+from tests.index_format.builders import SHA256
 from tests.support.encryption import key_of
 from tests.support.memory_store import MemoryStore
-from tests.support.sampling import mostly_long
+from tests.support.sampling import mostly_long, seeded_random
 
 LARGE = 1 << 30
 
@@ -65,9 +105,7 @@ def records_in(partition: Partition, replacement: Replacement) -> list[Record]:
 
 @pytest.mark.parametrize("run", mostly_long(range(6), 3))
 def test_random_runs_keep_every_record(run: int, tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"run {run}, seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded_random()
     for number in range(5):
         keyring = rng.choice([None, Keyring([key_of(1), key_of(2)])])
         keys = RewriteKeys(keyring, encrypts_all=keyring is not None and rng.random() < 0.3)
@@ -271,3 +309,454 @@ def test_what_is_not_given_stays(conversion: Conversion, encoded: tuple[str, str
     settings = conversion.settings_of(partition.chunks[0].index)
     assert (settings.record_format, settings.compression_library, settings.compression_level) == encoded
     partition.buffers.close()
+
+
+def partition_of_comparison(folder: Path, form: str) -> Partition:
+    rng, number = random.Random(8), 0
+    while True:
+        partition = Partition(rng, folder / str(number)).grow(3)
+        if partition.format == form and partition.key_filter_bits and len(partition.records) > 60:
+            return partition
+        partition.buffers.close()
+        number += 1
+
+
+def encoded(partition: Partition, new: NewChunk, records: list[Record]) -> NewChunk:
+    """The same chunk of other records."""
+    builder = BlockBuilder(record_format(partition.format), partition.timestamp_type, 1 << 20)
+    blocks, body = list[BlockEntry](), b""
+    for raw in [*builder.add(batch_from_records(records)), builder.finish()]:
+        if raw is not None:
+            member = COMPRESSORS[partition.library](1).compress(raw.raw)
+            blocks.append(raw.entry(len(body), len(member)))
+            body += member
+    return dataclasses.replace(new, body=body, blocks=tuple(blocks))
+
+
+def _changed(change: Callable[[list[Record]], list[Record]]) -> Callable[[Partition, NewChunk], NewChunk]:
+    return lambda partition, new: encoded(partition, new, change(list(partition.records)))
+
+
+def _block(**fields: object) -> Callable[[Partition, NewChunk], NewChunk]:
+    def change(_: Partition, new: NewChunk) -> NewChunk:
+        return dataclasses.replace(new, blocks=(*new.blocks[:-1], replace(new.blocks[-1], **fields)))
+
+    return change
+
+
+def _extra_bytes(_: Partition, new: NewChunk) -> NewChunk:
+    body = data_of_body(new.body).read(0, new.blocks[-1].byte_end)
+    return dataclasses.replace(new, body=body + b"more")
+
+
+MISTAKES: dict[str, Callable[[Partition, NewChunk], NewChunk]] = {
+    "a record less": _changed(lambda records: records[:5] + records[6:]),
+    "the last record less": _changed(lambda records: records[:-1]),
+    "the first record less": _changed(lambda records: records[1:]),
+    "another value": _changed(lambda records: [records[0]._replace(value=b"other"), *records[1:]]),
+    "another key": _changed(lambda records: [*records[:-1], records[-1]._replace(key=b"other")]),
+    "another timestamp": _changed(lambda records: [*records[:-1], records[-1]._replace(timestamp=12)]),
+    "another timestamp type": _changed(
+        lambda records: [*records[:-1], records[-1]._replace(timestamp_type=(records[-1].timestamp_type + 2) % 3 - 1)]
+    ),
+    "a header more": _changed(lambda records: [records[0]._replace(headers=[("x", b"y")] * 3), *records[1:]]),
+    "a record moved": _changed(lambda records: [*records[:-1], records[-1]._replace(offset=records[-1].offset + 1)]),
+    "a gap more": lambda _, new: dataclasses.replace(
+        new, gaps=(*new.gaps, Gap(new.next_offset - 1, new.next_offset, "skipped"))
+    ),
+    "an erased range more": lambda _, new: dataclasses.replace(
+        new, erased=(*new.erased, Erased(new.next_offset - 1, new.next_offset))
+    ),
+    "it starts elsewhere": lambda _, new: dataclasses.replace(new, next_offset=new.next_offset + 1),
+    "a block with other timestamps": _block(max_timestamp=2**60),
+    "a block with another filter": _block(key_filter=key_filter(hashes_of([]), 10)),
+    "a block with another checksum": _block(crc32=1),
+    "bytes behind the last block": _extra_bytes,
+}
+
+
+@pytest.mark.parametrize("form", mostly_long(["arrow", "json"]))
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_caught(mistake: str, form: str, tmp_path: Path) -> None:
+    partition = partition_of_comparison(tmp_path, form)
+    new = merged(partition.chunks, partition.data_of, partition.buffer())
+    check_contents(partition.chunks, new, partition.data_of, data_of_body(new.body), MAX)
+    if mistake == "a record moved":
+        new = dataclasses.replace(new, next_offset=new.next_offset + 2)
+    broken = MISTAKES[mistake](partition, new)
+    with pytest.raises(BlockgzError) as caught:
+        check_contents(partition.chunks, broken, partition.data_of, data_of_body(broken.body), MAX)
+    if mistake != "a block with another checksum":
+        assert isinstance(caught.value, ContentsDiffer)
+        assert "nothing was committed" in caught.value.remedy
+    partition.buffers.close()
+
+
+def test_an_erase_that_took_too_much_or_too_little_is_caught(tmp_path: Path) -> None:
+    partition = partition_of_comparison(tmp_path, "json")
+    old = max(partition.chunks, key=lambda chunk: chunk.index.num_records)
+    offsets = [r.offset for r in partition.records if old.entry.start_offset <= r.offset < old.entry.next_offset]
+    asked = OffsetRanges(range(n, n + 1) for n in offsets[3:5])
+    for done in (offsets[3:6], offsets[3:4], []):
+        drop = OffsetRanges(range(n, n + 1) for n in done)
+        new = without(old, drop, partition.data_of, partition.buffer(), MAX)
+        assert isinstance(new, NewChunk)
+        check_contents([old], new, partition.data_of, data_of_body(new.body), MAX, drop)
+        with pytest.raises(ContentsDiffer):
+            check_contents([old], new, partition.data_of, data_of_body(new.body), MAX, asked)
+    whole = ErasedRun(old.entry.start_offset, old.entry.next_offset)
+    with pytest.raises(ContentsDiffer):
+        check_contents([old], whole, partition.data_of, None, MAX, asked)
+    partition.buffers.close()
+
+
+@pytest.mark.parametrize("run", mostly_long(range(8), 3))
+def test_a_converted_chunk_holds_the_same_records(run: int, tmp_path: Path) -> None:
+    rng = seeded_random()
+    for number in range(8):
+        partition = Partition(rng, tmp_path / str(number)).grow(2)
+        old = partition.chunks[1]
+        held = [each for each in partition.records if each.offset >= old.entry.start_offset]
+        settings = ConvertSettings(
+            record_format="text" if partition.format == "text" else rng.choice(["json", "arrow"]),
+            compression_library=rng.choice(LIBRARIES),
+            compression_level=rng.choice([1, 3]),
+            block_bytes=rng.choice([60, 700, 1 << 20]),
+            key_filter_bits=rng.choice([None, 5]),
+        )
+        print(settings)
+        new = converted([old], settings, partition.data_of, partition.buffer(), MAX)
+        index, body = index_of_new(new)
+        assert (index.record_format, index.codec) == (settings.record_format, settings.codec)
+        assert records_of(index, body) == readable(partition, held)
+        assert (index.start_offset, index.next_offset) == (old.entry.start_offset, old.entry.next_offset)
+        assert (index.min_timestamp, index.max_timestamp) == (old.index.min_timestamp, old.index.max_timestamp)
+        assert (new.gaps, new.erased) == (old.index.gaps, old.index.erased or ())
+        check_contents([old], new, partition.data_of, data_of_body(new.body), MAX)
+        _has_filters(partition, new.blocks, held, settings.key_filter_bits)
+        _blocks_have_the_wanted_size(new.blocks, settings)
+        partition.buffers.close()
+
+
+def _has_filters(partition, blocks, held, asked) -> None:  # type: ignore[no-untyped-def]
+    bits = partition.key_filter_bits if partition.format == "text" else asked or partition.key_filter_bits
+    for block in blocks:
+        assert isinstance(block.key_filter, bytes) == (bits is not None)
+        if isinstance(block.key_filter, bytes):
+            assert block.key_filter[0] == probes_of(bits)
+            inside = [r for r in held if block.first_record_offset <= r.offset <= block.last_record_offset]
+            assert holds_all(block.key_filter, hashes_of({r.key for r in inside if r.key is not None}))
+
+
+def _blocks_have_the_wanted_size(blocks, settings) -> None:  # type: ignore[no-untyped-def]
+    if settings.record_format == "json":
+        assert all(b.num_records == 1 or b.byte_length_uncompressed <= settings.block_bytes for b in blocks)
+        for before, after in pairwise(blocks):
+            both = before.byte_length_uncompressed + after.byte_length_uncompressed
+            assert both > settings.block_bytes or settings.block_bytes < 1000
+
+
+@pytest.mark.parametrize(("before", "after"), [("text", "json"), ("json", "text")])
+def test_values_alone_do_not_become_records_nor_records_values(before: str, after: str, tmp_path: Path) -> None:
+    rng, number = random.Random(0), 0
+    while (partition := Partition(rng, tmp_path / str(number))).format != before:
+        partition.buffers.close()
+        number += 1
+    partition.grow(1)
+    with pytest.raises(UsageError, match=f"{before} cannot be converted to {after}") as caught:
+        settings = ConvertSettings(after, "isal", 2, 100)
+        converted(partition.chunks, settings, partition.data_of, partition.buffer(), MAX)
+    assert f"--record-format {before}" in caught.value.remedy
+    partition.buffers.close()
+
+
+def entry(start: int, size: int, *, end: int | None = None) -> ChunkEntry:
+    return ChunkEntry(
+        name=str(start),
+        start_offset=start,
+        next_offset=start + 10 if end is None else end,
+        first_offset=start,
+        last_offset=start,
+        num_records=1,
+        bytes=size,
+        raw_bytes=size,
+        min_timestamp=0,
+        max_timestamp=0,
+        sha256=SHA256,
+    )
+
+
+def test_small_neighbours_become_chunks_of_about_the_wanted_size() -> None:
+    entries = [entry(10 * n, 30) for n in range(10)]
+    assert merge_groups(entries, MergeLimits(50, 100)) == [range(3), range(3, 6), range(6, 9)]
+    assert merge_groups(entries, MergeLimits(50, 1000)) == [range(10)]
+    assert merge_groups(entries, MergeLimits(50, 1000, max_chunks=4)) == [range(4), range(4, 8), range(8, 10)]
+    assert merge_groups(entries, MergeLimits(30, 1000)) == []
+    assert merge_groups([], MergeLimits(30, 1000)) == []
+    assert merge_groups(entries, MergeLimits(50, 1000, max_blocks=7), [2] * 10) == [range(3), range(3, 6), range(6, 9)]
+    assert merge_groups(entries, MergeLimits(50, 1000, max_blocks=7), [8, 3, 3, *[8] * 7]) == [range(1, 3)]
+
+
+def test_neither_large_chunks_nor_gaps_are_merged_over() -> None:
+    entries = [entry(0, 1), entry(10, 1), entry(20, 99), entry(30, 1), entry(40, 1), entry(55, 1), entry(65, 1)]
+    assert merge_groups(entries, MergeLimits(50, 1000)) == [range(2), range(3, 5), range(5, 7)]
+
+
+def test_what_is_large_beside_its_neighbours_is_not_copied_again() -> None:
+    mib = 1 << 20
+    limits = MergeLimits(1 << 30, 1 << 40)
+
+    def groups(*sizes: int) -> list[range]:
+        return merge_groups([entry(10 * n, size) for n, size in enumerate(sizes)], limits)
+
+    assert groups(mib, mib // 2, mib // 2) == [range(3)]
+    assert groups(mib, mib // 2, mib // 3) == [range(1, 3)]
+    assert groups(1, 2, 9 * mib, 3, 4) == [range(2), range(3, 5)]
+    assert groups(mib - 1, 1) == [range(2)], "little is copied every day"
+    assert groups(9 * mib, 1) == groups(1, 9 * mib, 2) == []
+
+
+@pytest.mark.slow
+def test_what_comes_daily_is_copied_a_few_times() -> None:
+    """And stays few chunks: as many as there are powers of two in their bytes."""
+    sizes, copied, day = list[int](), 0, 10_000_000
+    for _ in range(1000):
+        sizes += [day // 100] * 100
+        groups = merge_groups([entry(10 * n, size) for n, size in enumerate(sizes)], MergeLimits(1 << 50, 1 << 60))
+        for group in reversed(groups):
+            total = sum(sizes[group.start : group.stop])
+            sizes[group.start : group.stop] = [total]
+            copied += total
+    assert sum(sizes) == 1000 * day
+    assert copied < 11 * sum(sizes)
+    assert len(sizes) <= 10
+
+
+def test_groups_of_random_entries_keep_the_limits() -> None:
+    rng = seeded_random()
+    for _ in range(200):
+        entries, start = list[ChunkEntry](), 0
+        for _ in range(rng.randrange(30)):
+            start += rng.choice([0, 0, 0, 3])
+            entries.append(entry(start, rng.randrange(1, 60)))
+            start += 10
+        limits = MergeLimits(rng.randrange(70), rng.randrange(200), rng.randrange(2, 9))
+        groups = merge_groups(entries, limits)
+        assert all(before.stop <= after.start for before, after in pairwise(groups))
+        for group in groups:
+            chosen = entries[group.start : group.stop]
+            assert 2 <= len(chosen) <= limits.max_chunks
+            assert sum(each.bytes for each in chosen) <= limits.chunk_bytes
+            assert all(each.bytes < limits.small_bytes for each in chosen)
+            assert all(before.next_offset == after.start_offset for before, after in pairwise(chosen))
+
+
+@pytest.mark.parametrize("run", mostly_long(range(8), 3))
+def test_a_merged_chunk_holds_the_same_bytes_of_every_block(run: int, tmp_path: Path) -> None:
+    rng = seeded_random()
+    for number in range(8):
+        partition = Partition(rng, tmp_path / str(number)).grow(rng.randrange(2, 6))
+        old = partition.chunks
+        buffer = partition.buffer()
+        new = merged(old, partition.data_of, buffer)
+        index, body = index_of_new(new)
+        assert body == b"".join(partition.bodies[chunk.index.data.name] for chunk in old)
+        assert records_of(index, body) == readable(partition, partition.records)
+        assert [replace(block, byte_offset=0) for block in index.blocks] == [
+            replace(block, byte_offset=0) for chunk in old for block in chunk.index.blocks
+        ]
+        assert (index.start_offset, index.next_offset) == (old[0].entry.start_offset, old[-1].entry.next_offset)
+        assert index.epoch == max(chunk.index.epoch for chunk in old)
+        assert index.gaps == tuple(gap for chunk in old for gap in chunk.index.gaps)
+        assert {offset for each in new.erased for offset in range(each.start, each.end)} == {
+            offset for chunk in old for each in chunk.index.erased or () for offset in range(each.start, each.end)
+        }
+        _decompresses_as_a_whole(partition, body)
+        check_contents(old, new, partition.data_of, data_of_body(new.body), MAX)
+        buffer.discard()
+        assert partition.buffers.used_bytes == 0
+        partition.buffers.close()
+
+
+def _decompresses_as_a_whole(partition: Partition, body: bytes) -> None:
+    if partition.codec == "gzip":
+        raw = gzip.decompress(body)
+    else:
+        with zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True) as reader:
+            raw = reader.read()
+    assert len(raw) == sum(chunk.index.raw_bytes for chunk in partition.chunks)
+
+
+def test_a_gap_that_was_filled_since_is_not_listed_by_the_chunk_over_it(tmp_path: Path) -> None:
+    partition = Partition(random.Random(1), tmp_path).grow(2)
+    first, second = partition.chunks
+    filled = Gap(first.entry.start_offset, first.entry.next_offset, "retention")
+    after = OldChunk(second.entry, replace(second.index, gaps=(filled, *second.index.gaps)))
+    new = merged([first, after], partition.data_of, partition.buffer())
+    assert filled not in new.gaps
+    assert new.gaps == (*first.index.gaps, *second.index.gaps)
+    partition.buffers.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [
+        ("record_format", "other"),
+        ("codec", "other"),
+        ("timestamp_type", "other"),
+        ("isolation_level", "other"),
+        ("topic_id", None),
+    ],
+)
+def test_chunks_that_differ_stay_apart(what: str, value: str | None, tmp_path: Path) -> None:
+    partition = Partition(random.Random(2), tmp_path).grow(4)
+    old = list(partition.chunks)
+    assert runs_alike(old) == [old]
+    old[2] = OldChunk(old[2].entry, replace(old[2].index, **{what: value}))
+    assert runs_alike(old) == [old[:2], old[2:3], old[3:]]
+    assert what in (why_apart(old[1], old[2]) or "")
+    with pytest.raises(ValueError, match=what):
+        merged(old, partition.data_of, partition.buffer())
+    partition.buffers.close()
+
+
+def test_chunks_on_both_sides_of_a_gap_stay_apart(tmp_path: Path) -> None:
+    old = Partition(random.Random(3), tmp_path).grow(3).chunks
+    assert runs_alike([old[0], old[2]]) == [[old[0]], [old[2]]]
+    assert erased_of(old) is not None
+
+
+def test_damaged_data_is_not_merged(tmp_path: Path) -> None:
+    partition = Partition(random.Random(4), tmp_path).grow(2)
+    name = partition.chunks[1].index.data.name
+    partition.bodies[name] = partition.bodies[name][:-1] + b"?"
+    with pytest.raises(CorruptBlock, match="is damaged"):
+        merged(partition.chunks, partition.data_of, partition.buffer())
+    partition.buffers.close()
+
+
+def some_offsets(rng: random.Random, partition: Partition) -> OffsetRanges:
+    start, end = partition.chunks[0].entry.start_offset, partition.chunks[-1].entry.next_offset
+    match rng.randrange(4):
+        case 0:
+            return OffsetRanges([range(start, end)])
+        case 1:
+            first = rng.randrange(start, end)
+            return OffsetRanges([range(first, first + rng.randrange(1, 30))])
+        case 2:
+            return OffsetRanges(range(each, each + 1) for each in range(start, end) if rng.random() < 0.3)
+        case _:
+            return OffsetRanges([range(offset := rng.randrange(start, end), offset + 1)])
+
+
+@pytest.mark.parametrize("run", mostly_long(range(8), 3))
+def test_only_the_records_asked_for_are_gone(run: int, tmp_path: Path) -> None:
+    rng = seeded_random()
+    for number in range(10):
+        partition = Partition(rng, tmp_path / str(number)).grow(1)
+        (old,), drop = partition.chunks, some_offsets(rng, partition)
+        print(partition.format, partition.codec, drop)
+        dropped = [r for r in partition.records if any(r.offset in each for each in drop)]
+        kept = [r for r in partition.records if r not in dropped]
+        buffer = partition.buffer()
+        new = without(old, drop, partition.data_of, buffer, MAX)
+        digest = check_contents([old], new, partition.data_of, _reading(new), MAX, drop)
+        expected = RecordsDigest()
+        expected.update(batch_from_records(readable(partition, dropped)))
+        assert (digest.content, digest.positions) == (expected.content, expected.positions)
+        assert (new.start_offset, new.next_offset) == (old.entry.start_offset, old.entry.next_offset)
+        if not kept:
+            assert isinstance(new, ErasedRun)
+        else:
+            assert isinstance(new, NewChunk)
+            _holds(partition, new, kept, dropped)
+        partition.buffers.close()
+
+
+def _reading(new: NewChunk | ErasedRun):  # type: ignore[no-untyped-def]
+    return data_of_body(new.body) if isinstance(new, NewChunk) else None
+
+
+def _holds(partition: Partition, new: NewChunk, kept: list, dropped: list) -> None:  # type: ignore[type-arg]
+    old = partition.chunks[0].index
+    index, body = index_of_new(new)
+    assert records_of(index, body) == readable(partition, kept)
+    before = {offset for each in old.erased or () for offset in range(each.start, each.end)}
+    now = {offset for each in new.erased for offset in range(each.start, each.end)}
+    assert now == before | {record.offset for record in dropped}
+    gone = {record.offset for record in dropped}
+    copied = {(b.crc32, b.byte_length, b.key_filter) for b in index.blocks}
+    for block in old.blocks:
+        has_none = not any(block.first_record_offset <= offset <= block.last_record_offset for offset in gone)
+        if has_none:
+            assert (block.crc32, block.byte_length, block.key_filter) in copied
+            assert partition.bodies[old.data.name][block.byte_offset : block.byte_end] in body
+    for block in index.blocks:
+        assert isinstance(block.key_filter, bytes) == (partition.key_filter_bits is not None)
+        keys = {
+            r.key
+            for r in kept
+            if r.key is not None and block.first_record_offset <= r.offset <= block.last_record_offset
+        }
+        if isinstance(block.key_filter, bytes):
+            assert holds_all(block.key_filter, hashes_of(keys))
+    assert old.min_timestamp <= index.min_timestamp <= index.max_timestamp <= old.max_timestamp
+
+
+def test_erasing_again_adds_to_what_was_erased(tmp_path: Path) -> None:
+    rng, number = random.Random(5), 0
+    while len((partition := Partition(rng, tmp_path / str(number)).grow(1)).records) < 60:
+        partition.buffers.close()
+        number += 1
+    (old,) = partition.chunks
+    offsets = [record.offset for record in partition.records]
+    first, second = (OffsetRanges([range(n, n + 1)]) for n in (offsets[3], offsets[20]))
+    new = without(old, first, partition.data_of, partition.buffer(), MAX)
+    assert isinstance(new, NewChunk)
+    index, body = index_of_new(new)
+    partition.bodies["new"] = body
+    again = without(replace_index(old, index), second, partition.data_of, partition.buffer(), MAX)
+    assert isinstance(again, NewChunk)
+    assert OffsetRanges(again.erased) == OffsetRanges(old.index.erased or ()) | first | second
+    partition.buffers.close()
+
+
+def replace_index(old, index):  # type: ignore[no-untyped-def]
+    return type(old)(replace(old.entry, num_records=index.num_records), index)
+
+
+def test_nothing_is_erased_from_damaged_data(tmp_path: Path) -> None:
+    partition = Partition(random.Random(6), tmp_path).grow(1)
+    (old,) = partition.chunks
+    body = partition.bodies[old.index.data.name]
+    partition.bodies[old.index.data.name] = body[:30] + bytes([body[30] ^ 1]) + body[31:]
+    with pytest.raises(CorruptBlock):
+        without(old, OffsetRanges(), partition.data_of, partition.buffer(), MAX)
+    partition.buffers.close()
+
+
+def test_sets_of_offsets_agree_with_plain_sets() -> None:
+    rng = seeded_random()
+    for _ in range(300):
+        spans = [range(start, start + rng.randrange(0, 6)) for start in rng.choices(range(40), k=rng.randrange(6))]
+        plain = {offset for span in spans for offset in span}
+        ranges = OffsetRanges(spans)
+        assert {offset for span in ranges for offset in span} == plain
+        assert all(before.stop < after.start for before, after in zip(ranges, list(ranges)[1:], strict=False))
+        assert ranges.num_offsets == len(plain)
+        singles = rng.sample(sorted(plain), len(plain))
+        assert OffsetRanges.of_offsets(np.array(singles, np.int64)) == ranges
+        offsets = np.arange(50)
+        assert ranges.mask(offsets).tolist() == [offset in plain for offset in range(50)]
+        start, end = sorted(rng.choices(range(50), k=2))
+        assert ranges.meets(start, end) == any(start <= offset < end for offset in plain)
+        others = {offset for offset in range(50) if rng.random() < 0.4}
+        taken = OffsetRanges(range(offset, offset + 1) for offset in others)
+        assert {offset for span in ranges - taken for offset in span} == plain - others
+        assert {offset for span in ranges | taken for offset in span} == plain | others
+
+
+def test_ranges_that_touch_are_one_as_an_index_lists_them() -> None:
+    assert OffsetRanges([range(5, 7), Erased(0, 3), range(3, 4)]).erased() == (Erased(0, 4), Erased(5, 7))
+    assert len(OffsetRanges()) == 0
+    assert not OffsetRanges().meets(0, 10)

@@ -540,20 +540,16 @@ def test_the_other_partitions_stay_in_their_folder_even_where_the_cluster_tells_
     assert asyncio.run(numbers()) == (0, 3)
 
 
-def test_a_stream_reads_each_folder_for_its_own_part() -> None:
+async def test_a_stream_reads_each_folder_for_its_own_part() -> None:
     world = usual()
     world.repaired()
     world.go_on(range(10, 50))
-
-    async def offsets() -> None:
-        archive = Archive(MemoryReader(world.store.bodies()))
-        whole = await archive.open_partition("orders", 3)
-        assert stream._offsets([(whole, 0)]) == {"orders~1": {"3": 0}, "orders~2": {"3": 10}}
-        assert stream._offsets([(whole, 30)]) == {"orders~1": {"3": 10}, "orders~2": {"3": 30}}
-        apart = [await archive.open_partition(name, 3) for name in ("orders~1", "orders~2")]
-        assert [(part.log, part.start, part.end) for part in parts_of(apart)] == [(0, 0, 10), (0, 10, 50)]
-
-    asyncio.run(offsets())
+    archive = Archive(MemoryReader(world.store.bodies()))
+    whole = await archive.open_partition("orders", 3)
+    assert stream._offsets([(whole, 0)]) == {"orders~1": {"3": 0}, "orders~2": {"3": 10}}
+    assert stream._offsets([(whole, 30)]) == {"orders~1": {"3": 10}, "orders~2": {"3": 30}}
+    apart = [await archive.open_partition(name, 3) for name in ("orders~1", "orders~2")]
+    assert [(part.log, part.start, part.end) for part in parts_of(apart)] == [(0, 0, 10), (0, 10, 50)]
 
 
 @pytest.mark.parametrize(("position", "expected"), [(5, range(5, 50)), (30, range(10, 50))])

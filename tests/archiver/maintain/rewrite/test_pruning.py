@@ -1,6 +1,9 @@
 """What goes of a partition, and that it goes as planned."""
 
 import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,14 +12,31 @@ from msgspec.structs import replace
 from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.objects import Held, try_swap
-from archiver.commit.operations import CompareAndSwap
+from archiver.commit.operations import CompareAndSwap, Protocol
 from archiver.commit.recovery import take_over
 from archiver.errors import RewriteRefused
 from archiver.maintain.prune import Keep, prunable, prune
+from archiver.maintain.rewrite.chunks import ErasedRun, Item, NewChunk, OldChunk
 from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome
-from archiver.maintain.rewrite.tree import find_run, level_1_lists
+from archiver.maintain.rewrite.replace import NewCatalog, OldCatalog, Rewrite, apart_from_gaps, new_catalogs, rewrite
+from archiver.maintain.rewrite.tree import CatalogRun, find_run, level_1_lists
 from index_format import marker as markers
-from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Marker, Retired, Rewriting, decode_marker
+from index_format.chunk_index import ERASED, Gap
+from index_format.marker import (
+    MAX_RETIRED,
+    CatalogReference,
+    ChunkCatalog,
+    ChunkEntry,
+    Maintenance,
+    Marker,
+    Retired,
+    Rewriting,
+    decode_catalog,
+    decode_marker,
+    encode,
+    reference_to,
+)
+from tests.archiver.maintain.contents.random_chunks import Partition
 from tests.archiver.maintain.repair.world import MortalStore
 from tests.support.archives import records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
@@ -221,3 +241,144 @@ def test_a_run_is_found_in_one_list_alone(store: MemoryStore) -> None:
     for start, end, there in ((8, 10, True), (8, 12, True), (0, 2, True), (0, 12, False), (2, 3, False)):
         found = run(store, find_run(KEYS, marker, start, end))
         assert (found is not None) is there, (start, end)
+
+
+def test_the_intent_is_kept_while_chunks_are_made_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, others = store_of_chunks(monkeypatch), list[RewriteOutcome]()
+
+    def work() -> None:
+        store.now += LEASE_MS / 1000 / 2
+        others.append(run(store, prune(KEYS, 6)))
+
+    def contents(old: Sequence[OldChunk]) -> Iterator[Item]:
+        for chunk in old:
+            work()
+            yield ErasedRun(chunk.entry.start_offset, chunk.entry.next_offset)
+
+    def check(old: Sequence[OldChunk], new: NewChunk | ErasedRun) -> None:
+        assert [(each.entry.start_offset, each.entry.next_offset) for each in old] == [new]
+        work()
+
+    def choose(marker: Marker) -> Protocol[CatalogRun | None]:
+        return find_run(KEYS, marker, 8, 12)
+
+    assert run(store, rewrite(KEYS, choose, Rewrite("erase", contents, check))) is RewriteOutcome.COMMITTED
+    assert others == [RewriteOutcome.BUSY] * 8
+
+
+SEEDS = range(300)
+WIDTH = 3
+
+
+def entry(start: int, end: int, *, name: str = "old") -> ChunkEntry:
+    return ChunkEntry(
+        name=f"{start:020d}-{name}.index.json",
+        start_offset=start,
+        next_offset=end,
+        first_offset=start,
+        last_offset=start,
+        num_records=1,
+        bytes=10,
+        raw_bytes=10,
+        min_timestamp=start,
+        max_timestamp=end,
+        sha256="0" * 64,
+    )
+
+
+def catalogs(rng: random.Random) -> list[OldCatalog]:
+    """Neighbours as folds make them; some with gaps in front of entries, some without entries."""
+    made, start = list[OldCatalog](), rng.randrange(5)
+    for _ in range(rng.randint(1, 4)):
+        entries, gaps, at = list[ChunkEntry](), list[Gap](), start
+        for _ in range(rng.randint(1, WIDTH)):
+            if rng.random() < 0.3:
+                gaps.append(Gap(at, at := at + rng.randint(1, 3), "retention"))
+            if rng.random() < 0.2:
+                gaps.append(Gap(at, at := at + rng.randint(1, 3), ERASED))
+            else:
+                entries.append(entry(at, at := at + rng.randint(1, 4)))
+        catalog = ChunkCatalog(level=1, entries=tuple(entries), gaps=tuple(gaps))
+        made.append(OldCatalog(reference_to(catalog, "name", encode(catalog), (start, at)), catalog))
+        start = at
+    return made
+
+
+def rewritten(rng: random.Random, old: list[OldCatalog]) -> list[ChunkEntry | ErasedRun]:
+    """Some entries as they are, some new, some joined, some erased."""
+    items = list[ChunkEntry | ErasedRun]()
+    for each in (each for one in old for each in one.catalog.entries):
+        last, what = items[-1] if items else None, rng.random()
+        if what < 0.3 and isinstance(last, ChunkEntry) and last.next_offset == each.start_offset:
+            items[-1] = entry(last.start_offset, each.next_offset, name="new")
+        elif what < 0.5:
+            items.append(ErasedRun(each.start_offset, each.next_offset))
+        else:
+            items.append(each if what < 0.8 else entry(each.start_offset, each.next_offset, name="new"))
+    return items
+
+
+@pytest.mark.parametrize("is_repacked", [False, True])
+def test_new_catalogs_stand_for_the_same_offsets(*, is_repacked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "FAN_OUT", WIDTH)
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        old = catalogs(rng)
+        items = rewritten(rng, old)
+        new = new_catalogs(old, items, at=7, is_repacked=is_repacked)
+        bodies = [each.catalog for each in new]
+        assert len(new) <= len(old), seed
+        spans = [(e.start, e.end) if isinstance(e, NewCatalog) else span_of(e) for e in new]
+        assert (spans[0][0], spans[-1][1]) == (span_of(old[0])[0], span_of(old[-1])[1]), seed
+        assert all(a[1] <= b[0] for a, b in pairwise(spans)), seed
+        assert [e for body in bodies for e in body.entries] == [i for i in items if isinstance(i, ChunkEntry)], seed
+        gaps = [gap for one in old for gap in one.catalog.gaps]
+        gaps += [Gap(i.start_offset, i.next_offset, ERASED, at=7) for i in items if isinstance(i, ErasedRun)]
+        assert sorted((g for b in bodies for g in b.gaps), key=lambda g: g.start) == sorted(gaps, key=lambda g: g.start)
+        for each in new:
+            if isinstance(each, NewCatalog):
+                body = encode(each.catalog)
+                reference = reference_to(each.catalog, "name", body, (each.start, each.end))
+                assert decode_catalog(body, reference, 1) == each.catalog, seed
+
+
+def span_of(old: OldCatalog) -> tuple[int, int]:
+    return old.reference.start_offset, old.reference.next_offset
+
+
+def test_what_does_not_change_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "FAN_OUT", WIDTH)
+    for seed in SEEDS:
+        old = catalogs(random.Random(seed))
+        same = [each for one in old for each in one.catalog.entries]
+        assert new_catalogs(old, same, at=7, is_repacked=False) == old
+
+
+def old_chunk(folder: Path, *gaps: Gap) -> OldChunk:
+    """A chunk over [100, 200) with those gaps in its index."""
+    partition = Partition(random.Random(1), folder).grow(1)
+    partition.buffers.close()
+    entry, index = partition.chunks[0].entry, partition.chunks[0].index
+    span = {"start_offset": 100, "next_offset": 200, "first_offset": 100, "last_offset": 199}
+    block = replace(index.blocks[0], first_record_offset=100, last_record_offset=199, byte_length=index.data.bytes)
+    whole = replace(
+        index,
+        **span,
+        gaps=gaps,
+        erased=(),
+        blocks=(block,),
+        num_records=block.num_records,
+        min_timestamp=block.min_timestamp,
+        max_timestamp=block.max_timestamp,
+    )
+    return OldChunk(replace(entry, **span, num_records=block.num_records), whole)
+
+
+def test_a_run_is_cut_at_gaps(tmp_path: Path) -> None:
+    run = ErasedRun(100, 200)
+    assert apart_from_gaps(run, [old_chunk(tmp_path)]) == [run]
+    before = Gap(90, 100, "retention")
+    inside = (Gap(120, 130, "skipped"), Gap(130, 131, "unverified"), Gap(190, 200, "skipped"))
+    pieces = [ErasedRun(100, 120), ErasedRun(131, 190)]
+    assert apart_from_gaps(run, [old_chunk(tmp_path, before, *inside)]) == pieces
+    assert apart_from_gaps(run, [old_chunk(tmp_path, Gap(100, 110, "skipped"))]) == [ErasedRun(110, 200)]

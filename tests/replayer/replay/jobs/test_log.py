@@ -1,18 +1,67 @@
-"""A job's folder: what each run notes, and what of it counts for the next one."""
+"""A job's folder: what each run notes, is told and reports, its lock, and what may be taken back."""
 
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.positions import OffsetRange
+from blockgz.errors import AccessDenied, StoreBusy, StoreUnavailable, UsageError
+from blockgz.kafka import LogBounds
+from blockgz.kafka.admin import TopicIdAnswers
+from blockgz.kafka.groups import KafkaGroups
 from blockgz.store.local import LocalStore
+from blockgz.store.writer import StoredObject
+from index_format.objects import encode
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import LanePosition, SourceProgress
-from replayer.replay.jobs.folder import FolderLog, JobFolder, JobRequest, refuse_other_folder, runs_in
-from replayer.replay.jobs.state import held, shared
+from replayer.replay.jobs.control import (
+    JobControl,
+    JobFailure,
+    JobProgress,
+    LaneProgress,
+    ProgressFile,
+    change_control,
+    lanes_progress,
+    read_control,
+    read_progress,
+    reset_control,
+)
+from replayer.replay.jobs.folder import (
+    FolderLog,
+    JobFolder,
+    JobRequest,
+    JobUndone,
+    LaneBegin,
+    Segment,
+    refuse_other_folder,
+    runs_in,
+)
+from replayer.replay.jobs.state import JobSigns, JobState, held, is_running, job_signs, job_state, shared
+from replayer.replay.jobs.undo import (
+    UndoPlan,
+    carry_out,
+    outside,
+    own_ranges,
+    plan_undo,
+    refuse_not_created,
+    refuse_running,
+    undo_document,
+)
 from replayer.replay.run_map import Run
 from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.stages import wall_clock
+from tests.support.archives import records
+from tests.support.memory_store import MemoryStore
+from tests.support.mock_cluster import MockCluster
 
 HASH = "0123456789abcdef"
 
@@ -219,3 +268,477 @@ def test_without_a_place_for_locks_transactions_continue_and_others_do_not(tmp_p
         pass
     with pytest.raises(ReplayRefused, match="cannot be limited to one run"), held(file, "j"):
         pass
+
+
+LOCKS = pytest.mark.parametrize("lock", [held, shared])
+Lock = Callable[[Path, str], AbstractContextManager[None]]
+
+
+@LOCKS
+def test_a_job_runs_as_long_as_its_lock_is_held(tmp_path: Path, lock: Lock) -> None:
+    folder = tmp_path / "jobs"
+    assert not is_running(folder, "a")
+    assert not folder.exists()
+    with lock(folder, "a"):
+        assert is_running(folder, "a")
+        assert is_running(folder, "a"), "asking changes nothing"
+        assert not is_running(folder, "b")
+    assert not is_running(folder, "a")
+
+
+def test_a_lock_that_a_killed_run_left_behind_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / ".a.lock").touch()
+    assert not is_running(tmp_path, "a")
+    with held(tmp_path, "a"):
+        assert is_running(tmp_path, "a")
+
+
+@contextmanager
+def asking(folder: Path, answers: list[bool]) -> Iterator[None]:
+    """Threads that ask without a pause."""
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            answers.append(is_running(folder, "a"))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+@LOCKS
+def test_asking_never_keeps_a_run_from_starting(tmp_path: Path, lock: Lock) -> None:
+    (tmp_path / ".a.lock").touch()
+    answers: list[bool] = []
+    with asking(tmp_path, answers):
+        for _ in range(200):
+            with lock(tmp_path, "a"):
+                pass
+    assert answers
+
+
+def test_who_asks_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / ".a.lock").touch()
+    answers: list[bool] = []
+    with asking(tmp_path, answers):
+        assert not any(is_running(tmp_path, "a") for _ in range(500))
+    assert not any(answers)
+
+
+def test_a_second_run_is_refused_still(tmp_path: Path) -> None:
+    with held(tmp_path, "a"), pytest.raises(JobTakenOver, match="already running"), held(tmp_path, "a"):
+        raise AssertionError("two runs")
+
+
+HERE = "here:1"
+
+
+class Meanwhile(MemoryStore):
+    """Something happens right after, or right before, the job's report is read."""
+
+    after: Callable[[], None] | None = None
+    before: Callable[[], None] | None = None
+
+    def get(self, key: str) -> StoredObject | None:
+        """See Store."""
+        if key.endswith("progress.json") and self.before:
+            self.before()
+        found = super().get(key)
+        if key.endswith("progress.json") and self.after:
+            self.after()
+        return found
+
+
+def report(store: MemoryStore, state: JobState) -> None:
+    ProgressFile(store, "job", "x").write(progress(state=state, updated_at=wall_clock(), attempt_host=HERE))
+
+
+def seen(store: MemoryStore, locks: Path) -> JobState | None:
+    return job_state(job_signs(store, "job", locks), HERE, wall_clock())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_ends_while_somebody_looks_was_not_interrupted(when: str, tmp_path: Path) -> None:
+    store, run = Meanwhile(), ExitStack()
+    report(store, "running")
+    run.enter_context(held(tmp_path, "job"))
+
+    def ends() -> None:
+        store.before = store.after = None
+        report(store, "complete")
+        run.close()
+
+    setattr(store, when, ends)
+    assert seen(store, tmp_path) in ("running", "complete")
+    assert seen(store, tmp_path) == "complete"
+
+
+def test_a_run_that_begins_while_somebody_looks_was_not_interrupted(tmp_path: Path) -> None:
+    store, run = Meanwhile(), ExitStack()
+    report(store, "ended")
+
+    def begins() -> None:
+        store.before = None
+        run.enter_context(held(tmp_path, "job"))
+        report(store, "running")
+
+    store.before = begins
+    assert seen(store, tmp_path) == "running"
+    run.close()
+    assert seen(store, tmp_path) == "interrupted"
+
+
+def progress(run: str = "x", **changes: Any) -> JobProgress:
+    fields: dict[str, Any] = {
+        "run": run,
+        "state": "running",
+        "records": 5,
+        "total": 10,
+        "bytes": 500,
+        "seconds": 1.5,
+        "rate": "5000/s",
+        "records_before": 0,
+        "updated_at": 1,
+        "attempt_host": "here:1",
+    }
+    return JobProgress(**{**fields, **changes})
+
+
+class Interfering(MemoryStore):
+    """Somebody else writes before each of the first swaps of a key; `lost` answers do not arrive."""
+
+    def __init__(self, times: int, *bodies: bytes, lost: int = 0) -> None:
+        super().__init__()
+        self.times, self.bodies_of_others, self.lost = times, bodies, lost
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        """See Store."""
+        if self.times:
+            self.times -= 1
+            now = self.get(key)
+            super().compare_and_swap(key, self.bodies_of_others[self.times], now.etag if now else None)
+        tag = super().compare_and_swap(key, body, expected)
+        if tag is not None and self.lost:
+            self.lost -= 1
+            raise StoreUnavailable("no answer", why="it was lost")
+        return tag
+
+
+def test_nothing_is_there_at_first() -> None:
+    assert read_control(MemoryStore(), "j") is None
+    assert read_progress(MemoryStore(), "j") is None
+
+
+def test_what_is_not_changed_stays(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    reset_control(store, "j", "5000/s")
+    assert change_control(store, "j", state="pause") == JobControl(state="pause", rate="5000/s", changes=1)
+    assert change_control(store, "j", rate=None) == JobControl(state="pause", rate=None, changes=2)
+    again = change_control(store, "j", state="pause")
+    assert again == read_control(store, "j") == JobControl(state="pause", rate=None, changes=3)
+    assert (tmp_path / "j" / "control.json").stat().st_mode & 0o777 == 0o600 & tmp_path.stat().st_mode
+
+
+def test_a_run_forgets_what_an_earlier_one_was_told() -> None:
+    store = MemoryStore()
+    change_control(store, "j", state="cancel")
+    assert reset_control(store, "j", "2/s") == read_control(store, "j") == JobControl(rate="2/s")
+
+
+@pytest.mark.parametrize("body", [None, b"{", b'{"format":"other","version":1}'])
+def test_what_is_missing_or_damaged_is_written_again_at_the_rate_of_the_run(body: bytes | None) -> None:
+    store = MemoryStore()
+    ProgressFile(store, "j", "x").write(progress())
+    if body is not None:
+        store.compare_and_swap("j/control.json", body, None)
+        with pytest.raises(ReplayRefused, match=r"control\.json"):
+            read_control(store, "j")
+    assert change_control(store, "j", state="pause") == JobControl(state="pause", rate="5000/s", changes=1)
+
+
+def test_a_rate_that_is_none_is_refused() -> None:
+    store = MemoryStore()
+    with pytest.raises(UsageError, match="is not a rate"):
+        change_control(store, "j", rate="fast")
+    assert store.objects == {}
+
+
+def test_changes_of_others_are_kept() -> None:
+    store = Interfering(1, encode(JobControl(rate="7/s", changes=4)))
+    assert change_control(store, "j", state="pause") == JobControl(state="pause", rate="7/s", changes=5)
+    others = [encode(JobControl(changes=number)) for number in range(100)]
+    with pytest.raises(StoreBusy, match=r"j/control\.json cannot be changed"):
+        change_control(Interfering(100, *others), "j", state="pause")
+
+
+def test_progress_comes_back_as_it_was_written() -> None:
+    store = MemoryStore()
+    failure = JobFailure("e", "w", "d", 2)
+    told = progress(state="failed", failure=failure, lanes=(LaneProgress(0, 3, 4, 5),), total=None)
+    assert ProgressFile(store, "j", "x").write(told)
+    assert read_progress(store, "j") == told
+    assert told.is_over and not progress().is_over
+
+
+def test_the_newer_run_reports_and_the_older_one_no_more() -> None:
+    store = MemoryStore()
+    older, newer = ProgressFile(store, "j", "old"), ProgressFile(store, "j", "new")
+    assert older.write(progress("old"))
+    assert newer.write(progress("new"))
+    assert not older.write(progress("old", records=6))
+    assert newer.write(progress("new", records=7))
+    assert read_progress(store, "j") == progress("new", records=7)
+
+
+def test_a_newer_run_that_failed_is_written_over_by_one_that_runs() -> None:
+    store = MemoryStore()
+    older, newer = ProgressFile(store, "j", "old"), ProgressFile(store, "j", "new")
+    older.write(progress("old"))
+    newer.write(progress("new", state="failed"))
+    assert not older.write(progress("old", state="failed"))
+    assert older.write(progress("old"))
+
+
+@pytest.mark.parametrize("body", [None, b"{"])
+def test_what_was_removed_or_damaged_is_written_again(body: bytes | None) -> None:
+    store = MemoryStore()
+    file = ProgressFile(store, "j", "x")
+    file.write(progress())
+    tag = store.get("j/progress.json")
+    store.delete("j/progress.json")
+    if body is not None:
+        store.compare_and_swap("j/progress.json", body, None)
+    assert tag is not None and file.write(progress(records=9))
+    assert read_progress(store, "j") == progress(records=9)
+
+
+def test_a_lost_answer_is_no_newer_run() -> None:
+    store = Interfering(0, lost=1)
+    file = ProgressFile(store, "j", "x")
+    with pytest.raises(StoreUnavailable):
+        file.write(progress())
+    assert file.write(progress(records=6))
+    store.lost = 1
+    with pytest.raises(StoreUnavailable):
+        file.write(progress(records=7))
+    assert file.write(progress(records=8))
+    assert read_progress(store, "j") == progress(records=8)
+
+
+def test_progress_of_lanes() -> None:
+    sources = {0: SourceProgress(10, 15, 30), 2: SourceProgress(0, 0, 5)}
+    assert lanes_progress({3: LanePosition(HASH, HASH, 4, sources)}) == (LaneProgress(3, 4, 5, 25),)
+
+
+@pytest.mark.parametrize("kind", [JobControl, JobProgress, JobFailure, LaneProgress])
+def test_every_field_is_documented(kind: type[msgspec.Struct]) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "jobs.md").read_text()
+    text = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", text))))
+    assert set(kind.__struct_fields__) - {"format", "version"} - words == set()
+    formats = {getattr(kind, "__struct_defaults__", ("",))[0] for kind in (JobControl, JobProgress)}
+    assert all(f"`{name}`" in page for name in formats)
+
+
+UNDONE = JobUndone(target="copy", target_topic_id="id", records=7, host="here:1", undone_at=5)
+
+
+@pytest.fixture
+def folder_undo(tmp_path: Path) -> JobFolder:
+    made = JobFolder(LocalStore(tmp_path / "jobs"), "j")
+    made.create(request(created=True, target_topic_id="id"))
+    return made
+
+
+def test_a_request_says_whether_the_job_created_its_target(folder_undo: JobFolder, tmp_path: Path) -> None:
+    kept = folder_undo.request()
+    assert kept is not None
+    assert (kept.created, refuse_not_created(kept)) == (True, "id")
+    assert b'"created":true' in (tmp_path / "jobs" / "j" / "request.json").read_bytes()
+    old = JobFolder(LocalStore(tmp_path / "jobs"), "old")
+    old.create(request(job="old"))
+    assert b"created" not in (tmp_path / "jobs" / "old" / "request.json").read_bytes(), "as before"
+    kept = old.request()
+    assert kept is not None
+    assert kept.created is msgspec.UNSET
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"created": False, "target_topic_id": "id"}, "existed before the job"),
+        ({"target_topic_id": "id"}, "an earlier version started it"),
+        ({"created": True}, "did not tell the id"),
+    ],
+    ids=["existed", "unknown", "no-id"],
+)
+def test_a_topic_that_the_job_is_not_known_to_have_created_stays(changes: dict[str, object], why: str) -> None:
+    with pytest.raises(ReplayRefused, match="job j cannot be undone") as caught:
+        refuse_not_created(request(**changes))
+    assert why in caught.value.why
+    assert "delete copy yourself" in caught.value.remedy
+
+
+def test_a_job_that_runs_is_not_taken_back() -> None:
+    here, elsewhere = JobSigns(None, None, is_running=True), progress(state="paused", updated_at=1000)
+    for signs in (here, JobSigns(elsewhere, None, is_running=False)):
+        with pytest.raises(JobTakenOver, match="job j is running"):
+            refuse_running("j", signs, 2000)
+    refuse_running("j", JobSigns(elsewhere, None, is_running=False), 1_000_000)
+    refuse_running("j", JobSigns(progress(state="complete"), None, is_running=False), 2000)
+
+
+def test_all_that_was_noted_is_the_jobs_own_whether_it_counts_or_not() -> None:
+    segments = [
+        Segment(attempt="a", lanes={0: LaneBegin(0, 0)}),
+        Segment(attempt="a", runs=((0, 0, 10, 0, 0, 10), (1, 0, 5, 0, 10, 5), (0, 10, 20, 1, 3, 10))),
+        Segment(attempt="a", lanes={0: LaneBegin(10, 16)}),
+        Segment(attempt="b", runs=((1, 0, 5, 0, 16, 5),)),
+    ]
+    assert own_ranges(segments) == {0: [OffsetRange(0, 15), OffsetRange(16, 21)], 1: [OffsetRange(3, 13)]}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "ranges", "expected"),
+    [
+        ((0, 0), [], []),
+        ((0, 5), [], [(0, 5)]),
+        ((0, 11), [(0, 10)], [(10, 11)]),
+        ((0, 22), [(0, 10), (11, 21)], [(10, 11), (21, 22)]),
+        ((3, 13), [(3, 13)], []),
+        ((0, 13), [(3, 13)], [(0, 3)]),
+        ((12, 22), [(0, 10), (11, 21)], [(21, 22)]),
+        ((30, 30), [(0, 10)], []),
+        ((0, 5), [(0, 3), (8, 9)], [(3, 5)]),
+    ],
+)
+def test_what_is_not_the_jobs_own(
+    bounds: tuple[int, int], ranges: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    assert list(outside(LogBounds(*bounds), [OffsetRange(*each) for each in ranges])) == expected
+
+
+def test_a_job_that_was_taken_back_is_undone_for_ever(folder_undo: JobFolder, tmp_path: Path) -> None:
+    folder_undo.refuse_undone()
+    folder_undo.put(UNDONE)
+    folder_undo.put(msgspec.structs.replace(UNDONE, records=1))
+    assert folder_undo.get(JobUndone) == UNDONE
+    signs = job_signs(LocalStore(tmp_path / "jobs"), "j", tmp_path / "locks")
+    assert job_state(signs, "here:1", 10) == "undone"
+    kept = folder_undo.request()
+    assert kept is not None
+    with pytest.raises(ReplayRefused, match="job j was undone"):
+        plan_undo(folder_undo, kept, {})
+    folder_undo.remove()
+    assert folder_undo.get(JobUndone) is None
+
+
+def test_the_plan_in_json() -> None:
+    plan = UndoPlan(request(created=True), "id", 7, {1: LogBounds(0, 8), 0: LogBounds(2, 3)}, ("beware",))
+    assert undo_document(plan) == {
+        "job": "j",
+        "topic": "copy",
+        "topic_id": "id",
+        "records": 7,
+        "partitions": [{"partition": 0, "from": 2, "to": 3}, {"partition": 1, "from": 0, "to": 8}],
+        "warnings": ("beware",),
+    }
+
+
+LANES = 4
+
+
+class World:
+    """A job that wrote ten records to partition 0 of the topic that it created."""
+
+    def __init__(self, cluster: MockCluster, topic: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topic, self.ids, self.deleted = topic, {topic: "id"}, list[str]()
+        self.groups: tuple[tuple[str, ...], tuple[str, ...]] | AccessDenied = ((), ())
+        self._cluster = cluster
+        self.folder = JobFolder(LocalStore(root), "j")
+        self.kept = request(target=topic, created=True, target_topic_id="id", transactional=False)
+        self.folder.create(self.kept)
+        self.write(0, 10)
+        self.folder.add_segment(1, 0, Segment(attempt="a", lanes=dict.fromkeys(range(LANES), LaneBegin(0, 0))))
+        self.folder.add_segment(1, 1, Segment(attempt="a", runs=((0, 0, 10, 0, 0, 10),)))
+        self.folder.positions.write({0: position(10)})
+        monkeypatch.setattr(KafkaAdmin, "topic", lambda _, name: TopicFacts(name, LANES, self.ids.get(name), None))
+        monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda *_: TopicIdAnswers(self.ids, frozenset()))
+        monkeypatch.setattr(KafkaGroups, "in_topic", lambda *_: self._groups())
+        monkeypatch.setattr(TopicChanges, "delete", lambda _, name, topic_id: self.deleted.append(f"{name} {topic_id}"))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"bootstrap.servers": self._cluster.bootstrap_servers}
+
+    def write(self, lane: int, count: int) -> None:
+        self._cluster.produce(self.topic, lane, records(range(count)))
+
+    def planned(self) -> UndoPlan:
+        return plan_undo(self.folder, self.kept, self.properties)
+
+    def _groups(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if isinstance(self.groups, AccessDenied):
+            raise self.groups
+        return self.groups
+
+
+@pytest.fixture
+def world(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> World:
+    return World(cluster, request.node.name, tmp_path, monkeypatch)
+
+
+def test_a_topic_with_nothing_but_the_jobs_records_is_deleted(world: World) -> None:
+    plan = world.planned()
+    assert (plan.records, plan.bounds[0], plan.bounds[1]) == (10, LogBounds(0, 10), LogBounds(0, 0))
+    assert world.deleted == [], "a plan changes nothing"
+    carry_out(plan, world.folder, world.properties, 5)
+    assert world.deleted == [f"{world.topic} id"]
+    undone = world.folder.get(JobUndone)
+    assert undone is not None
+    assert (undone.target, undone.target_topic_id, undone.records, undone.undone_at) == (world.topic, "id", 10, 5)
+
+
+@pytest.mark.parametrize("lane", [0, 3])
+def test_a_record_of_others_refuses(world: World, lane: int) -> None:
+    world.write(lane, 2)
+    with pytest.raises(ReplayRefused, match="not in the job's run map") as caught:
+        world.planned()
+    assert f"{world.topic}:{lane}:{10 if lane == 0 else 0}: others wrote it" in caught.value.why
+
+
+def test_a_topic_that_lacks_records_of_the_job_refuses(world: World) -> None:
+    world.folder.add_segment(1, 2, Segment(attempt="a", runs=((0, 10, 20, 0, 10, 10),)))
+    with pytest.raises(TargetChanged, match="lacks records"):
+        world.planned()
+
+
+def test_what_happens_between_plan_and_deletion_refuses(world: World) -> None:
+    plan = world.planned()
+    world.write(2, 1)
+    with pytest.raises(ReplayRefused, match="changed after the plan was made"):
+        carry_out(plan, world.folder, world.properties, 5)
+    for other, error in (("another", "is not the one"), (None, "cannot tell")):
+        world.ids = {world.topic: other} if other else {}
+        with pytest.raises(TargetChanged, match=error):
+            carry_out(plan, world.folder, world.properties, 5)
+    assert (world.deleted, world.folder.get(JobUndone)) == ([], None)
+
+
+def test_groups_with_offsets_in_the_topic_are_named(world: World) -> None:
+    assert world.planned().warnings == ()
+    world.groups = (("blockgz-j", *(f"g{n}" for n in range(12))), ("slow",))
+    warning, unknown = world.planned().warnings
+    assert unknown.endswith("is not known, they gave no answer: slow")
+    assert warning.endswith("g7, g8, g9 and 2 more"), "the job's own group is none of them"
+    world.groups = AccessDenied("denied", why="no ACL")
+    assert world.planned().warnings == ("whether consumer groups read the topic is not known: no ACL",)

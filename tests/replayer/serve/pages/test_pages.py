@@ -1,6 +1,5 @@
 """Pages as browsers get them; system_test/test_page.py has a real one."""
 
-import random
 import re
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from replayer.serve import archive_view
 from tests.support.archives import ArchiveWriter, records
 from tests.support.maintained import Maintainer
 from tests.support.page_client import BROWSER, URL, form_token, get_page, page_client, send_form, settings_of
+from tests.support.sampling import seeded_random
 
 SCRIPT = b"<script>alert(1)</script>"
 OVERRIDE = "\u202e\u2066abc".encode()
@@ -283,9 +283,7 @@ FIELDS = (
 
 @pytest.mark.slow
 def test_requests_by_chance_meet_no_bug(asking: TestClient, writer: ArchiveWriter) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded_random()
     writer.partition("orders", 0).commit(records(range(100)))
     csrf = form_token(asking)
 

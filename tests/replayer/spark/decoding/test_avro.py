@@ -1,9 +1,11 @@
-"""Avro values: what decodes, what is refused, and where schemas come from."""
+"""Values of Avro, JSON and protobuf: what decodes, what is refused, and where schemas come from."""
 
 import io
 import json
 import pickle
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,17 +13,30 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
+from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
 from index_format.records import batch_from_records
 from replayer.spark import schema_registry as registry_module
 from replayer.spark.avro import AvroDecoder, arrow_type, avro_decoder, latest_avro, plain
-from replayer.spark.decoding import RowDecoder, TextDecoder
+from replayer.spark.decoding import BAD, JsonDecoder, RowDecoder, TextDecoder, json_type
+from replayer.spark.protobuf import ProtobufDecoder, latest_protobuf, message_indexes
 from replayer.spark.schema_registry import SchemaRegistry
 from tests.support.archives import records
+from tests.support.protobuf_values import ANSWERS, FORM, F, answer, field, message, value
 from tests.support.schema_registry import registry_of, schema_registry
 
 
@@ -182,10 +197,10 @@ def test_schemas_that_refer_to_others() -> None:
     used_place = {"name": "shop.Place", "subject": "place", "version": 3}
     used_buyer = {"name": "shop.Buyer", "subject": "buyer", "version": 1}
     answers = {
-        "/subjects/orders-value/versions/latest": answer(order, used_buyer, used_place),
-        "/subjects/buyer/versions/1": answer(buyer, used_place),
-        "/subjects/place/versions/3": answer(place),
-        "/schemas/ids/1": answer(order, used_buyer, used_place),
+        "/subjects/orders-value/versions/latest": registry_answer(order, used_buyer, used_place),
+        "/subjects/buyer/versions/1": registry_answer(buyer, used_place),
+        "/subjects/place/versions/3": registry_answer(place),
+        "/schemas/ids/1": registry_answer(order, used_buyer, used_place),
     }
     with registry_of(answers) as (url, _):
         decoder = avro_decoder(latest_avro(SchemaRegistry(url), "orders-value"), url)
@@ -195,11 +210,163 @@ def test_schemas_that_refer_to_others() -> None:
         del answers["/subjects/place/versions/3"]
         with pytest.raises(StoreUnavailable, match="version 3 of subject place"):
             latest_avro(SchemaRegistry(url), "orders-value")
-        answers["/subjects/place/versions/3"] = answer(place, used_buyer)
+        answers["/subjects/place/versions/3"] = registry_answer(place, used_buyer)
         with pytest.raises(StoreUnavailable) as caught:
             latest_avro(SchemaRegistry(url), "orders-value")
         assert "circle" in caught.value.why
 
 
-def answer(schema: Any, *references: dict[str, Any]) -> dict[str, Any]:
+def registry_answer(schema: Any, *references: dict[str, Any]) -> dict[str, Any]:
     return {"schema": json.dumps(schema), "references": list(references)}
+
+
+ORDER = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("price", DoubleType()),
+        StructField("tags", ArrayType(StringType())),
+        StructField("counts", MapType(StringType(), LongType())),
+        StructField("to", StructType([StructField("zip", StringType())])),
+    ]
+)
+
+
+def decoded(*values: bytes | None) -> tuple[list[Any], list[str | None]]:
+    columns = {"key": [None] * len(values), "value": list(values)}
+    rows = pa.record_batch([pa.array(each, pa.binary()) for each in columns.values()], names=list(columns))
+    found = RowDecoder(value=JsonDecoder(json_type("valueSchema", ORDER.json())))(rows)
+    return found.column("value").to_pylist(), found.column(BAD).to_pylist()
+
+
+def test_fields_by_name() -> None:
+    whole = {"id": 7, "price": 2, "tags": ["a"], "counts": {"x": 1}, "to": {"zip": "20095"}, "more": [1]}
+    text = json.dumps(whole).encode()
+    wrapped = json.dumps({"schema": {"type": "struct"}, "payload": whole}).encode()
+    expected = {"id": 7, "price": 2.0, "tags": ["a"], "counts": [("x", 1)], "to": {"zip": "20095"}}
+    values, bad = decoded(text, wrapped, b"\0\0\0\0\1" + text, b'{"id": null}', b"null", None)
+    assert values == [expected, expected, expected, dict.fromkeys(expected), None, None]
+    assert bad == [None] * 6
+
+
+def test_what_does_not_fit_is_null_and_says_why() -> None:
+    values, bad = decoded(b'{"id": 1', b"[1]", b'{"id": "x"}', b'{"id": 1.5}', b"", b'{"id": 5}')
+    assert [value and value["id"] for value in values] == [None] * 5 + [5]
+    assert [reason is not None and reason.startswith("the value is not JSON of its schema: ") for reason in bad] == [
+        *[True] * 5,
+        False,
+    ]
+
+
+def test_a_decoder_is_sent_to_tasks_before_and_after_its_first_value() -> None:
+    decoder = JsonDecoder(json_type("valueSchema", ORDER.json()))
+    for _ in range(2):
+        sent: JsonDecoder = pickle.loads(pickle.dumps(decoder))
+        assert sent == decoder and sent.decode(b'{"id": 7}') == decoder.decode(b'{"id": 7}') == {"id": 7}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("id BIGINT", "fromDDL"),
+        ("{}", "fromDDL"),
+        ('"string"', "fromDDL"),
+        (StructType().json(), "no fields"),
+        (StructType([StructField("at", TimestampType())]).json(), "JSON has no timestamp"),
+    ],
+)
+def test_what_is_not_a_schema(schema: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        json_type("valueSchema", schema)
+    assert words in f"{caught.value.why} {caught.value.remedy}"
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[ProtobufDecoder]:
+    with registry_of(ANSWERS) as (url, _):
+        registry = SchemaRegistry(url)
+        yield pickle.loads(pickle.dumps(ProtobufDecoder(latest_protobuf(registry, "orders-value"), url)))
+
+
+def test_every_kind_of_field(decoder: ProtobufDecoder) -> None:
+    order = message("shop.Order")
+    order.id, order.state, order.to.zip, order.limit.value, order.small = 2**64 - 1, 1, "20095", 0, 2**32 - 1
+    at = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+    order.at.FromDatetime(at)
+    order.tags.extend(["a", "b"])
+    order.counts["x"] = 5
+    (found,) = pa.array([decoder.decode(value(order.SerializeToString()))], decoder.type).to_pylist()
+    assert found == {
+        "id": Decimal(2**64 - 1),
+        "state": "PAID",
+        "to": {"zip": "20095"},
+        "at": at,
+        "tags": ["a", "b"],
+        "counts": [("x", 5)],
+        "limit": 0,
+        "note": None,
+        "small": 2**32 - 1,
+    }
+
+
+def test_what_is_not_set(decoder: ProtobufDecoder) -> None:
+    """Fields with presence are null, others have their default."""
+    (found,) = pa.array([decoder.decode(value(b""))], decoder.type).to_pylist()
+    nulls = {"to": None, "at": None, "limit": None, "note": None}
+    assert found == {"id": 0, "state": "OPEN", "tags": [], "counts": [], "small": 0, **nulls}
+
+
+def test_enum_numbers_that_the_schema_does_not_know(decoder: ProtobufDecoder) -> None:
+    found: Any = decoder.decode(value(b"\x10\x09"))
+    assert found["state"] == "9"
+
+
+def test_another_message_of_the_file_is_not_taken_for_the_first(decoder: ProtobufDecoder) -> None:
+    with pytest.raises(ValueError, match=r"the value is a shop\.Bill, and the column holds shop\.Order"):
+        decoder.decode(value(b"", indexes=b"\2\2"))
+    with pytest.raises(ValueError, match="has no message"):
+        decoder.decode(value(b"", indexes=b"\2\x0e"))
+    with pytest.raises(ValueError, match="has no schema 9"):
+        decoder.decode(value(b"", number=9))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=40))
+def test_any_bytes_of_protobuf_are_decoded_or_refused(decoder: ProtobufDecoder, body: bytes) -> None:
+    for content in (body, value(body), value(b"", indexes=body)):
+        with suppress(ValueError, OverflowError):
+            pa.array([decoder.decode(content)], decoder.type)
+
+
+def test_message_indexes() -> None:
+    assert message_indexes(b"\0rest", 0) == ((0,), 1)
+    assert message_indexes(b"\4\2\4rest", 0) == ((1, 2), 3)
+    for torn in (b"", b"\4\2", b"\x80\x80", b"\xff" * 9, b"\1"):
+        with pytest.raises(ValueError, match="the value"):
+            message_indexes(torn, 0)
+
+
+def test_what_the_registry_lacks() -> None:
+    recursive = descriptor_pb2.FileDescriptorProto(name="r.proto", package="r", syntax="proto3")
+    recursive.message_type.add(name="R").field.append(field("next", 1, F.TYPE_MESSAGE, ".r.R"))
+    odd = descriptor_pb2.FileDescriptorProto(name="o.proto", dependency=["nowhere.proto"], syntax="proto3")
+    answers = {
+        f"/subjects/recursive/versions/latest{FORM}": answer(recursive),
+        f"/subjects/odd/versions/latest{FORM}": answer(odd),
+        f"/subjects/text/versions/latest{FORM}": {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'},
+        f"/subjects/avro/versions/latest{FORM}": {"schema": '"string"'},
+        f"/subjects/empty/versions/latest{FORM}": answer(descriptor_pb2.FileDescriptorProto(name="e.proto")),
+    }
+    with registry_of(answers) as (url, _):
+        registry = SchemaRegistry(url)
+        for subject, words in {
+            "recursive": "holds itself",
+            "odd": "nowhere.proto",
+            "text": "format=serialized",
+            "avro": "read as PROTOBUF",
+            "empty": "defines no message",
+        }.items():
+            with pytest.raises(UsageError) as caught:
+                latest_protobuf(registry, subject)
+            assert words in f"{caught.value.what} {caught.value.why}"
+        with pytest.raises(NotInArchive):
+            latest_protobuf(registry, "none")

@@ -14,11 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from blockgz.archive.archive import Archive, ArchivePlace, opened
+from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
 from replayer.cli import main
+from replayer.cli.options.spark_options import _schema_text
+from replayer.spark.export import ValueOptions, check_parts, json_schema, row_decoder
 from replayer.spark.verify import (
     TASK_CHUNKS,
     VerificationPlan,
@@ -31,9 +35,13 @@ from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
 from replayer.verify.earlier import compare_with, parse_report
 from replayer.verify.report import ArchiveReport, Depth, StoredReport, verification_document
 from replayer.verify.verifying import survey, verify_partition
+from tests.archiver.spark.test_sink import Sink, at
 from tests.support.archives import ArchiveWriter, records
 from tests.support.corruption import Case, cases, damaged, sample_archive
+from tests.support.encryption import key_line
+from tests.support.protobuf_values import ANSWERS
 from tests.support.sampling import mostly_long
+from tests.support.schema_registry import registry_of, schema_registry
 
 
 def stored(root: Path, objects: Mapping[str, bytes]) -> ArchivePlace:
@@ -171,3 +179,77 @@ def test_what_is_sent_to_a_task_is_bounded(tmp_path: Path) -> None:
     assert [len(group) for group in groups] == [TASK_CHUNKS, TASK_CHUNKS, TASK_CHUNKS, 1]
     many = [msgspec.structs.replace(some, name=f"{n:08}-{some.name}", sha256=f"{n:064x}") for n in range(TASK_CHUNKS)]
     assert len(pickle.dumps(many)) < 5_000_000
+
+
+@pytest.mark.parametrize("digests", [False, True])
+def test_tasks_open_encrypted_chunks(tmp_path: Path, digests: bool) -> None:
+    file = tmp_path / "keys"
+    file.write_text(key_line(1))
+    file.chmod(0o600)
+    keys = f"file:{file}"
+    sink = Sink(tmp_path / "archive")
+    sink.write(at("orders", 0, records(range(60))), encrypt=keys, chunkRecords="20")
+    place = ArchivePlace(LocalAddress(str(sink.folder)), keys=keys)
+    ours, theirs, _ = both(place, Depth.RECORDS, EVERY_CHUNK, task_bytes=1, digests=digests)
+    assert ours["verdict"] == theirs["verdict"] == "OK"
+    assert [each["records"] for each in ours["partitions"]] == [60]
+    closed = ArchivePlace(LocalAddress(str(sink.folder)))
+    ours, theirs, _ = both(closed, Depth.BLOCKS, EVERY_CHUNK, task_bytes=1, digests=False)
+    assert ours["verdict"] == theirs["verdict"] == "WARNING"
+    assert [each["unopened_chunks"] for each in (*ours["partitions"], *theirs["partitions"])] == [3, 3]
+
+
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+BILL = {"type": "record", "name": "Bill", "fields": [{"name": "sum", "type": "double"}]}
+
+
+def test_a_schema_as_sparks_json() -> None:
+    """DDL is Spark's to read, in the system tests."""
+    wanted = StructType([StructField("id", LongType()), StructField("name", StringType())])
+    assert json_schema(wanted.json()) == wanted
+
+
+@pytest.mark.parametrize("text", ["{}", '{"type": "struct"}', '{"type": "struct", "fields": []}', "{"])
+def test_what_is_not_a_schema_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--schema is not a schema of JSON values"):
+        json_schema(text)
+
+
+def test_topics_of_a_registry_must_agree() -> None:
+    subjects = {"orders-value": 1, "copies-value": 1, "bills-value": 2}
+    with schema_registry({1: ORDER, 2: BILL}, subjects) as (url, _):
+        options = ValueOptions("avro", registry=url)
+        decoder = row_decoder(options, ("orders", "copies")).value
+        assert decoder is not None
+        assert [field.name for field in decoder.type] == ["id"]
+        with pytest.raises(UsageError, match="orders and bills have different schemas"):
+            row_decoder(options, ("orders", "bills"))
+        with pytest.raises(NotInArchive, match="no subject nowhere-value"):
+            row_decoder(options, ("nowhere",))
+
+
+def test_a_registry_that_is_not_an_address_is_not_taken_for_bad_values() -> None:
+    with pytest.raises(UsageError, match="--schema-registry is not a URL"):
+        row_decoder(ValueOptions("avro", schema=json.dumps(ORDER), registry="localhost:8081"), ("orders",))
+
+
+def test_values_of_protobuf() -> None:
+    with registry_of(ANSWERS) as (url, _):
+        decoder = row_decoder(ValueOptions("protobuf", registry=url), ("orders",)).value
+        assert decoder is not None and decoder.type.field("id").name == "id"
+    with pytest.raises(UsageError, match="--value protobuf needs a schema") as caught:
+        ValueOptions("protobuf")
+    assert "avsc" not in caught.value.remedy
+    with pytest.raises(UsageError, match="--schema goes with"):
+        ValueOptions("protobuf", schema="{}", registry="http://x")
+
+
+def test_a_schema_that_is_longer_than_a_name_may_be() -> None:
+    text = ", ".join(f"field_{number} BIGINT" for number in range(100))
+    assert _schema_text(text) == text
+
+
+@pytest.mark.parametrize("parts", [("topic", "value.a.topic"), ("value.a", "value.b.a"), ("value.",), ("offset",)])
+def test_parts_that_cannot_be(parts: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="--partition-by"):
+        check_parts(parts, decodes=True)

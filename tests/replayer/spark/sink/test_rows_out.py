@@ -1,24 +1,35 @@
-"""One task of a write over a cluster that is only remembered: which rows go where, and what is committed when."""
+"""Writes to topics without Spark: rows, their positions, the sink's options, what is committed when."""
 
+import random
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 
+from blockgz.archive.positions import OffsetRange
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NoSuchTopic, UsageError
 from blockgz.kafka import LogBounds
-from index_format.records import Record, batch_from_records
+from blockgz.spark.errors import WriteFailed
+from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts, parse_config
-from replayer.replay.pipeline import Router, ScannedBatch
+from replayer.replay.job import MAX_METADATA_BYTES
+from replayer.replay.pipeline import Router, Routing, ScannedBatch
 from replayer.spark import lanes, sink
-from replayer.spark.row_position import RowPosition, TaskRun
-from replayer.spark.sink import LANES_AT_ONCE, WriteWork, write_rows
+from replayer.spark.row_position import MAX_RANGES, RowLedger, RowPosition, TaskRun, decode_row_position
+from replayer.spark.sink import LANES_AT_ONCE, TopicBatchWriter, WriteWork, batch_writer, refuse_unfit, write_rows
 from replayer.spark.sink_target import (
     Columns,
+    RowPart,
+    RowReader,
     TopicSinkOptions,
     check_columns,
     find_target,
@@ -419,3 +430,460 @@ def test_without_a_column_partition_keys_decide(cluster: Cluster) -> None:
     only = pa.record_batch({"value": pa.array([b"v"] * 6)})
     assert write_rows(iter([only]), WriteWork(options(), columns, target), TaskRun("run", 1)) == 6
     assert {place: len(found) for place, found in cluster.records.items()} == {("copy", n): 2 for n in range(3)}
+
+
+SOURCE_ROWS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+RECORDS = [
+    Record(3, 1_600_000_000_123, 0, b"k", b"v", (("a", b"1"), ("a", None), ("", b""))),
+    Record(5, -1, 0, None, None, ()),
+    Record(9, 0, 0, b"", b"\xff\x00", (("b", b"2"),)),
+]
+
+
+def parts(batch: pa.RecordBatch, types: Mapping[str, str] = SOURCE_ROWS, *, headers: bool = True) -> list[RowPart]:
+    return list(RowReader(check_columns(types), headers=headers, clock=lambda: NOW).parts(batch))
+
+
+def rows_of(**columns: Any) -> pa.RecordBatch:
+    types = {"partition": pa.int32(), "offset": pa.int64(), "topic": pa.string()}
+    return pa.record_batch({name: pa.array(values, types.get(name)) for name, values in columns.items()})
+
+
+def plain(**columns: Any) -> list[tuple[str | None, int | None, list[Record]]]:
+    types = {name: SOURCE_ROWS[name] for name in columns}
+    return [(part.topic, part.partition, list(iter_records(part.records))) for part in parts(rows_of(**columns), types)]
+
+
+def test_what_the_source_reads_comes_back_as_it_was_archived() -> None:
+    batch = to_rows(batch_from_records(RECORDS), "orders", 4, headers=True)
+    (part,) = parts(batch)
+    assert (part.topic, part.partition) == ("orders", 4)
+    assert list(iter_records(part.records)) == RECORDS
+    (part,) = parts(batch.slice(1))
+    assert list(iter_records(part.records)) == RECORDS[1:]
+
+
+def test_headers_can_be_left_out() -> None:
+    (part,) = parts(to_rows(batch_from_records(RECORDS), "orders", 4, headers=True), headers=False)
+    assert [record.headers for record in iter_records(part.records)] == [(), (), ()]
+
+
+def test_a_value_alone_is_enough() -> None:
+    reader = RowReader(check_columns({"value": "string"}), headers=True, clock=lambda: NOW)
+    found = [part for number in range(2) for part in reader.parts(rows_of(value=[f"v{number}", None]))]
+    assert [(part.topic, part.partition) for part in found] == [(None, None)] * 2
+    records = [record for part in found for record in iter_records(part.records)]
+    assert [(each.offset, each.timestamp, each.key, each.value) for each in records] == [
+        (0, NOW, None, b"v0"),
+        (1, NOW, None, None),
+        (2, NOW, None, b"v1"),
+        (3, NOW, None, None),
+    ]
+
+
+def test_mixed_rows_come_apart_by_topic_and_partition_in_their_order() -> None:
+    found = plain(
+        value=[b"0", b"1", b"2", b"3", b"4"],
+        topic=["b", "a", "b", "b", "a"],
+        partition=[1, 1, 0, 1, 1],
+        offset=[7, 8, 9, 10, 11],
+    )
+    assert [(topic, partition, [each.value for each in records]) for topic, partition, records in found] == [
+        ("b", 1, [b"0", b"3"]),
+        ("a", 1, [b"1", b"4"]),
+        ("b", 0, [b"2"]),
+    ]
+
+
+def test_a_row_without_a_timestamp_gets_the_time_of_sending() -> None:
+    times = pa.array([None, datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="Europe/Berlin"))
+    batch = pa.record_batch({"value": pa.array([b"", b""]), "timestamp": times})
+    (part,) = parts(batch, {"value": "binary", "timestamp": "timestamp"})
+    assert part.records.column("timestamp").to_pylist() == [NOW, 1_577_836_800_000]
+
+
+def test_no_rows_are_no_parts() -> None:
+    assert parts(to_rows(batch_from_records([]), "orders", 0, headers=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"partition": [0, None]}, "a row has no partition"),
+        ({"offset": [0, None]}, "a row has no offset"),
+        ({"topic": ["a", None]}, "a row has no topic"),
+        ({"partition": [0, -1]}, "a row has the partition -1"),
+    ],
+)
+def test_a_row_without_its_place_is_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(ReplayRefused, match=message):
+        plain(value=[b"", b""], **columns)
+
+
+def test_a_time_before_1970_is_refused() -> None:
+    times = pa.array([datetime(1969, 12, 31, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(ReplayRefused, match="before 1970"):
+        parts(
+            pa.record_batch({"value": pa.array([b""]), "timestamp": times}),
+            {"value": "binary", "timestamp": "timestamp"},
+        )
+
+
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"1"}])
+def test_a_header_without_a_name_is_refused(header: Any) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = pa.record_batch({"value": pa.array([b""]), "headers": pa.array([[header]], kind)})
+    with pytest.raises(ReplayRefused, match="header without a name"):
+        parts(batch, {"value": "binary", "headers": SOURCE_ROWS["headers"]})
+
+
+def test_columns_are_checked_before_anything_is_written() -> None:
+    assert check_columns({**SOURCE_ROWS, "more": "date"}) == Columns(frozenset(SOURCE_ROWS) - {"timestampType"})
+    with pytest.raises(UsageError, match="no column named value"):
+        check_columns({"body": "binary"})
+    with pytest.raises(UsageError, match="column value is of type int") as caught:
+        check_columns({"value": "int"})
+    assert "CAST(value AS binary)" in caught.value.remedy
+
+
+LEAST = {"kafka.bootstrap.servers": "localhost:9092"}
+
+
+def parsed(**options: str) -> TopicSinkOptions:
+    return parse_sink_options(LEAST | options)
+
+
+def test_the_least() -> None:
+    options = parsed()
+    assert options.properties == {"bootstrap.servers": "localhost:9092"}
+    assert (options.topic, options.routing, options.job) == (None, None, None)
+    assert options.headers
+    assert not (options.transactional or options.append or options.into_source)
+
+
+def test_names_in_any_case_and_properties_of_the_client() -> None:
+    options = parse_sink_options(
+        {"Kafka.Bootstrap.Servers": "b:1", "TOPIC": "copy", "PARTITIONS": "by-key", "kafka.linger.ms": "5"}
+    )
+    assert options.properties == {"bootstrap.servers": "b:1", "linger.ms": "5"}
+    assert (options.topic, options.routing) == ("copy", Routing("by-key"))
+
+
+def test_a_streams_own_options_are_let_through() -> None:
+    assert parsed(checkpointLocation="/somewhere", queryName="q") == parsed()
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "remedy"),
+    [
+        ({"transactionl": "true"}, "no option 'transactionl'", "did you mean transactional"),
+        ({"linger.ms": "5"}, "no option 'linger.ms'", "remove it"),
+        ({"transactional": "yes"}, "transactional is 'yes'", "true or false"),
+        ({"transactional": "true"}, "needs a name for its job", '.option("job"'),
+        ({"job": "a b"}, "not a job name", "letters"),
+        ({"job": "copy.1"}, "not a job name of this format", "copy-1"),
+        ({"partitions": "some"}, "partitions is 'some'", "omit it"),
+    ],
+)
+def test_what_cannot_be_used_names_the_remedy(options: dict[str, str], what: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_sink_options(LEAST | options)
+    assert what in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+def test_a_property_without_its_prefix_is_explained() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_sink_options(LEAST | {"linger.ms": "5"})
+    assert "kafka.linger.ms" in caught.value.remedy
+
+
+def test_a_cluster_is_needed() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_sink_options({"topic": "copy"})
+    assert "kafka.bootstrap.servers" in caught.value.remedy
+
+
+LEAST_COLUMNS = {"kafka.bootstrap.servers": "localhost:1"}
+TYPES = {
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "headers": "array<struct<key:string,value:binary>>",
+    "incarnation": "int",
+}
+
+
+def refuse(columns: str, **options: str) -> None:
+    refuse_unfit(
+        parse_sink_options(LEAST_COLUMNS | options), check_columns({name: TYPES[name] for name in columns.split()})
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ("value", {"topic": "copy"}),
+        ("value topic", {}),
+        ("value topic partition", {"partitions": "4"}),
+        ("value topic partition offset headers", {"topic": "copy", "incarnation": "1", **EXACTLY_ONCE}),
+        ("value topic partition offset headers incarnation", {"topic": "copy", **EXACTLY_ONCE}),
+        ("value topic partition offset", {"topic": "copy", "includeHeaders": "false"}),
+        ("value topic partition offset headers", {"intoSource": "true", "incarnation": "2", **EXACTLY_ONCE}),
+    ],
+)
+def test_columns_that_go_with_the_options(columns: str, options: dict[str, str]) -> None:
+    refuse(columns, **options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "what", "remedy"),
+    [
+        ("value", {}, "no topic is named", "topic"),
+        ("value topic partition offset headers", {}, "to the topics that they come from", "intoSource"),
+        ("value topic partition offset", {"topic": "copy"}, "headers would be lost", "includeHeaders"),
+        ("value", {"topic": "copy", "partitions": "keep"}, "no column partition", "by-key"),
+        ("value topic partition", {"topic": "copy", **EXACTLY_ONCE}, "transactionally", "keep the columns"),
+        ("value partition offset headers", {"topic": "copy", **EXACTLY_ONCE}, "transactionally", "keep the columns"),
+        (
+            "value topic partition offset headers",
+            {"topic": "copy", **EXACTLY_ONCE},
+            "do not say which incarnation",
+            '.option("incarnation", "1")',
+        ),
+        (
+            "value topic partition offset headers incarnation",
+            {"topic": "copy", "incarnation": "1", **EXACTLY_ONCE},
+            "an option and a column",
+            "remove the option",
+        ),
+        (
+            "value topic partition offset headers",
+            {"topic": "copy", "recordedIncarnation": "1", **EXACTLY_ONCE},
+            "recordedIncarnation does not apply",
+            "includeIncarnation",
+        ),
+    ],
+)
+def test_columns_that_do_not(columns: str, options: dict[str, str], what: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse(columns, **options)
+    assert what in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+def test_a_topic_is_not_overwritten_and_the_error_is_one_text() -> None:
+    schema = StructType().add("value", "binary")
+    with pytest.raises(WriteFailed) as caught:
+        batch_writer({**LEAST_COLUMNS, "topic": "copy"}, schema, overwrite=True)
+    assert str(caught.value).splitlines() == [
+        "a topic cannot be overwritten",
+        "why:   records are only ever appended to one",
+        'do:    .mode("append")',
+    ]
+
+
+def test_every_write_is_a_run_of_its_own_and_travels_to_the_tasks() -> None:
+    writer = TopicBatchWriter(None)  # type: ignore[arg-type]
+    again = cloudpickle.loads(cloudpickle.dumps(writer))
+    assert vars(again) == vars(writer)
+    assert vars(TopicBatchWriter(None)) != vars(writer)  # type: ignore[arg-type]
+
+
+POSITION = RowPosition(
+    "orders", TaskRun("run:3", 2), 17, (OffsetRange(0, 5), OffsetRange(9, 12)), OffsetRange(20, 40), 11
+)
+
+
+class Lane:
+    """A lane's committed position, and what stands in the target; every run is another one."""
+
+    def __init__(self) -> None:
+        self.position: RowPosition | None = None
+        self.target: list[int] = []
+        self.runs = 0
+
+    def run(self, *batches: list[int], task: int = 0, dies: bool = False, same_run: bool = False) -> None:
+        """One task, which commits after every batch; one that dies comes no further than them."""
+        self.runs += not same_run
+        ledger = RowLedger(self.position, "orders", 0, TaskRun(f"run-{self.runs}", task))
+        for batch in batches:
+            self._commit(ledger, batch[ledger.accept(np.array(batch, np.int64)) :])
+        if not dies:
+            ledger.finish()
+            self._commit(ledger, [])
+
+    def _commit(self, ledger: RowLedger, fresh: list[int]) -> None:
+        position = ledger.position()
+        if position is not None:
+            self.target += fresh
+            self.position = decode_row_position(position.written, position.encoded())
+            ledger.committed(position)
+
+
+@pytest.fixture
+def lane() -> Lane:
+    return Lane()
+
+
+def test_encoded_and_back() -> None:
+    assert decode_row_position(17, POSITION.encoded()) == POSITION
+    named = replace(POSITION, incarnation=3)
+    assert decode_row_position(17, named.encoded()) == named
+
+
+def test_a_position_of_an_earlier_version_names_no_incarnation() -> None:
+    earlier = POSITION.encoded().replace(',"incarnation":null', "")
+    assert "incarnation" not in earlier
+    assert decode_row_position(17, earlier) == POSITION
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", POSITION.encoded().replace('"v":1', '"v":2'), POSITION.encoded().replace("[20,40]", "[20]")],
+)
+def test_what_this_program_did_not_write_is_refused(text: str) -> None:
+    with pytest.raises(ReplayRefused, match="cannot be read"):
+        decode_row_position(1, text)
+
+
+def test_the_longest_position_fits_into_what_kafka_stores() -> None:
+    large = 2**63 - 1
+    ranges = tuple(OffsetRange(large - 1, large) for _ in range(MAX_RANGES))
+    writer = TaskRun("f" * 32 + ":99999999", 10**6)
+    longest = RowPosition("t" * 249, writer, large, ranges, OffsetRange(large - 1, large), large)
+    assert len(longest.encoded()) < MAX_METADATA_BYTES
+
+
+def test_a_repeated_run_writes_nothing(lane: Lane) -> None:
+    lane.run([3, 4, 7], [8])
+    lane.run([3], [4, 7, 8])
+    assert lane.target == [3, 4, 7, 8]
+    assert lane.position is not None
+    assert lane.position.writer == TaskRun("run-2", 0), "the second run has claimed the lane"
+
+
+def test_a_task_that_died_is_gone_on_with(lane: Lane) -> None:
+    lane.run([3, 4, 7], dies=True)
+    lane.run([3, 4], [7, 8, 11], same_run=True)
+    assert lane.target == [3, 4, 7, 8, 11]
+    lane.run([3, 4, 7, 8, 11])
+    assert lane.target == [3, 4, 7, 8, 11]
+
+
+def test_batches_of_a_stream_with_kafkas_holes_between_them(lane: Lane) -> None:
+    """And all of them again, from a lost checkpoint, in batches that end elsewhere."""
+    lane.run([0, 1, 2])
+    lane.run([4, 5])
+    lane.run([6, 9])
+    lane.run([0, 1])
+    lane.run([2, 4, 5, 6])
+    lane.run([9, 10])
+    assert lane.target == [0, 1, 2, 4, 5, 6, 9, 10]
+
+
+def test_holes_that_are_too_many_are_forgotten_from_the_oldest(lane: Lane) -> None:
+    for number in range(0, 4 * MAX_RANGES, 2):
+        lane.run([number])
+    assert lane.position is not None
+    assert len(lane.position.done) == MAX_RANGES
+    lane.run(list(range(0, 4 * MAX_RANGES, 2)))
+    assert lane.target == list(range(0, 4 * MAX_RANGES, 2))
+
+
+def test_rows_that_were_skipped_are_refused_not_dropped(lane: Lane) -> None:
+    """A later part of a partition came first, and the earlier one's task never ran."""
+    lane.run([0, 1, 2])
+    lane.run([50, 51], task=1)
+    with pytest.raises(ReplayRefused, match="offset 3 of partition 0 of orders was not written"):
+        lane.run([0, 1, 2, 3, 4, 50, 51])
+    with pytest.raises(ReplayRefused, match="offset 4 "):
+        lane.run([4])
+    lane.run([0, 1, 2, 50, 51, 52])
+    assert lane.target == [0, 1, 2, 50, 51, 52]
+
+
+@pytest.mark.parametrize("even_first", [True, False])
+def test_a_partition_dealt_out_to_two_tasks(lane: Lane, even_first: bool) -> None:
+    """One of them is refused, and so is the whole once it comes in order: nothing is taken for written that was not."""
+    parts = [list(range(0, 20, 2)), list(range(1, 20, 2))]
+    first, second = parts if even_first else parts[::-1]
+    lane.run(first, task=0)
+    with pytest.raises(ReplayRefused, match="two tasks write partition 0 of orders"):
+        lane.run(second, task=1, same_run=True)
+    with pytest.raises(ReplayRefused, match=r"has other rows than were written|offset 0 .* was not written"):
+        lane.run(list(range(20)))
+    assert lane.target == first
+
+
+def test_the_same_mistake_again_after_a_crash(lane: Lane) -> None:
+    lane.run(list(range(0, 20, 2)), task=0)
+    lane.run(list(range(0, 20, 2)), task=0)
+    with pytest.raises(ReplayRefused, match="two tasks"):
+        lane.run(list(range(1, 20, 2)), task=1, same_run=True)
+
+
+def test_fewer_rows_than_were_written(lane: Lane) -> None:
+    lane.run([0, 1, 2, 3])
+    with pytest.raises(ReplayRefused, match="other rows") as caught:
+        lane.run([0, 2, 3])
+    assert caught.value.why == "4 were written at offsets [0..4), and these are 3"
+    with pytest.raises(ReplayRefused, match="other rows"):
+        lane.run([0, 2, 5])
+    assert lane.target == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("batches", [([5, 4],), ([4, 4],), ([4], [4]), ([4, 9], [7])])
+def test_rows_out_of_order(lane: Lane, batches: tuple[list[int], ...]) -> None:
+    with pytest.raises(ReplayRefused, match="is not in order") as caught:
+        lane.run(*batches)
+    assert "sortWithinPartitions" in caught.value.remedy
+
+
+def test_rows_of_another_topic() -> None:
+    with pytest.raises(ReplayRefused, match="records of orders, not of payments"):
+        RowLedger(POSITION, "payments", 0, TaskRun("new", 0))
+
+
+def test_nothing_to_write_is_nothing_to_commit() -> None:
+    ledger = RowLedger(None, "orders", 0, TaskRun("run", 0))
+    assert ledger.accept(np.array([], np.int64)) == 0
+    ledger.finish()
+    assert ledger.position() is None
+    again = RowLedger(POSITION, "orders", 0, POSITION.writer)
+    assert again.position() is None
+    assert RowLedger(POSITION, "orders", 0, TaskRun("new", 7)).position() == replace(POSITION, writer=TaskRun("new", 7))
+
+
+@pytest.mark.slow
+def test_any_deaths_and_batches_leave_every_row_once_and_in_order() -> None:
+    seed = random.randrange(2**32)
+    source = random.Random(seed)
+    for _ in range(300):
+        lane = Lane()
+        rows = sorted(source.sample(range(200), source.randrange(1, 120)))
+        ends = sorted({*source.sample(range(1, len(rows) + 1), min(len(rows), 4)), len(rows)})
+        begun = 0
+        for end in ends:
+            # A batch of a stream, or a whole write again from the start or the middle, dies now and then.
+            for attempt in range(3):
+                start = source.choice([0, begun, source.randrange(begun + 1)])
+                upto = source.randrange(start, end) if attempt < 2 and source.random() < 0.5 else end
+                part = rows[start:upto]
+                cut = source.randrange(len(part) + 1)
+                batches = [batch for batch in (part[:cut], part[cut:]) if batch]
+                lane.run(*batches, dies=upto < end, same_run=attempt > 0)
+                if upto == end:
+                    break
+            begun = end
+        assert lane.target == rows, f"seed {seed}"

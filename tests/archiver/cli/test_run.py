@@ -1,20 +1,52 @@
-"""`archiver run --encrypt` on a mock cluster, and what `replayer` makes of it with keys and without."""
+"""`archiver run` and `archiver spark` without Spark: signals, progress, and encryption on a mock cluster."""
 
+import io
 import itertools
 import json
+import logging
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 from click.testing import CliRunner, Result
 from moto import mock_aws
+from pyspark.errors import PySparkRuntimeError
 
 import blockgz
+from archiver.cli import main
 from archiver.cli import main as archiver_main
+from archiver.cli import run as archiving
+from archiver.cli.run import (
+    LINE_SECONDS,
+    CurrentStderr,
+    Lines,
+    ProgressTally,
+    RunProgress,
+    RunResult,
+    archive,
+    run_exit_code,
+    shown_progress,
+    summed,
+)
+from archiver.ingest.assignment import WHOLE
+from archiver.ingest.ownership import PartitionState
+from archiver.ingest.service import ArchiverService
+from archiver.logs import NAME
+from archiver.monitor.snapshot import PartitionSnapshot
+from archiver.spark import job
+from archiver.spark.job import JobResult
+from blockgz.config.kinds import SPARK_NAMES
+from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import load_keyring
+from blockgz.errors import StoreUnavailable
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import KeyMissing
@@ -25,13 +57,51 @@ from tests.support.encryption import key_line
 from tests.support.mock_cluster import MockCluster
 from tests.support.s3_server import CREDENTIALS
 
+
+class BusyStore(ArchiverService):
+    """Its store does not answer until it is told to end."""
+
+    def __init__(self, *arguments: Any, number: int, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._number = number
+
+    def run(self) -> None:
+        os.kill(os.getpid(), self._number)
+        assert self.ending.wait(10)
+        raise StoreUnavailable("the store is overloaded")
+
+
+@pytest.fixture
+def _signals_kept() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signals_kept")
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_told_to_end_before_the_store_answers(
+    number: signal.Signals, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "ArchiverService", lambda *given, **named: BusyStore(*given, number=number, **named))
+
+    def ended(*, once: bool) -> int:
+        config = RunConfig(archive=str(tmp_path), bootstrap_servers="127.0.0.1:1", topics=("orders",), once=once)
+
+        def report(result: RunResult) -> int:
+            assert not result.partitions
+            return run_exit_code(result, once=once)
+
+        return archive(config, WHOLE, report, nullcontext(lambda _: None))
+
+    assert ended(once=True) == expected
+    with pytest.raises(StoreUnavailable):
+        ended(once=False)
+
+
 SECRET = b"value of 17"
 names = map("vault-{}".format, itertools.count())
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    yield MockCluster()
 
 
 class Vault:
@@ -243,3 +313,153 @@ def test_an_archive_may_become_encrypted(tmp_path: Path, cluster: MockCluster) -
     half = vault.replayer("verify", "--records")
     assert half.exit_code == 0 and "1 chunks are encrypted" in half.stdout
     assert vault.archive().exit_code == 12
+
+
+CLAIMING, ARCHIVING, DONE, STOPPED = (
+    PartitionState.CLAIMING,
+    PartitionState.ARCHIVING,
+    PartitionState.DONE,
+    PartitionState.STOPPED,
+)
+ENDS = {("orders", 0): 1000, ("orders", 1): 500}
+
+
+def seen(number: int, state: PartitionState, durable: int | None = None, at: int | None = None) -> PartitionSnapshot:
+    return PartitionSnapshot(
+        topic="orders", partition=number, state=state, durable_offset=durable, position=at, stored_bytes=10
+    )
+
+
+def test_percent_is_reported_once_every_end_is_known() -> None:
+    tally = ProgressTally()
+    assert tally.look([], {}) == RunProgress(0, None, 0)
+    assert tally.look([seen(0, CLAIMING), seen(1, CLAIMING)], ENDS).total is None
+    assert tally.look([seen(0, ARCHIVING, 200, 300), seen(1, CLAIMING)], ENDS) == RunProgress(100, None, 20)
+    assert tally.look([seen(0, ARCHIVING, 200, 400), seen(1, ARCHIVING, None, 0)], ENDS) == RunProgress(200, 1300, 20)
+    assert tally.look([seen(0, DONE, 1000), seen(1, ARCHIVING, 100, 400)], ENDS) == RunProgress(1200, 1300, 20)
+    assert tally.look([seen(0, DONE, 1000), seen(1, STOPPED, 100)], ENDS) == RunProgress(1200, 1200, 20)
+
+
+def test_who_follows_has_no_end() -> None:
+    assert ProgressTally().look([seen(0, ARCHIVING, 200, 300)], {}) == RunProgress(100, None, 10)
+
+
+def test_percent_and_time_left() -> None:
+    assert (RunProgress(250, 1000).percent, RunProgress(250, 1000).eta_seconds(10.0)) == (25.0, 30.0)
+    assert (RunProgress(0, 0).percent, RunProgress(0, 1000).eta_seconds(10.0)) == (100.0, None)
+    assert (RunProgress(5).percent, RunProgress(5).eta_seconds(10.0)) == (None, None)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    logger = logging.getLogger(f"{NAME}.progress")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield caplog.messages
+    logger.setLevel(before)
+
+
+def test_a_line_every_ten_seconds(told: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    lines = Lines(lambda: now)
+    expected = [(LINE_SECONDS - 1, 5, 0), (1, 6, 1), (1, 7, 1), (LINE_SECONDS - 1, 7, 2), (LINE_SECONDS, 7, 2)]
+    for seconds, offsets, count in expected:
+        now += seconds
+        lines(RunProgress(offsets))
+        assert len(caplog.messages) == count
+    now += LINE_SECONDS
+    lines(RunProgress(7, 9))
+    assert "percent" in caplog.messages[-1], "a run that comes to an end is told of even where it hangs"
+
+
+def test_the_block_is_looked_at_until_its_end() -> None:
+    looked = threading.Event()
+
+    def look() -> RunProgress:
+        looked.set()
+        return RunProgress()
+
+    with shown_progress(look, lambda _: None):
+        assert looked.wait(10)
+    assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
+
+
+def test_workers_together() -> None:
+    assert summed([RunProgress(100, 200, 5), RunProgress(50, 300, 6)]) == RunProgress(150, 500, 11)
+    assert summed([RunProgress(100, 200, 5), RunProgress(50, None, 6)]) == RunProgress(150, None, 11)
+    assert summed([RunProgress(100, 200, 5), RunProgress(50, None, 6).ended]) == RunProgress(150, 250, 11)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_log_lines_beside_a_bar_are_escaped(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    CurrentStderr().write("a\x9b31m\n")
+    assert screen.getvalue() == ("a\\u009b31m\n" if is_terminal else "a\x9b31m\n")
+
+
+ARGUMENTS = ["spark", "orders", "-b", "localhost:9", "-a", "./archive", "--checkpoint", "./checkpoint"]
+
+
+@pytest.fixture(autouse=True)
+def signals_stay_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archiver.cli.spark.stop_on_signals", lambda _: set())
+
+
+@pytest.mark.slow
+def test_without_pyspark_it_says_what_to_install() -> None:
+    program = (
+        f"import sys; sys.modules['pyspark'] = None; sys.argv[1:] = {ARGUMENTS}; import archiver.cli as cli; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: `archiver spark` needs pyspark, which is not installed",
+        "why:   Spark is an optional extra, which most commands do not need",
+        "do:    pip install 'blockgz[spark]', and Java 17 for it",
+    ]
+
+
+def test_the_isolation_level_is_reported_once() -> None:
+    done = CliRunner().invoke(main, [*ARGUMENTS, "-X", "isolation.level=read_committed"])
+    assert done.exit_code == 2
+    assert "use --isolation-level" in done.stderr
+
+
+def test_every_option_of_the_sink_is_one_here() -> None:
+    shown = CliRunner().invoke(main, ["spark", "--help"]).stdout
+    for field in SPARK_NAMES.values():
+        assert f"--{field.replace('_', '-')}" in shown
+    whole = "".join(shown.split())
+    assert "default:(blockgz-spark)" in whole and "default:(128MiB)" in whole and "Exitcodes:" in whole
+
+
+@pytest.mark.parametrize(("once", "ended", "code"), [(True, True, 0), (True, False, 3), (False, False, 0)])
+def test_a_drain_that_is_ended_too_early_does_not_look_like_success(
+    monkeypatch: pytest.MonkeyPatch, once: bool, ended: bool, code: int
+) -> None:
+    monkeypatch.setattr(job, "run_job", lambda *_: JobResult(5, 1, ended))
+    done = CliRunner().invoke(main, [*ARGUMENTS, "--json", *(["--once"] if once else [])])
+    assert done.exit_code == code
+    assert json.loads(done.stdout)["drained"] is (ended if once else None)
+    assert ("run it again" in done.stderr) is (code == 3)
+
+
+def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(*_: object, **__: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(job, "session", session)
+    done = CliRunner().invoke(main, ARGUMENTS)
+    assert (done.exit_code, "install Java 17" in done.stderr, "fault" in done.stderr) == (2, True, False)
+
+
+def test_what_spark_refuses_as_a_query_starts_is_not_a_fault_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(*_: object, **__: object) -> None:
+        raise PySparkRuntimeError("[CANNOT_LOAD_STATE] The checkpoint is another query's.")
+
+    monkeypatch.setattr(job, "session", session)
+    done = CliRunner().invoke(main, ARGUMENTS)
+    assert done.exit_code == 1
+    assert "The checkpoint is another query's" in done.stderr and "fault" not in done.stderr
