@@ -10,13 +10,13 @@ from blockgz.archive.request import SKIPS, STOPS, DamagePolicies
 from replayer.library_choice import Choice, as_bytes, chosen, one_of
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.pace import Commands, make_pace
+from replayer.replay.pipeline import AddHeader, LeftOut
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.replaying import planned_replay
 from replayer.replay.request import ReplayRequest, named_target
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import Progress
-from replayer.replay.stages import AddHeader, LeftOut
 from replayer.replay.surroundings import Surroundings
 
 Cluster = str | Mapping[str, str]
@@ -98,7 +98,7 @@ def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_dam
                 one_of(name, value, option.choices)
             elif option.parse is not None and isinstance(value, str | Path):
                 given[name] = option.parse(value)
-            elif option.multiple and name == "strip_headers":
+            elif name == "strip_headers":
                 given[name] = tuple(value)
     target = named_target(to_topic, wanted, None)
     assert target is not None

@@ -118,7 +118,7 @@ Partition = tuple[str, int]
 """Topic and partition."""
 
 
-class Run(NamedTuple):
+class MessageRun(NamedTuple):
     """Records of a partition that came one after the other."""
 
     partition: Partition
@@ -137,7 +137,7 @@ class Told(NamedTuple):
 class Polled(NamedTuple):
     """The result of one poll, in order."""
 
-    found: Sequence[Run | Told]
+    found: Sequence[MessageRun | Told]
     num_messages: int
     num_bytes: int
     """Bytes of the records, except what the client's `uncounted` adds."""
@@ -178,7 +178,7 @@ class ConfluentClient:
     def poll(self, most: int, seconds: float) -> Polled:
         """Return at most `most` messages; wait up to `seconds` for more if there are fewer."""
         messages: list[Message] = self._consumer.consume(most, seconds)
-        found: list[Run | Told] = []
+        found: list[MessageRun | Told] = []
         # librdkafka hands over hundreds of messages of a partition before those of the next one.
         kinds: Iterable[tuple[Any, Any, bool]] = zip(
             map(KafkaMessage.topic, messages),
@@ -190,7 +190,7 @@ class ConfluentClient:
         for (topic, partition, are_records), run in groupby(kinds):
             stop = start + len(list(run))
             if are_records:
-                found.append(Run((topic, partition), messages[start:stop]))
+                found.append(MessageRun((topic, partition), messages[start:stop]))
             else:
                 found += map(_told, messages[start:stop])
             start = stop
@@ -261,7 +261,7 @@ class KernelClient:
         _raise_failure(self._consumer.ask_leaders(round(seconds * 1000)))
 
     def poll(self, most: int, seconds: float) -> Polled:
-        found: list[Run | Told] = []
+        found: list[MessageRun | Told] = []
         num_messages = num_bytes = 0
         for entry in self._consumer.consume(most, round(seconds * 1000)):
             if isinstance(entry, tuple):
@@ -269,7 +269,7 @@ class KernelClient:
                 found.append(Told(None if topic is None else (topic, partition), offset, KafkaError(code, text)))
                 num_messages += 1
             else:
-                found.append(Run((entry.topic, entry.partition), [entry]))
+                found.append(MessageRun((entry.topic, entry.partition), [entry]))
                 num_messages += len(entry)
                 num_bytes += entry.num_bytes
         self._log()

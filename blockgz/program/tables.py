@@ -3,7 +3,7 @@
 import csv
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any, Literal, TextIO
 
@@ -59,6 +59,12 @@ def _dropped(columns: Mapping[str, Sequence[str]], droppable: Sequence[str], roo
         if sum(widths.values()) - sum(widths[name] for name in there[:count]) - 2 <= room:
             return there[:count]
     return there
+
+
+def print_each(kind: str, texts: Iterable[object], *, err: bool = False) -> None:
+    """Print each text on a line of its own after `kind`, such as `warning: `."""
+    for text in texts:
+        click.echo(f"{kind}{text}", err=err)
 
 
 def print_rows(form: str, document: Any, rows: Sequence[Mapping[str, Any]]) -> None:

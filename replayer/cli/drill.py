@@ -5,7 +5,7 @@ import gc
 import random
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -19,31 +19,21 @@ from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code
 from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption, yes_option
 from blockgz.program.progress import record_progress
-from blockgz.program.tables import bytes_text, print_table
+from blockgz.program.tables import bytes_text, print_each, print_table
 from index_format.keys import check_topic
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of
 from replayer.cli.options.selection_options import at_rule_option, with_choice
 from replayer.cli.options.verify_options import parse_share
-from replayer.cli.replay_output import duration_text
+from replayer.cli.replay import duration_text
 from replayer.cli.restore import ending_signals, print_outcome, refuse_undecided, surroundings
-from replayer.replay.jobs.state import held
-from replayer.replay.stages import wall_clock
-from replayer.replay.target_topic import state_folder
+from replayer.replay.jobs.state import held, lock_folder
+from replayer.replay.pipeline import wall_clock
 from replayer.restore.drill import Drill, drill_document, removed, sampled
 from replayer.restore.folder import RestoreFolder
 from replayer.restore.planning import found_topics, looked_over
 from replayer.restore.running import RestoreRun
 from replayer.verify.report import ReportFiles
-
-
-class DrillOptions(NamedTuple):
-    """The options of a drill."""
-
-    drill: Drill
-    running: Running
-    report_to: ReportFiles
-    yes: bool
 
 
 def _drill(
@@ -54,18 +44,17 @@ def _drill(
     prefix: str,
     seed: int | None,
     replication_factor: int | None,
-    **rest: Any,
-) -> DrillOptions:
+) -> Drill:
     check_topic(prefix + "a")
     if at is None:
         # Records that are stamped later than now have a clock that is ahead, and belong to it.
         at, at_rule = wall_clock(), at_rule or "majority"
     seed = random.randrange(2**32) if seed is None else seed
-    return DrillOptions(drill=Drill(at, topics, prefix, share, seed, replication_factor, at_rule), **rest)
+    return Drill(at, topics, prefix, share, seed, replication_factor, at_rule)
 
 
 drill_options = OptionSet(
-    "options",
+    "drill",
     _drill,
     Argument("topics", metavar="[TOPIC...]", nargs=-1),
     Option(
@@ -95,11 +84,7 @@ drill_options = OptionSet(
     ),
     Option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", help="Choose the partitions of an earlier drill."),
     factor_option,
-    running_options,
-    report_options,
-    yes_option,
 )
-"""Passes `options: DrillOptions`."""
 
 
 @click.command(
@@ -110,10 +95,21 @@ drill_options = OptionSet(
     ),
 )
 @drill_options
+@running_options
+@report_options
+@yes_option
 @json_option
 @kafka_options(required=True)
 @archive_options
-def command(options: DrillOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> int:
+def command(
+    drill: Drill,
+    running: Running,
+    report_to: ReportFiles,
+    yes: bool,
+    as_json: bool,
+    kafka: dict[str, str],
+    archive: ArchivePlace,
+) -> int:
     """Try a restore: restore a share of the partitions, prove it, and delete it again.
 
     The topics get other names. Tells how long a whole restore would take. Exits with 0 only if everything that was
@@ -124,36 +120,44 @@ def command(options: DrillOptions, as_json: bool, kafka: dict[str, str], archive
     gc.freeze()
 
     def run(rule: Rule | None) -> int:
-        drill = replace(options.drill, at_rule=rule or options.drill.at_rule)
-        return run_async(_tried(options._replace(drill=drill), as_json, kafka, archive))
+        chosen = replace(drill, at_rule=rule or drill.at_rule)
+        return run_async(_tried(chosen, running, report_to, kafka, archive, is_agreed=yes, as_json=as_json))
 
     return with_choice(run)
 
 
-async def _tried(options: DrillOptions, as_json: bool, kafka: dict[str, str], place: ArchivePlace) -> int:
-    drill = options.drill
+async def _tried(
+    drill: Drill,
+    running: Running,
+    report_to: ReportFiles,
+    kafka: dict[str, str],
+    place: ArchivePlace,
+    *,
+    is_agreed: bool,
+    as_json: bool,
+) -> int:
     async with open_archive(place) as archive:
-        around = surroundings(options.running, archive, kafka, place)
+        around = surroundings(running, archive, kafka, place)
         whole = await looked_over(await found_topics(drill.plan, drill.wanted, around), drill.name, around)
         part = await looked_over(sampled(whole, drill.share, drill.seed), drill.name, around)
         if drill.at_rule is None:
             refuse_undecided(part)
         question = f"Create {len(part.restorable)} topics, write {part.records} records, and delete them again?"
-        confirm(question, undone="nothing was tried", is_agreed=options.yes)
+        confirm(question, undone="nothing was tried", is_agreed=is_agreed)
         folder = RestoreFolder(around.jobs, drill.name)
         began = time.monotonic()
         with (
-            held(state_folder() / "jobs", drill.name),
+            held(lock_folder(), drill.name),
             record_progress("trying", part.records * 2, as_json=as_json) as progress,
         ):
             told = (lambda _: None) if as_json else print_outcome
-            run = RestoreRun(part, folder, around, options.running.workers, progress, told)
+            run = RestoreRun(part, folder, around, running.workers, progress, told)
             with ending_signals(run) as signals:
                 outcomes = await run.topics()
                 seconds = time.monotonic() - began
                 left = await asyncio.to_thread(removed, outcomes, folder, around)
     document = drill_document(drill, whole, part, outcomes, left, seconds)
-    options.report_to.write(document)
+    report_to.write(document)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
@@ -170,16 +174,11 @@ def _print(document: dict[str, Any]) -> None:
     for each in document["topics"]:
         if each["error"] is not None:
             click.echo(f"FAILURE {each['source']}: {each['error']}")
-    for text in document["notes"]:
-        click.echo(f"note: {text}")
-    for text in document["warnings"]:
-        click.echo(f"WARNING {text}")
-    for text in document["gaps"]:
-        click.echo(f"WARNING recorded gap: {text}")
-    for text in (*document["lacks"], *document["skipped"]):
-        click.echo(f"FAILURE {text}")
-    for text in document["not_removed"]:
-        click.echo(f"FAILURE not removed: {text}")
+    print_each("note: ", document["notes"])
+    print_each("WARNING ", document["warnings"])
+    print_each("WARNING recorded gap: ", document["gaps"])
+    print_each("FAILURE ", (*document["lacks"], *document["skipped"]))
+    print_each("FAILURE not removed: ", document["not_removed"])
     whole = document["whole"]
     takes = "" if whole["seconds"] is None else f" would take about {duration_text(whole['seconds'])} at this rate"
     click.echo(

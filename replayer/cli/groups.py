@@ -15,7 +15,7 @@ from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm
 from blockgz.program.options import Option, OptionSet, TimeOption, dry_run_option, yes_option
-from blockgz.program.tables import print_table
+from blockgz.program.tables import print_each, print_table
 from blockgz.units import time_text
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.options import (
@@ -29,7 +29,7 @@ from replayer.cli.options.options import (
     open_archive,
 )
 from replayer.cli.options.restore_options import time_of
-from replayer.cli.replay_output import duration_text
+from replayer.cli.replay import duration_text
 from replayer.groups import map_of
 from replayer.groups.applying import GroupChanges, Rollback
 from replayer.groups.planning import (
@@ -45,8 +45,8 @@ from replayer.groups.planning import (
 )
 from replayer.kafka.admin import KafkaAdmin, kafka_groups
 from replayer.replay.jobs.folder import open_jobs
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.recorded_job import kept_job
-from replayer.replay.stages import wall_clock
 from replayer.replay.surroundings import Surroundings
 
 at_option = Option(
@@ -92,7 +92,6 @@ asked_options = OptionSet(
     ),
     approximate_option,
 )
-"""Passes `asked: GroupsOptions`."""
 
 
 @click.group(
@@ -302,10 +301,8 @@ def _print_plan(planned: GroupPlan) -> None:
     ]
     print_table(columns, rows, title=f"consumer groups on {planned.topic}, job {planned.job}", file=sys.stderr)
     for group in planned.groups:
-        for note in group.notes:
-            click.echo(f"note: group {group.name}: {note}", err=True)
-        for doubt in group.doubts:
-            click.echo(f"warning: group {group.name} is not exact: {doubt}", err=True)
+        print_each(f"note: group {group.name}: ", group.notes, err=True)
+        print_each(f"warning: group {group.name} is not exact: ", group.doubts, err=True)
 
 
 def _print_rollback(found: Rollback) -> None:

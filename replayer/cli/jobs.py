@@ -1,7 +1,6 @@
 """`replayer jobs`."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,9 +17,8 @@ from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
 from replayer.replay.jobs.control import WantedState, change_control
 from replayer.replay.jobs.folder import JobFolder, existing_jobs, job_names, jobs_with, this_process
-from replayer.replay.jobs.state import ALIVE, held, job_signs, job_state, summary_of
-from replayer.replay.stages import wall_clock
-from replayer.replay.target_topic import state_folder
+from replayer.replay.jobs.state import ALIVE, held, job_signs, job_state, lock_folder, summary_of
+from replayer.replay.pipeline import wall_clock
 
 COLUMNS = ("JOB", "SOURCE", "TARGET", "STATE", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
 DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
@@ -80,7 +78,7 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
         assert store is not None
         try:
             found = summary_of(JobFolder(store, name))
-            state = job_state(job_signs(store, name, _locks()), this_process(), wall_clock())
+            state = job_state(job_signs(store, name, lock_folder()), this_process(), wall_clock())
         except ReplayRefused as error:
             print_failure(error)
             code = PARTLY_FAILED
@@ -116,21 +114,17 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
     return code
 
 
-def _locks() -> Path:
-    return state_folder() / "jobs"
-
-
 def _remove(store: ToolStore, name: str, *, yes: bool) -> None:
     folder = JobFolder(store, name)
     confirm(f"Remove {folder.address}?", undone=f"{folder.address} was not removed", is_agreed=yes)
-    with held(_locks(), name):
+    with held(lock_folder(), name):
         folder.remove()
     click.echo(f"{folder.address} is removed", err=True)
 
 
 def _steer(store: ToolStore, command: str, name: str, rate: str = "none") -> None:
     """Write down what the job's run is to do; raises UsageError if no run would do it."""
-    signs = job_signs(store, name, _locks())
+    signs = job_signs(store, name, lock_folder())
     state = job_state(signs, this_process(), wall_clock())
     if signs.reported is None:
         raise UsageError(

@@ -1,35 +1,54 @@
-"""`replayer replay`."""
+"""`replayer replay`: its options, its plan and result for people and as JSON, and a run here or on Spark."""
 
 import asyncio
 import gc
+import shlex
 import signal
+import sys
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import click
 import msgspec
 
-from blockgz.archive.archive import ArchivePlace
+from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
+from blockgz.archive.cuts import cut_lines, refuse_doubtful
+from blockgz.archive.damage import LostRange
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.positions import OffsetRange, Rule
 from blockgz.errors import FAILED, PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable, UsageError, exit_code
 from blockgz.process import loop_signals, run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
-from blockgz.program.main import closing, ended_code, print_failure
-from blockgz.program.progress import RecordProgress, record_progress
-from blockgz.store.writer import Store
-from index_format.errors import BlockgzError, masked_urls
-from replayer.cli.options.options import archive_options, json_option, open_archive
-from replayer.cli.options.replay_options import ReplayOptions, replay_options
-from replayer.cli.options.selection_options import print_skipped, with_choice
-from replayer.cli.options.spark_options import SparkOptions, spark_switch
-from replayer.cli.replay_output import (
-    agreed,
-    left_out_json,
-    print_left_out,
-    print_result,
-    proof_command,
-    skipped_json,
+from blockgz.program.main import closing, confirm, ended_code, noting_what_is_left, print_failure
+from blockgz.program.options import (
+    DURATION,
+    Argument,
+    Option,
+    OptionSet,
+    choice_option,
+    dry_run_option,
+    spark_needed,
+    yes_option,
 )
+from blockgz.program.progress import RecordProgress, record_progress
+from blockgz.program.tables import bytes_text, print_each, print_table, range_text
+from blockgz.store.writer import Store
+from blockgz.units import time_text
+from index_format.errors import BlockgzError, masked_urls
+from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
+from replayer.cli.options.selection_options import (
+    CHOOSE_BY_OPTION,
+    damage_option,
+    print_skipped,
+    record_options,
+    with_choice,
+)
+from replayer.cli.options.spark_options import SparkOptions, spark_switch
 from replayer.errors import DeliveryFailed
 from replayer.replay.job import check_job_name
 from replayer.replay.jobs.control import (
@@ -41,14 +60,241 @@ from replayer.replay.jobs.control import (
     lanes_progress,
 )
 from replayer.replay.jobs.folder import open_jobs, this_process
-from replayer.replay.pace import Commands, Slowest, parse_rate
+from replayer.replay.pace import Commands, Slowest, make_pace, parse_rate
+from replayer.replay.pipeline import LeftOut, wall_clock
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import PlannedReplay, job_alone, planned_replay
-from replayer.replay.result import ReplayResult, result_json
+from replayer.replay.request import CommandOption, ReplayRequest, named_target
+from replayer.replay.result import ReplayResult, plan_json, result_json
 from replayer.replay.run import Progress
-from replayer.replay.stages import wall_clock
 from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import undo_retention
+
+if TYPE_CHECKING:
+    from replayer.spark.replay import LanesResult, Replay
+
+
+class ReplayOptions(NamedTuple):
+    """The options of a replay.
+
+    `rate` is that of the request's pace, as it was given; with `control` the job's folder steers the replay.
+    """
+
+    request: ReplayRequest
+    dry_run: bool
+    yes: bool
+    rate: str | None = None
+    control: bool = False
+
+    def ruled(self, rule: Rule | None) -> "ReplayOptions":
+        """Return the same options with a rule for `--at`."""
+        return self._replace(request=replace(self.request, selection=self.request.selection.ruled(rule)))
+
+
+def _option(name: str, given: CommandOption, default: object) -> Option:
+    if default is False:
+        return Option(given.name, name, is_flag=True, **given.attributes)
+    if given.choices:
+        return choice_option(given.name, name, choices=given.choices, **given.attributes)
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    types = {"text": None, "file": file, "duration": DURATION}
+    return Option(given.name, name, parse=given.parse, type=types[given.kind], **given.attributes)
+
+
+def _options() -> dict[str, Option]:
+    """Map each field of a request that a command sets to its option, in the order of the help."""
+    hints = get_type_hints(ReplayRequest, include_extras=True)
+    found = {}
+    for each in fields(ReplayRequest):
+        for given in getattr(hints[each.name], "__metadata__", ()):
+            found[each.name] = _option(each.name, given, each.default)
+    return found
+
+
+def _make_options(
+    topic: TopicPartitions,
+    to_topic: str | None,
+    dry_run: bool,
+    yes: bool,
+    rate: str | None,
+    speed: str | None,
+    control: bool,
+    **given: Any,
+) -> ReplayOptions:
+    if given["topic_config"] and not given["create_topic"]:
+        raise click.UsageError("--topic-config requires --create-topic: existing topics are not changed")
+    if given["undo_retention"] and (dry_run or given["resume"]):
+        raise click.UsageError("--undo-retention replays nothing: remove --resume and --dry-run")
+    if control and (dry_run or given["undo_retention"]):
+        raise click.UsageError("--control steers a running replay: remove --dry-run and --undo-retention")
+    if control and given["job"] is None:
+        raise click.UsageError("--control requires --job NAME: the name says which folder to look at")
+    target = named_target(to_topic, topic, given["chain"])
+    if target is None:
+        raise click.UsageError("--to-topic, which says where the records go, is missing")
+    request = ReplayRequest(topic, target, pace=make_pace(rate, speed), **given)
+    return ReplayOptions(request, dry_run, yes, rate, control)
+
+
+_BY_FIELD = _options()
+TARGET_FIELDS = tuple(_BY_FIELD)[: tuple(_BY_FIELD).index("undo_retention") + 1]
+"""Fields about changes to records, and about the target topic."""
+
+replay_options = OptionSet(
+    "options",
+    _make_options,
+    Argument("topic", metavar="TOPIC[:P[,P-P]]", parse=parse_topic),
+    Option(
+        "--to-topic",
+        metavar="TOPIC",
+        help="Target topic; {topic} stands for the archived topic's name. Transforms that route by name "
+        "alone can replace it.",
+    ),
+    record_options,
+    *(option for name, option in _BY_FIELD.items() if name in TARGET_FIELDS),
+    damage_option,
+    *(option for name, option in _BY_FIELD.items() if name not in TARGET_FIELDS),
+    dry_run_option,
+    yes_option,
+    jobs_option,
+    Option(
+        "--rate",
+        metavar="N/s",
+        help="Maximum rate: records (5000/s), or bytes of keys and values (20MB/s).",
+    ),
+    Option("--speed", metavar="Nx", help="Follow the timestamps: 1x in real time, 10x ten times as fast."),
+    Option(
+        "--control",
+        is_flag=True,
+        help="Report progress to the job's folder, and take commands from it: see replayer jobs.",
+    ),
+)
+
+
+def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: float | None = None) -> bool:
+    """Print the plan, and the `seconds` it may take, and asks whether to write; False for a dry run.
+
+    Raises UsageError without a terminal, click.exceptions.Exit for a no.
+    """
+    if not as_json:
+        _print_plan(plan)
+        cost = f"about {plan.requests:,} requests to the store for {bytes_text(plan.stored_bytes)}"
+        click.echo(cost if seconds is None else f"{cost}, {duration_text(seconds)} or more", err=True)
+    if options.dry_run:
+        if as_json:
+            planned = {"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan) | {"seconds": seconds}}
+            click.echo(msgspec.json.encode(planned))
+        return False
+    refuse_doubtful(plan.cuts, CHOOSE_BY_OPTION)
+    question = f"Write {_count_text(plan)} to {plan.target}?"
+    confirm(question, undone=f"nothing was written to {plan.target}", is_agreed=options.yes)
+    return True
+
+
+def _print_plan(plan: ReplayPlan) -> None:
+    """Print the plan as a table, and its warnings, on stderr."""
+    columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM", "TO")
+    rows: list[tuple[str | int, ...]] = [
+        (
+            source.partition,
+            range_text(source.start, source.end),
+            source.records,
+            bytes_text(source.bytes),
+            *(time_text(time) for time in source.timestamps or (None, None)),
+        )
+        for source in plan.sources
+    ]
+    title = f"{plan.topic} -> {plan.target}, {_count_text(plan)}"
+    print_table(columns, rows, droppable=("SIZE", "FROM", "TO"), title=title, file=sys.stderr)
+    print_each("note: ", plan.notes, err=True)
+    print_cut_bytes(plan.cut_bytes)
+    print_each("warning: ", plan.warnings, err=True)
+
+
+def print_cut_bytes(num_bytes: int) -> None:
+    """Print on stderr how much was read to find the ends as of a time."""
+    if num_bytes:
+        click.echo(f"read {bytes_text(num_bytes)} of blocks to find the cuts", err=True)
+
+
+def _count_text(plan: ReplayPlan) -> str:
+    return f"{'' if plan.is_exact else 'at most '}{plan.records} records"
+
+
+def duration_text(seconds: float) -> str:
+    """Return seconds as `40 s`, `12 min` or `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
+    """Print the result as a table on stdout."""
+    columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
+    rows = [
+        (
+            lane.partition,
+            lane.target_partition,
+            lane.records,
+            _range_text(lane.offsets),
+            _range_text(lane.target_offsets),
+        )
+        for lane in result.partitions
+    ]
+    print_table(columns, rows)
+    rate = result.records / result.seconds if result.seconds else 0
+    click.echo(
+        f"{result.records} records ({bytes_text(result.bytes)}) replayed to {plan.target} in {result.seconds:.1f} s, "
+        f"{rate:,.0f} records/s"
+    )
+    if result.records_before:
+        click.echo(f"{result.records_before} records of job {plan.job.name} had been written before")
+    if not result.complete:
+        click.echo(f"not complete: repeat the command with --resume --job {plan.job.name}", err=True)
+    print_each("note: ", cut_lines(plan.cuts), err=True)
+    if result.zero_timestamps:
+        click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
+
+
+def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchivePlace) -> str:
+    """Return the command that proves the records that a job wrote; settings of the connection (-X) are to be added."""
+    words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
+    given = {"jobs": jobs, "keys": archive.keys, **asdict(archive.s3)}
+    for name, value in given.items():
+        if value is not None and masked_urls(value) == value:  # that of a proxy may have a password
+            words += [f"--{name.replace('_', '-')}", value]
+    return shlex.join(words)
+
+
+def left_out_json(left_out: LeftOut) -> dict[str, Any]:
+    """Return how many records transforms left out, and how many each of them changed, for `--json`."""
+    told = msgspec.to_builtins(left_out)
+    return {"transforms": told.pop("changed"), "left_out": told}
+
+
+def print_left_out(left_out: LeftOut) -> None:
+    """Print how many records transforms left out, and how many each of them changed."""
+    for number, reason in (
+        (left_out.dropped, "dropped by transforms"),
+        (left_out.routed_elsewhere, "routed to other topics by transforms"),
+        (left_out.unfit, "skipped because a transform could not handle them"),
+    ):
+        if number:
+            click.echo(f"{number} records were {reason}")
+    for name, number in left_out.changed.items():
+        click.echo(f"{number} records were changed by transform {name}")
+
+
+def _range_text(offsets: OffsetRange | None) -> str:
+    return "-" if offsets is None else range_text(offsets.start, offsets.end)
+
+
+def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list[dict[str, Any]]:
+    """Return what was skipped as damaged, for `--json`; `to` is excluded."""
+    return [
+        {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
+        for partition, each in skipped
+    ]
 
 
 class Steering:
@@ -272,8 +518,6 @@ def command(
         click.echo(undo_retention(options.request.target, kafka))
         return 0
     if spark is not None:
-        from replayer.cli.replay_on_spark import replay_on_spark  # noqa: PLC0415  # Spark is an extra
-
         return with_choice(lambda rule: run_async(replay_on_spark(options.ruled(rule), spark, as_json, kafka, archive)))
     share_heaps()
     gc.freeze()
@@ -304,6 +548,94 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         click.echo(f"to prove it: {proof}", err=True)
     incomplete = print_skipped(planned.damage) or (PARTLY_FAILED if left_out.unfit or planned.plan.missing else 0)
     return ended_code(incomplete, steering.signals, is_done=result.complete)
+
+
+async def replay_on_spark(
+    options: ReplayOptions, spark: SparkOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace
+) -> int:
+    """Plan the replay, ask, and run it with one Spark task per source partition; return the exit code."""
+    with spark_needed("replayer replay --spark"):
+        from replayer.spark.replay import planned_lanes  # noqa: PLC0415
+    async with (
+        open_archive(address) as archive,
+        planned_lanes(options.request, archive, address.absolute(), properties) as (target, plan, job),
+    ):
+        if not agreed(plan, options, as_json=as_json):
+            return 0
+        await asyncio.to_thread(target.make_ready, plan.lifted)
+        begun = time.monotonic()
+        result = await _run_on_spark(job, plan, spark, as_json=as_json)
+        note = await target.set_back() if result.complete else None
+        if note is not None:
+            click.echo(note, err=True)
+    if as_json:
+        click.echo(msgspec.json.encode(_spark_result_json(plan, result, time.monotonic() - begun)))
+    else:
+        _print_spark_result(plan, result, time.monotonic() - begun)
+    for source, (start, end, reason) in result.skipped:
+        click.echo(f"FAILURE {plan.topic}:{source} skipped offsets [{start}..{end}): {reason}", err=True)
+    return PARTLY_FAILED if result.skipped or result.left_out.unfit or plan.missing else 0
+
+
+async def _run_on_spark(job: "Replay", plan: ReplayPlan, spark: SparkOptions, *, as_json: bool) -> "LanesResult":
+    from blockgz.spark.session import session  # noqa: PLC0415
+    from replayer.spark.replay import LanesResult, run_rounds, written  # noqa: PLC0415
+
+    if not job.tasks(job.before):
+        return LanesResult(job.before, job.before)
+    with (
+        session("blockgz replay", spark.master, spark.settings) as running,
+        noting_what_is_left(lambda: f"not complete: repeat the command with --resume --job {plan.job.name}"),
+        record_progress("replaying", plan.records, as_json=as_json, before=written(job.before)) as advance,
+    ):
+        bytes_each = plan.bytes / plan.records if plan.records else 0
+        return await run_rounds(job, running, lambda records: advance(records, int(records * bytes_each)))
+
+
+def _spark_result_json(plan: ReplayPlan, result: "LanesResult", seconds: float) -> dict[str, object]:
+    return {
+        "records": result.records,
+        "partitions": [
+            {
+                "partition": source,
+                "target_partitions": list(plan.router.targets(source)),
+                "records": position.written - result.before[source].written,
+                "records_before": result.before[source].written,
+                "from": result.before[source].sources[source].next,
+                "to": position.sources[source].next,
+            }
+            for source, position in sorted(result.now.items())
+        ],
+        "topic": plan.topic,
+        "target": plan.target,
+        "seconds": round(seconds, 3),
+        "zero_timestamps": sum(outcome.zero_timestamps for outcome in result.outcomes),
+        "records_before": result.records_before,
+        "complete": result.complete,
+        "lost_commits": sum(outcome.lost_commits for outcome in result.outcomes),
+        "tasks": len(result.outcomes),
+        **left_out_json(result.left_out),
+        "skipped": [
+            {"partition": source, "from": start, "to": end, "reason": reason}
+            for source, (start, end, reason) in result.skipped
+        ],
+        "plan": plan_json(plan),
+    }
+
+
+def _print_spark_result(plan: ReplayPlan, result: "LanesResult", seconds: float) -> None:
+    rows = []
+    for source, now in sorted(result.now.items()):
+        before = result.before[source]
+        offsets = range_text(before.sources[source].next, now.sources[source].next)
+        rows.append((str(source), str(now.written - before.written), offsets))
+    print_table(("PARTITION", "RECORDS", "OFFSETS"), rows)
+    click.echo(f"{result.records} records replayed to {plan.target} in {seconds:.1f} s")
+    if result.records_before:
+        click.echo(f"{result.records_before} records of job {plan.job.name} had been written before")
+    if zeros := sum(outcome.zero_timestamps for outcome in result.outcomes):
+        click.echo(f"warning: {zeros} records with timestamp 0 were sent with 1", err=True)
+    print_left_out(result.left_out)
 
 
 async def _run(planned: PlannedReplay, steering: Steering, as_json: bool) -> ReplayResult:

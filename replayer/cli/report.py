@@ -13,7 +13,7 @@ from blockgz.archive.damage import Verdict
 from blockgz.errors import PARTLY_FAILED, UsageError, listed
 from blockgz.program.main import closing, noting_what_is_left
 from blockgz.program.options import report_key_option
-from blockgz.program.tables import print_table
+from blockgz.program.tables import print_each, print_table
 from blockgz.signing import check_signature, is_signed_by, signature_of
 from blockgz.units import timestamp_text
 from replayer.verify.earlier import parse_report
@@ -108,8 +108,7 @@ def _print_since(found: EarlierFindings) -> None:
     for each in found.differences:
         place = f"{each.topic}:{each.partition} [{each.start}..{each.end})"
         click.echo(f"FAILURE {place} differs from the report of {found.created}: {each.reason}")
-    for warning in found.warnings:
-        click.echo(f"WARNING {warning}")
+    print_each("WARNING ", found.warnings)
     earlier = f"the report of {found.created} ({found.earlier_verdict})"
     click.echo(f"compared with {earlier}: {found.partitions} partitions, {found.verdict.value}")
 
@@ -122,8 +121,7 @@ def _print_above(report: ArchiveReport) -> None:
         click.echo(f"FAILURE {missing} is missing: it was archived once, but all of it is gone")
     for name in report.unmet:
         click.echo(f"FAILURE {name} is expected, but nothing of it is archived")
-    for warning in report.warnings:
-        click.echo(f"WARNING {warning}")
+    print_each("WARNING ", report.warnings)
     if report.inventory_rebuilt_ms is not None:
         made = timestamp_text(report.inventory_rebuilt_ms)
         click.echo(f"the inventory was rebuilt from a listing at {made}: losses before that time go unnoticed")

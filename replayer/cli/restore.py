@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import msgspec
@@ -22,21 +22,20 @@ from blockgz.process import ENDING, loop_signals, run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code
 from blockgz.program.progress import record_progress
-from blockgz.program.tables import bytes_text, print_table
+from blockgz.program.tables import bytes_text, print_each, print_table
 from blockgz.units import time_text
 from index_format.errors import BlockgzError
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.options.selection_options import with_choice
-from replayer.cli.replay_output import duration_text, print_cut_bytes
+from replayer.cli.replay import duration_text, print_cut_bytes
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import TopicChanges, kafka_groups
 from replayer.replay.jobs.folder import open_jobs, this_process
-from replayer.replay.jobs.state import held, is_running
-from replayer.replay.stages import wall_clock
+from replayer.replay.jobs.state import held, is_running, lock_folder
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.surroundings import Surroundings
-from replayer.replay.target_topic import state_folder
-from replayer.restore.consumers import Applied, FollowedGroups, plan_groups, set_acls, set_groups
+from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
 from replayer.restore.document import RestorePlan, TopicToRestore, parse_plan, plan_text
 from replayer.restore.folder import RestoreFolder, RestoreRecord, StandbyReport, SwitchOver, TopicStand
 from replayer.restore.planning import found_topics, gathered, looked_over, name_of, refuse_other_archive
@@ -66,8 +65,7 @@ def print_plan(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0)
         click.echo(f"left out: {each.topic}: {each.why}", err=True)
     for topic in plan.topics:
         _print_notes(topic)
-    for warning in plan.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    print_each("warning: ", plan.warnings, err=True)
     print_cut_bytes(cut_bytes)
     groups = sorted({group for each in plan.restorable for group in each.groups})
     positions = sum(each.positions for each in plan.restorable)
@@ -97,12 +95,10 @@ def _proof_text(plan: RestorePlan) -> str:
 
 
 def _print_notes(topic: TopicToRestore) -> None:
-    for text in (*topic.notes, *(f"recorded gap: {gap}" for gap in topic.gaps)):
-        click.echo(f"note: {topic.source}: {text}", err=True)
+    print_each(f"note: {topic.source}: ", (*topic.notes, *(f"recorded gap: {gap}" for gap in topic.gaps)), err=True)
     for setting, value in topic.left_behind.items():
         click.echo(f"note: {topic.source}: {setting}={value} belonged to the old brokers and is left out", err=True)
-    for text in topic.lacks:
-        click.echo(f"warning: {topic.source}: {text}", err=True)
+    print_each(f"warning: {topic.source}: ", topic.lacks, err=True)
     if topic.refused is not None:
         click.echo(f"REFUSED {topic.source}: {topic.refused}", err=True)
 
@@ -122,10 +118,8 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
     rows = [(each.topic.source, each.topic.target, each.records, each.verdict or "-", each.state) for each in outcomes]
     print_table(("SOURCE", "TARGET", "RECORDS", "PROOF", "STATE"), rows)
     for each in outcomes:
-        for note in each.notes:
-            click.echo(f"note: {each.topic.target}: {note}", err=True)
-        for lost in each.skipped:
-            click.echo(f"FAILURE {each.topic.source}: skipped {lost}", err=True)
+        print_each(f"note: {each.topic.target}: ", each.notes, err=True)
+        print_each(f"FAILURE {each.topic.source}: skipped ", each.skipped, err=True)
         if each.state in ("failed", "refused"):
             click.echo(f"FAILURE {each.topic.source}: {each.error}", err=True)
             if each.do:
@@ -136,8 +130,7 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
     if acls is not None and acls.error is None:
         click.echo(f"{sum(acls.counts.values())} ACLs are created, of {len(acls.counts)} topics")
     for what, applied in (("consumer group was set", groups), ("ACL was created", acls)):
-        for note in applied.notes if applied else ():
-            click.echo(f"note: {note}", err=True)
+        print_each("note: ", applied.notes if applied else (), err=True)
         if applied is not None and applied.error is not None:
             click.echo(f"FAILURE no {what}: {applied.error}", err=True)
     unset = any(each is not None and each.error is not None for each in (groups, acls))
@@ -145,17 +138,11 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
         click.echo(f"not complete: repeat the command with {again}", err=True)
 
 
+# Calls of one replay that may wait for brokers at once.
 THREADS_OF_A_TOPIC = 6
-"""Calls of one replay that may wait for brokers at once."""
 
 
 NOTHING: Mapping[str, Sequence[str]] = {}
-
-
-class Endable(Protocol):
-    """Work that a signal ends."""
-
-    def end(self) -> None: ...
 
 
 def with_acls(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
@@ -264,7 +251,7 @@ async def _applied(
 
 
 @contextmanager
-def ending_signals(run: Endable) -> Iterator[set[int]]:
+def ending_signals(run: RestoreRun | StandbyRun) -> Iterator[set[int]]:
     """While this lasts, signals end the run; a second one does not wait for the commit. Those that came."""
     work, signals = asyncio.current_task(), set[int]()
 
@@ -281,8 +268,8 @@ def ending_signals(run: Endable) -> Iterator[set[int]]:
 
 
 ASK_AGAIN_SECONDS = 0.2
+# Seconds to wait for a follower on another machine; after that its writes are refused.
 ELSEWHERE_SECONDS = 30.0
-"""Seconds to wait for a follower on another machine; after that its writes are refused."""
 
 
 async def followed(
@@ -300,7 +287,7 @@ async def followed(
     wanted, groups = plan.groups, None
     if wanted is not None:
         cluster = await asyncio.to_thread(kafka_groups, around.properties)
-        groups = FollowedGroups(wanted, name, cluster, plan_groups)
+        groups = FollowedGroups(wanted, name, cluster)
     replays = TopicReplays(name, lambda *_: None)
     run = StandbyRun(
         plan,
@@ -310,7 +297,7 @@ async def followed(
         groups,
         options.running.workers,
         options.every,
-        _print_json if as_json else _print_stand,
+        (lambda stand: click.echo(msgspec.json.encode(stand))) if as_json else _print_stand,
     )
     with ending_signals(run) as signals:
         click.echo(f"following: see replayer restore --status --name {name}", err=True)
@@ -323,17 +310,12 @@ async def followed(
     return ended_code(0, signals, is_done=True)
 
 
-def _print_json(stand: TopicStand) -> None:
-    click.echo(msgspec.json.encode(stand))
-
-
 def _print_stand(stand: TopicStand) -> None:
     why = f": {stand.why}" if stand.why else ""
     click.echo(f"{stand.source} -> {stand.target}: {stand.state}{why}", err=True)
     if stand.do:
         click.echo(f"do: {stand.do}", err=True)
-    for lost in stand.skipped:
-        click.echo(f"FAILURE {stand.source}: skipped {lost}", err=True)
+    print_each(f"FAILURE {stand.source}: skipped ", stand.skipped, err=True)
 
 
 async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> int:
@@ -342,13 +324,14 @@ async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> i
     plan = await asyncio.to_thread(_plan_of, folder)
     await refuse_other_archive(plan, around.archive)
     topics = await asyncio.to_thread(folder.followed)
-    found = await survey(plan, topics, around, wall_clock())
-    lags = await gathered(found.due, lambda turn: lag_of(turn.topic, name, around))
+    _, turns = await survey(plan, topics, around, wall_clock())
+    there = [turn.topic for turn in turns if not turn.is_gone]
+    lags = await gathered(there, lambda topic: lag_of(topic, name, around))
     report = await asyncio.to_thread(folder.get, StandbyReport)
     now = wall_clock()
     follower = await asyncio.to_thread(_follower, folder, report, now)
-    of_sources = {turn.topic.source: lag for turn, lag in zip(found.due, lags, strict=True)}
-    document = standby_document(name, found, of_sources, report, follower, now)
+    of_sources = {topic.source: lag for topic, lag in zip(there, lags, strict=True)}
+    document = standby_document(name, turns, of_sources, report, follower, now)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
@@ -360,7 +343,7 @@ async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> i
 def _follower(folder: RestoreFolder, report: StandbyReport | None, now_ms: int) -> str:
     if folder.get(SwitchOver) is not None:
         return "switched over"
-    if is_running(state_folder() / "jobs", folder.name) or follows_elsewhere(report, this_process(), now_ms):
+    if is_running(lock_folder(), folder.name) or follows_elsewhere(report, this_process(), now_ms):
         return "following"
     return "not running"
 
@@ -384,10 +367,8 @@ def _print_status(document: dict[str, Any]) -> None:
             click.echo(f"{each['state']}: {each['source']}: {each['why']}", err=True)
         if each["do"]:
             click.echo(f"do: {each['do']}", err=True)
-        for lost in each["skipped"]:
-            click.echo(f"FAILURE {each['source']}: skipped {lost}", err=True)
-    for note in document["group_notes"]:
-        click.echo(f"note: {note}", err=True)
+        print_each(f"FAILURE {each['source']}: skipped ", each["skipped"], err=True)
+    print_each("note: ", document["group_notes"], err=True)
     if document["error"]:
         click.echo(f"FAILURE the last slot: {document['error']}", err=True)
     click.echo(
@@ -407,15 +388,14 @@ async def switched_over(options: RestoreOptions, around: Surroundings, *, as_jso
     confirm(question, undone="it is still followed", is_agreed=options.yes)
     await asyncio.to_thread(folder.put, SwitchOver(host=this_process(), at=wall_clock()))
     await _followers_gone(folder, options.running.patience)
-    with held(state_folder() / "jobs", folder.name):
+    with held(lock_folder(), folder.name):
         topics = await asyncio.to_thread(folder.followed)
         report = await asyncio.to_thread(folder.get, StandbyReport)
         skipped = {each.source: each.skipped for each in (report.topics if report else ())}
         asked = options.asked
         proof = {"prove": asked.prove, "prove_share": asked.prove_share, "prove_seed": asked.prove_seed}
         plan = msgspec.structs.replace(adjusted(plan, options), **proof)
-        found = await survey(plan, topics, around, wall_clock())
-        whole = await switched_plan(plan, found, topics, around)
+        whole = await switched_plan(plan, *await survey(plan, topics, around, wall_clock()), topics, around)
         return await carried_out(folder.name, whole, options, around, as_json=as_json, skipped=skipped)
 
 
@@ -439,7 +419,7 @@ async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
         if waited < ELSEWHERE_SECONDS:
             report = await asyncio.to_thread(folder.get, StandbyReport)
             elsewhere = follows_elsewhere(report, this_process(), wall_clock())
-        if not elsewhere and not await asyncio.to_thread(is_running, state_folder() / "jobs", folder.name):
+        if not elsewhere and not await asyncio.to_thread(is_running, lock_folder(), folder.name):
             return
         await asyncio.sleep(ASK_AGAIN_SECONDS)
 
@@ -503,7 +483,7 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
             return code
         question = f"Create {len(plan.restorable)} topics and write {plan.records} records?"
         confirm(question, undone="nothing was restored", is_agreed=options.yes)
-        with held(state_folder() / "jobs", name):
+        with held(lock_folder(), name):
             if plan.follow is not None:
                 return await followed(name, plan, options, around, as_json=as_json)
             return await carried_out(name, plan, options, around, as_json=as_json)
@@ -549,17 +529,6 @@ async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> 
     return adjusted(plan, options)
 
 
-def _refuse_refused(plan: RestorePlan) -> None:
-    """Raise ReplayRefused if a topic cannot be restored, unless the others are to be."""
-    if plan.refused and (not plan.partial or not plan.restorable):
-        first = plan.refused[0]
-        raise ReplayRefused(
-            f"{len(plan.refused)} of {len(plan.topics)} topics cannot be restored as planned: {first.source}",
-            why=first.refused or "",
-            remedy="change the plan (--map, --from-plan), or restore the others with --partial",
-        )
-
-
 def refuse_undecided(plan: RestorePlan) -> None:
     """Raise CutUndecided if a person has to choose where the partitions of a topic end."""
     doubtful = [each for each in plan.restorable if each.choice is not None]
@@ -575,8 +544,17 @@ def refuse_undecided(plan: RestorePlan) -> None:
 
 
 def _code_of(plan: RestorePlan) -> int:
-    """Return the code that carrying it out would exit with, if nothing fails; raise as `_refuse_refused` does."""
-    _refuse_refused(plan)
+    """Return the code that carrying it out would exit with, if nothing fails.
+
+    Raise ReplayRefused if a topic cannot be restored, unless the others are to be.
+    """
+    if plan.refused and (not plan.partial or not plan.restorable):
+        first = plan.refused[0]
+        raise ReplayRefused(
+            f"{len(plan.refused)} of {len(plan.topics)} topics cannot be restored as planned: {first.source}",
+            why=first.refused or "",
+            remedy="change the plan (--map, --from-plan), or restore the others with --partial",
+        )
     lacks = plan.refused or any(each.lacks for each in plan.topics)
     return PARTLY_FAILED if lacks and plan.follow is None else 0
 

@@ -12,7 +12,7 @@ from blockgz.process import run_async
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import CommandPlace, Program, closing, confirm, print_failure
 from blockgz.program.options import Argument, Option, dry_run_option, yes_option
-from blockgz.program.tables import print_table
+from blockgz.program.tables import print_each, print_table
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.errors import ReplayRefused
 from replayer.topics import FoundTopic, TopicComparison, TopicPlan, carry_out, compare_all, find_topics, plan_topic
@@ -176,8 +176,7 @@ def _carried_out(plan: TopicPlan, kafka: dict[str, str], *, as_json: bool) -> li
     except ReplayRefused as error:
         print_failure(error)
         return [f"{error.what}: {error.why}"]
-    for text in lacks:
-        click.echo(f"warning: {name}, read back: {text}", err=True)
+    print_each(f"warning: {name}, read back: ", lacks, err=True)
     if not lacks and not as_json:
         click.echo(f"{name}: done, and read back as planned")
     return lacks
@@ -210,8 +209,7 @@ def _print_plan(plans: Sequence[TopicPlan]) -> None:
 
 def _print_notes(each_of: Sequence[Any], notes: Callable[[Any], Sequence[str]]) -> None:
     for each in each_of:
-        for text in notes(each):
-            click.echo(f"note: {text}", err=True)
+        print_each("note: ", notes(each), err=True)
 
 
 def _document(compared: TopicComparison) -> dict[str, Any]:

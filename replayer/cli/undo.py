@@ -9,15 +9,14 @@ from blockgz.program.archive_options import s3_options
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm
 from blockgz.program.options import dry_run_option, yes_option
-from blockgz.program.tables import print_table, range_text
+from blockgz.program.tables import print_each, print_table, range_text
 from blockgz.store.s3_settings import S3Settings
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.replay.jobs.folder import jobs_with
-from replayer.replay.jobs.state import held, job_signs
+from replayer.replay.jobs.state import held, job_signs, lock_folder
 from replayer.replay.jobs.undo import UndoPlan, carry_out, plan_undo, refuse_running, undo_document
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.recorded_job import kept_job
-from replayer.replay.stages import wall_clock
-from replayer.replay.target_topic import state_folder
 
 
 @click.command(
@@ -44,7 +43,7 @@ def command(
     write, and while the job runs. Prints the plan, then asks for the topic's name. The job's folder is kept, and its
     state becomes `undone`.
     """
-    store, locks = jobs_with(job, jobs, s3), state_folder() / "jobs"
+    store, locks = jobs_with(job, jobs, s3), lock_folder()
     kept, folder = kept_job(job, store)
     refuse_running(job, job_signs(store, job, locks), wall_clock())
     with held(locks, job):
@@ -69,5 +68,4 @@ def _print_plan(plan: UndoPlan) -> None:
     )
     rows = [(lane, range_text(*bounds)) for lane, bounds in sorted(plan.bounds.items())]
     print_table(("PARTITION", "OFFSETS"), rows, title=title, file=sys.stderr)
-    for warning in plan.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    print_each("warning: ", plan.warnings, err=True)

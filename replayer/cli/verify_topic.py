@@ -15,7 +15,7 @@ from blockgz.archive.selection import Positions, Reading, Selection
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
 from blockgz.program.progress import record_progress
-from blockgz.program.tables import print_table
+from blockgz.program.tables import print_each, print_table
 from index_format.records import Record
 from replayer.cli.options.options import open_archive
 from replayer.cli.options.selection_options import print_cuts
@@ -108,8 +108,7 @@ def _print(report: ComparisonReport, topic: str, against: str, *, without_conten
             click.echo(f"FAILURE partition {each.partition}: first difference{fields}")
             click.echo(f"  archive: {_shown(difference.archived, without_content)}")
             click.echo(f"  topic:   {_shown(difference.found, without_content)}")
-    for warning in report.warnings:
-        click.echo(f"WARNING {warning}")
+    print_each("WARNING ", report.warnings)
     click.echo(report.verdict.value)
 
 
@@ -147,8 +146,7 @@ def _print_proof(proof: JobProof) -> None:
     rows = [(e.lane, e.runs, e.records, e.differing, e.missing, e.foreign, e.sent_twice) for e in proof.lanes]
     print_table(columns, rows, title=f"{proof.request.folder} -> {proof.request.target}, job {proof.request.job}")
     for lane in proof.lanes:
-        for text in lane.faults:
-            click.echo(f"FAILURE {text}")
+        print_each("FAILURE ", lane.faults)
         if lane.sent_twice:
             click.echo(f"WARNING partition {lane.lane}: {lane.sent_twice} records were sent twice")
         if lane.gone:
@@ -156,8 +154,7 @@ def _print_proof(proof: JobProof) -> None:
                 f"WARNING partition {lane.lane}: {lane.gone} records were pruned or erased from the archive since: "
                 "what was sent of them cannot be compared"
             )
-    for text in proof.warnings:
-        click.echo(f"WARNING {text}")
+    print_each("WARNING ", proof.warnings)
     if proof.not_compared:
         click.echo(f"{proof.not_compared} records were counted and not compared")
     click.echo(proof.verdict)

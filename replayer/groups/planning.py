@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,25 +30,18 @@ from blockgz.units import time_text
 from index_format.keys import TopicFolder
 from replayer.errors import ReplayRefused
 from replayer.groups import GroupMap, twins
-from replayer.replay.job import SourceProgress
+from replayer.replay.job import Run, SourceProgress
 from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
-from replayer.replay.run_map import Run
 from replayer.replay.surroundings import Surroundings
 
 SourcePositions = Mapping[int, int | None]
 """The offset of the next record by source partition; None if a group has no position."""
 
 
-class RecordsBelow(NamedTuple):
-    """A question to the archive: how many records of a run have a source offset below this one?"""
-
-    run: Run
-    offset: int
-
-
-CountRecords = Callable[[RecordsBelow], Awaitable[int]]
+CountRecords = Callable[[Run, int], Awaitable[int]]
+"""A function that counts the records of a run in the archive whose source offsets are below this one."""
 CountArchived = Callable[[int, OffsetRange], Awaitable[int]]
 """Gives how many records the archive has of a source partition between two offsets."""
 
@@ -64,6 +57,8 @@ class LaneTranslation:
 
     lane: int
     offset: int | None
+    metadata: str | None = None
+    """The metadata of the group's position, if one source partition alone feeds the lane."""
     read_again: int = 0
     skipped: int = 0
     doubts: tuple[str, ...] = ()
@@ -136,7 +131,7 @@ async def translate(
         for source, records in read_again.items()
         if records
     ]
-    return LaneTranslation(lane.number, offset, sum(read_again.values()), skipped, tuple(doubts), tuple(notes))
+    return LaneTranslation(lane.number, offset, None, sum(read_again.values()), skipped, tuple(doubts), tuple(notes))
 
 
 async def _first_at_or_after(lane: MappedLane, source: int, position: int, count: CountRecords) -> int:
@@ -148,7 +143,7 @@ async def _first_at_or_after(lane: MappedLane, source: int, position: int, count
     run = Run(*runs[row].tolist())
     if position <= run.start:
         return run.target_start
-    return run.target_start + await count(RecordsBelow(run, position))
+    return run.target_start + await count(run, position)
 
 
 def _records_between(runs: npt.NDArray[np.int64], start: int, end: int) -> int:
@@ -165,17 +160,17 @@ class ArchivedRuns:
         """Take the pipeline and filter of the job, and its source partitions."""
         self._pipeline, self._filter = pipeline, record_filter
         self._selections = selections
-        self._known: dict[RecordsBelow, int] = {}
+        self._known: dict[tuple[Run, int], int] = {}
         self._archived: dict[tuple[int, OffsetRange], int] = {}
+        # True if every record goes to one lane: then indexes give the number of records.
         self._whole = not pipeline.stages and record_filter.passes_all and not pipeline.router.divides
-        """True if every record goes to one lane: then indexes give the number of records."""
 
-    async def count(self, question: RecordsBelow) -> int:
+    async def count(self, run: Run, offset: int) -> int:
         """See CountRecords; raises ReplayRefused where the archive does not hold what the run says."""
-        if question not in self._known:
-            answer = await self._by_indexes(question) if self._whole else None
-            self._known[question] = answer if answer is not None else await self._by_reading(question)
-        return self._known[question]
+        if (run, offset) not in self._known:
+            answer = await self._by_indexes(run, offset) if self._whole else None
+            self._known[run, offset] = answer if answer is not None else await self._by_reading(run, offset)
+        return self._known[run, offset]
 
     async def archived(self, source: int, offsets: OffsetRange) -> int:
         """See CountArchived: reads no more than the blocks at both edges."""
@@ -185,15 +180,13 @@ class ArchivedRuns:
             self._archived[asked] = (await describe_source(self._selection(source, *offsets), skipping)).records
         return self._archived[asked]
 
-    async def _by_indexes(self, question: RecordsBelow) -> int | None:
+    async def _by_indexes(self, run: Run, offset: int) -> int | None:
         """Return the answer from indexes and one block; None if the run lacks records, as after damage."""
-        run, offset = question
         below = await self.archived(run.source, OffsetRange(run.start, offset))
         above = await self.archived(run.source, OffsetRange(offset, run.end))
         return below if below + above == run.records else None
 
-    async def _by_reading(self, question: RecordsBelow) -> int:
-        run, offset = question
+    async def _by_reading(self, run: Run, offset: int) -> int:
         below = total = 0
         selection = self._selection(run.source, run.start, run.end)
         async with aclosing(selected(selection, self._filter, SkipDamage())) as batches:
@@ -227,8 +220,6 @@ class PlannedGroup:
     source: str
     name: str
     lanes: tuple[LaneTranslation, ...]
-    metadata: Mapping[int, str]
-    """The metadata of the group's position by lane, for lanes that one source partition feeds."""
 
     @property
     def exact(self) -> bool:
@@ -237,11 +228,7 @@ class PlannedGroup:
     @property
     def positions(self) -> dict[int, GroupOffset]:
         """Return the positions to set, by target partition."""
-        return {
-            lane.lane: GroupOffset(lane.offset, self.metadata.get(lane.lane))
-            for lane in self.lanes
-            if lane.offset is not None
-        }
+        return {each.lane: GroupOffset(each.offset, each.metadata) for each in self.lanes if each.offset is not None}
 
     @property
     def notes(self) -> list[str]:
@@ -303,14 +290,13 @@ async def plan_groups(
     planned = []
     for group, positions in sorted(groups.items()):
         offsets = {partition: position.offset for partition, position in positions.items()}
-        found = [_within(await translate(lane, offsets, runs.count, runs.archived), bounds) for lane in lanes]
+        found = []
+        for lane in lanes:
+            position = _within(await translate(lane, offsets, runs.count, runs.archived), bounds)
+            only = positions.get(*lane.sources) if len(lane.sources) == 1 else None
+            found.append(replace(position, metadata=only.metadata if only else None))
         if any(lane.offset is not None for lane in found):
-            metadata = {
-                lane.number: text
-                for lane in lanes
-                if len(lane.sources) == 1 and (text := _metadata(positions, *lane.sources)) is not None
-            }
-            planned.append(PlannedGroup(group, rename(group), tuple(found), metadata))
+            planned.append(PlannedGroup(group, rename(group), tuple(found)))
     _refuse_twins(planned)
     return GroupPlan(job.request.job, job.request.target, job.target.topic_id, tuple(planned))
 
@@ -350,10 +336,6 @@ def group_plan_document(plan: GroupPlan) -> dict[str, Any]:
             for group in plan.groups
         ],
     }
-
-
-def _metadata(positions: Mapping[int, GroupOffset], source: int) -> str | None:
-    return positions[source].metadata if source in positions else None
 
 
 def _within(lane: LaneTranslation, bounds: Mapping[int, LogBounds]) -> LaneTranslation:

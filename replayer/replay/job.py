@@ -1,10 +1,12 @@
-"""The job of a replay, which can be interrupted and resumed: its name, what was requested, and its positions."""
+"""The job of a replay, which can be interrupted and resumed: its name, its positions, and its run map."""
 
 import hashlib
 import re
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,8 +22,8 @@ from replayer.errors import ReplayRefused
 from replayer.replay.pipeline import Pipeline, RoutedBatch
 
 VERSION = 1
+# Kafka's default offset.metadata.max.bytes; what is longer is refused by the broker.
 MAX_METADATA_BYTES = 4096
-"""Kafka's default offset.metadata.max.bytes; what is longer is refused by the broker."""
 
 
 class Position(Protocol):
@@ -194,10 +196,10 @@ async def chain_hash(partition: ArchivedPartition, offsets: OffsetRange, on_dama
 
 
 def first_positions(
-    job: Job, ranges: Mapping[int, OffsetRange], histories: Mapping[int, str], pipeline: Pipeline
+    job: Job, selections: Sequence[Selection], histories: Mapping[int, str], pipeline: Pipeline
 ) -> dict[int, LanePosition]:
-    """Return the position of each lane before the first record; `ranges` and `histories` are by source partition."""
-    positions = {}
+    """Return the position of each lane before the first record; `histories` are by source partition."""
+    positions, ranges = {}, {each.partition.partition: each.offsets for each in selections}
     for lane, sources in sorted(pipeline.feeding(ranges).items()):
         history = hashlib.sha256("\n".join(histories[source] for source in sources).encode()).hexdigest()
         progress = {source: SourceProgress(ranges[source].start, *ranges[source]) for source in sources}
@@ -225,21 +227,11 @@ def followed_positions(job: Job, selections: Sequence[Selection], pipeline: Pipe
 
     Its history is the incarnation alone: chunks come, and old ones may be merged or pruned.
     """
-    ranges = {each.partition.partition: each.offsets for each in selections}
     histories = {
         each.partition.partition: f"{each.partition.marker.archive_id} {each.partition.keys.folder}"
         for each in selections
     }
-    return first_positions(job, ranges, histories, pipeline)
-
-
-def followed(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]) -> list[Selection]:
-    """Return the selections of a job that follows its archive, from its first offsets to the present ends."""
-    starts = {source: each.start for position in recorded.values() for source, each in position.sources.items()}
-    return [
-        each._replace(offsets=OffsetRange(starts.get(each.partition.partition, each.offsets.start), each.offsets.end))
-        for each in selections
-    ]
+    return first_positions(job, selections, histories, pipeline)
 
 
 def continued(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosition]) -> dict[int, LanePosition]:
@@ -247,18 +239,23 @@ def continued(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosi
     return {lane: position.up_to(first[lane]) if lane in first else position for lane, position in recorded.items()}
 
 
-def pinned(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]) -> list[Selection]:
-    """Return the selections with the ranges that the job recorded when it began: the archive may have grown since."""
-    ranges = {
-        source: OffsetRange(progress.start, progress.end)
-        for position in recorded.values()
-        for source, progress in position.sources.items()
-    }
-    # The recorded ranges replace ends that were just computed again from a time.
-    return [
-        Selection(each.partition, ranges[each.partition.partition]) if each.partition.partition in ranges else each
-        for each in selections
-    ]
+def recorded_ranges(
+    selections: Sequence[Selection], recorded: Mapping[int, LanePosition], *, follows: bool = False
+) -> list[Selection]:
+    """Return the selections with the ranges that the job recorded when it began: the archive may have grown since.
+
+    If it follows its archive, they still end where they end now.
+    """
+    ranges = {source: progress for position in recorded.values() for source, progress in position.sources.items()}
+    found = []
+    for each in selections:
+        if (known := ranges.get(each.partition.partition)) is None:
+            found.append(each)
+        else:
+            # The recorded end replaces one that was just computed again from a time.
+            end = each.offsets.end if follows else known.end
+            found.append(Selection(each.partition, OffsetRange(known.start, end)))
+    return found
 
 
 def refuse_other_job(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosition]) -> None:
@@ -332,3 +329,160 @@ class Ledger:
     def last(self) -> Mapping[int, LanePosition]:
         """The committed position of every lane."""
         return self._committed
+
+
+M = TypeVar("M")
+
+Acknowledged = Mapping[int, Any]
+"""Target offsets of records by lane, as int64 arrays in the order in which they were sent."""
+
+
+class Run(NamedTuple):
+    """A run of records: offsets [start, end) of a source partition are in `lane` from `target_start` on.
+
+    Fewer records than offsets where routing, filters or the log left some out. `end` is that of the last record.
+    """
+
+    source: int
+    start: int
+    end: int
+    lane: int
+    target_start: int
+    records: int
+
+    @property
+    def target_end(self) -> int:
+        """The target offset after the last record."""
+        return self.target_start + self.records
+
+
+@dataclass
+class _Lane:
+    """Records of one lane that were handed over, and of those the offsets that the cluster gave them."""
+
+    sent: int = 0
+    taken: int = 0
+    mapped: int = 0
+    """Records taken that are in runs returned already."""
+    pieces: deque[tuple[int, Any]] = field(default_factory=deque)
+    """Source partition and source offsets of records that are not mapped yet."""
+    offsets: deque[Any] = field(default_factory=deque)
+    """Target offsets of what is taken and not mapped yet."""
+
+
+class Outstanding(Generic[M]):
+    """Records that were handed over and are not committed, with the marks at which a commit is possible.
+
+    A mark of all that was handed over before it is due once the cluster took all of that.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, _Lane] = {}
+        self._marks: deque[tuple[Mapping[int, int], M]] = deque()
+        """Records of each lane, counted from the first, and what is true once the cluster has taken so many."""
+
+    def sent(self, lane: int, source: int, offsets: Any) -> None:
+        """Note records of a source partition that were handed over for a lane; `offsets` are their own, an int64
+        array.
+        """
+        known = self._lanes.setdefault(lane, _Lane())
+        known.sent += len(offsets)
+        known.pieces.append((source, offsets))
+
+    def mark(self, content: M) -> None:
+        """Add a mark: `content` holds once all records that were handed over so far are taken."""
+        self._marks.append(({number: lane.sent for number, lane in self._lanes.items()}, content))
+
+    def took(self, acknowledged: Acknowledged | None) -> None:
+        """Note records that the cluster took since; None: all that were handed over, at unknown offsets."""
+        if acknowledged is None:
+            for lane in self._lanes.values():
+                lane.taken = lane.mapped = lane.sent
+                lane.pieces.clear()
+            return
+        for number, offsets in acknowledged.items():
+            if len(offsets):
+                lane = self._lanes[number]
+                lane.taken += len(offsets)
+                lane.offsets.append(offsets)
+
+    def due(self) -> tuple[list[Run], M | None]:
+        """Return the runs up to the newest mark that is due, and its content; each mark is returned once."""
+        needed: Mapping[int, int] = {}
+        content: M | None = None
+        while self._marks and all(self._lanes[number].taken >= least for number, least in self._marks[0][0].items()):
+            needed, content = self._marks.popleft()
+        return [run for number, upto in needed.items() for run in self._mapped(number, upto)], content
+
+    def rest(self) -> list[Run]:
+        """Return the runs of all taken records that no earlier call returned, regardless of marks."""
+        return [run for number, lane in self._lanes.items() for run in self._mapped(number, lane.taken)]
+
+    def _mapped(self, number: int, upto: int) -> Iterator[Run]:
+        lane = self._lanes[number]
+        count = upto - lane.mapped
+        if count <= 0:
+            return
+        lane.mapped = upto
+        targets = _first(lane.offsets, count)
+        pieces = []
+        while count:
+            source, offsets = lane.pieces.popleft()
+            if len(offsets) > count:
+                lane.pieces.appendleft((source, offsets[count:]))
+                offsets = offsets[:count]
+            pieces.append((source, offsets))
+            count -= len(offsets)
+        yield from runs_of(number, pieces, targets)
+
+
+def runs_of(lane: int, pieces: Sequence[tuple[int, Any]], targets: Any) -> Iterator[Run]:
+    """Yield the runs of pieces (source partition and source offsets), whose records are at `targets`, in order."""
+    breaks = set((np.flatnonzero(np.diff(targets) != 1) + 1).tolist())
+    begins = 0
+    for _, offsets in pieces:
+        breaks.add(begins)
+        begins += len(offsets)
+    edges = sorted({*breaks, begins})
+    sources = np.repeat([source for source, _ in pieces], [len(offsets) for _, offsets in pieces])
+    offsets = np.concatenate([offsets for _, offsets in pieces])
+    parts = (
+        Run(int(sources[a]), int(offsets[a]), int(offsets[b - 1]) + 1, lane, int(targets[a]), b - a)
+        for a, b in pairwise(edges)
+    )
+    return joined(parts)
+
+
+def joined(runs: Iterable[Run]) -> Iterator[Run]:
+    """Join neighbouring runs of one lane and source partition."""
+    last: Run | None = None
+    for run in runs:
+        if last is not None and _continues(last, run):
+            last = last._replace(end=run.end, records=last.records + run.records)
+            continue
+        if last is not None:
+            yield last
+        last = run
+    if last is not None:
+        yield last
+
+
+def _continues(last: Run, run: Run) -> bool:
+    return (last.source, last.lane, last.target_end) == (
+        run.source,
+        run.lane,
+        run.target_start,
+    ) and last.end <= run.start
+
+
+def _first(parts: deque[Any], count: int) -> Any:
+    """Remove and return the first `count` numbers of arrays."""
+    taken = []
+    while count:
+        part = parts.popleft()
+        if len(part) > count:
+            parts.appendleft(part[count:])
+            part = part[:count]
+        taken.append(part)
+        count -= len(part)
+    return np.concatenate(taken)

@@ -63,15 +63,15 @@ class Commands:
         self._changed.clear()
 
 
+# Seconds without any progress after which a replay ends whose commits are lost.
 PATIENCE_SECONDS = 300.0
-"""Seconds without any progress after which a replay ends whose commits are lost."""
+# Records go in portions of at least this much time, so that a pace costs next to nothing.
 TICK_SECONDS = 0.05
-"""Records go in portions of at least this much time, so that a pace costs next to nothing."""
 LEAST_WAIT_SECONDS = 0.001
+# Measured limits of a replay, per record and per byte: see docs/performance.md, 200 B and 1 KB.
 RECORDS_A_SECOND, BYTES_A_SECOND = 400_000, 80_000_000
-"""Measured limits of a replay, per record and per byte: see docs/performance.md, 200 B and 1 KB."""
+# Seconds of sending that a stall leaves to catch up with, at most.
 CREDIT_SECONDS = 1.0
-"""Seconds of sending that a stall leaves to catch up with, at most."""
 
 
 class Due(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import pyarrow.compute as pc
 
 from blockgz.archive.blocks import (
@@ -35,8 +36,7 @@ from index_format.marker import ChunkEntry, TimeBounded, blocks_between
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts
 from replayer.replay.job import Job
-from replayer.replay.pipeline import Router, Routing
-from replayer.replay.stages import NO_TIMESTAMP
+from replayer.replay.pipeline import NO_TIMESTAMP, Router, Routing
 
 LOSSLESS_FORMATS = frozenset({"json", "arrow"})
 """Record formats that keep keys, headers and timestamps."""
@@ -170,8 +170,8 @@ class ReplayPlan:
 
 
 INDEXES_AT_ONCE = 8
+# Stored bytes of blocks that a plan reads at most in order to count by timestamp.
 EDGE_BYTES = 1024**3
-"""Stored bytes of blocks that a plan reads at most in order to count by timestamp."""
 EVERYTHING = Reading()
 
 
@@ -278,15 +278,6 @@ class _Sums:
         return False
 
 
-class _Kept(NamedTuple):
-    """The selected records of a block that was read, and the bounds of their times."""
-
-    block: BlockEntry
-    records: int
-    min_timestamp: int
-    max_timestamp: int
-
-
 async def _add_divided(
     partition: ArchivedPartition, entries: Sequence[ChunkEntry | Unreadable], sums: _Sums, on_damage: DamagePolicy
 ) -> None:
@@ -294,13 +285,18 @@ async def _add_divided(
     start, end = sums.offsets
     in_time = RecordFilter(sums.asked.since, sums.asked.until)
 
-    def kept(stored: StoredBlock) -> _Kept:
+    def kept(stored: StoredBlock) -> BlockEntry | None:
+        """Return the entry that a block would have if it held the selected records alone; None if there are none."""
         block, rows = stored.entry, trimmed(decoded(stored, partition.max_block_bytes), start, end)
         rows = in_time.apply(rows)
-        if not rows.num_rows or stored.chunk.index.record_format not in LOSSLESS_FORMATS:
-            return _Kept(block, rows.num_rows, block.min_timestamp, block.max_timestamp)
-        times = pc.min_max(rows.column("timestamp")).as_py()
-        return _Kept(block, rows.num_rows, times["min"], times["max"])
+        if not rows.num_rows:
+            return None
+        num_bytes = block.byte_length_uncompressed * rows.num_rows // block.num_records
+        found = {"num_records": rows.num_rows, "byte_length_uncompressed": num_bytes}
+        if stored.chunk.index.record_format in LOSSLESS_FORMATS:
+            times = pc.min_max(rows.column("timestamp")).as_py()
+            found |= {"min_timestamp": times["min"], "max_timestamp": times["max"]}
+        return msgspec.structs.replace(block, **found)
 
     chunks = readable_chunks(partition, streamed(entries))
     async with aclosing(worked(stored_blocks(partition, chunks, start, end, sums.must_read), kept)) as items:
@@ -308,8 +304,8 @@ async def _add_divided(
             match item:
                 case Unreadable():
                     on_damage.meet(item._replace(start=max(item.start, start), end=min(item.end, end)))
-                case _Kept(block, records) if records:
-                    sums.add(item, records, block.byte_length_uncompressed * records // block.num_records)
+                case BlockEntry():
+                    sums.add(item, item.num_records, item.byte_length_uncompressed)
                 case Chunk():
                     sums.formats.add(item.index.record_format)
                     wanted = filter(sums.asked.may_match, _selected(item, start, end))
@@ -415,8 +411,8 @@ def make_plan(plan: ReplayPlan) -> ReplayPlan:
     The first reason to refuse is raised.
     """
     refuse_source(plan.topic, plan.target, into_source=plan.into_source)
-    for check in (_refuse_second_copy, _refuse_lost_keys, _refuse_impossible_times):
-        check(plan)
+    for refusal in _refusals_of_records(plan):
+        raise refusal
     if plan.facts is None:
         raise NoSuchTopic(
             f"the cluster has no topic {plan.target!r}",
@@ -424,8 +420,8 @@ def make_plan(plan: ReplayPlan) -> ReplayPlan:
             remedy=f"add --create-topic, or create it: kafka-topics.sh --create --topic {plan.target} --partitions "
             f"{_needed_partitions(plan)} --config retention.ms=-1",
         )
-    for check in (_refuse_too_few_partitions, _refuse_unknown_past, _refuse_foreign_records):
-        check(plan)
+    for refusal in _refusals_of_lanes(plan):
+        raise refusal
     if plan.facts.config is not None:
         refuse_by_config(plan, plan.facts.config)
     return replace(plan, warnings=tuple(_warnings(plan, plan.facts.config)))
@@ -478,14 +474,8 @@ def pruned_text(partition: int, pruned: OffsetRange) -> str:
 
 def refuse_by_config(plan: ReplayPlan, config: EffectiveConfig) -> None:
     """Raise ReplayRefused if the target's configuration would lose, rewrite or reject the records."""
-    for check in (
-        _refuse_log_append_time,
-        _refuse_retention,
-        _refuse_times,
-        _refuse_missing_keys,
-        _refuse_large_records,
-    ):
-        check(plan, config)
+    for refusal in _refusals_by_config(plan, config):
+        raise refusal
 
 
 def refuse_source(topic: str, target: str, *, into_source: bool) -> None:
@@ -498,68 +488,100 @@ def refuse_source(topic: str, target: str, *, into_source: bool) -> None:
         )
 
 
-def _refuse_second_copy(plan: ReplayPlan) -> None:
+def _refusals_of_records(plan: ReplayPlan) -> Iterator[ReplayRefused]:
+    """Yield why the records cannot be written, whatever the target is like."""
     if plan.begun and not plan.resume:
         state = "is complete" if plan.complete else "has started and is not complete"
-        raise ReplayRefused(
+        yield ReplayRefused(
             f"job {plan.job.name} {state}",
             why=f"{plan.written} of its records are in {plan.target}, and this would write them again",
             remedy="add --resume to continue it, or --job NAME to write another copy",
         )
+    for source in plan.sources if plan.router.divides else ():
+        if lost := sorted(source.record_formats - LOSSLESS_FORMATS):
+            yield ReplayRefused(
+                "these records cannot be spread by key",
+                why=f"partition {source.partition} was archived as {', '.join(lost)}, without keys: records of one key "
+                "would go to different partitions and lose their order",
+                remedy="remove --partitions, or use a number or a map",
+            )
+    for source in plan.sources:
+        if source.timestamps is not None and source.timestamps.min < NO_TIMESTAMP:
+            yield ReplayRefused(
+                "some records would get timestamps before 1970",
+                why=f"the oldest of partition {source.partition} would be {source.timestamps.min} ms since the epoch, "
+                "and Kafka accepts none below 0",
+                remedy="shift less far back with --timestamps",
+            )
 
 
-def _refuse_unknown_past(plan: ReplayPlan) -> None:
-    """Refuse to resume without positions, unless the target is empty: then nothing was written."""
-    held = [lane for lane in plan.lanes if lane in plan.watermarks and plan.watermarks[lane].end]
-    if plan.resume and not plan.begun and held:
-        raise ReplayRefused(
+def _refusals_of_lanes(plan: ReplayPlan) -> Iterator[ReplayRefused]:
+    """Yield why the target's partitions cannot take the records."""
+    needed = _needed_partitions(plan)
+    if plan.target_partitions < needed:
+        source = next(s.partition for s in plan.sources if needed - 1 in plan.router.targets(s.partition))
+        yield ReplayRefused(
+            f"topic {plan.target!r} has too few partitions",
+            why=f"it has {plan.target_partitions}, and partition {source} of {plan.topic} goes to partition "
+            f"{needed - 1}",
+            remedy=f"choose a topic with at least {needed} partitions, fold them into fewer with --partitions "
+            f"{plan.target_partitions}, or spread records with --partitions by-key",
+        )
+    held = [] if plan.begun else [lane for lane in plan.lanes if lane in plan.watermarks and plan.watermarks[lane].end]
+    if plan.resume and held:
+        # Without positions, nothing was written only if the target never held anything.
+        yield ReplayRefused(
             f"there is nothing to resume: nothing is recorded for job {plan.job.name}",
             why=f"{plan.target}:{held[0]} has had records, and it is unknown which of them came from this replay",
             remedy="repeat the first command unchanged, with its --job; or remove --resume to append all records",
         )
+    for lane in () if plan.append or plan.into_source else held:
+        low, end = plan.watermarks[lane]
+        if end > low:
+            yield ReplayRefused(
+                f"topic {plan.target!r} is not empty",
+                why=f"{plan.target}:{lane} holds offsets [{low}..{end}), which are not from this replay",
+                remedy="choose an empty topic, or add --append to write after them",
+            )
 
 
-def _refuse_too_few_partitions(plan: ReplayPlan) -> None:
-    needed = _needed_partitions(plan)
-    if plan.target_partitions >= needed:
-        return
-    source = next(s.partition for s in plan.sources if needed - 1 in plan.router.targets(s.partition))
-    raise ReplayRefused(
-        f"topic {plan.target!r} has too few partitions",
-        why=f"it has {plan.target_partitions}, and partition {source} of {plan.topic} goes to partition {needed - 1}",
-        remedy=f"choose a topic with at least {needed} partitions, fold them into fewer with --partitions "
-        f"{plan.target_partitions}, or spread records with --partitions by-key",
-    )
-
-
-def _refuse_log_append_time(plan: ReplayPlan, config: EffectiveConfig) -> None:
+def _refusals_by_config(plan: ReplayPlan, config: EffectiveConfig) -> Iterator[ReplayRefused]:
+    topic, times, now = f"topic {plan.target!r}", _known_times(plan), plan.now_ms
     if config.timestamp_type == "LogAppendTime":
-        raise ReplayRefused(
-            f"topic {plan.target!r} would replace the records' timestamps",
+        yield ReplayRefused(
+            f"{topic} would replace the records' timestamps",
             why="its message.timestamp.type is LogAppendTime",
             remedy=_alter(plan) + "message.timestamp.type=CreateTime",
         )
-
-
-def _refuse_retention(plan: ReplayPlan, config: EffectiveConfig) -> None:
-    retention, times = config.retention_ms, _known_times(plan)
-    if config.deletes and retention is not None and times and min(times) < plan.now_ms - retention:
-        raise ReplayRefused(
-            f"topic {plan.target!r} would delete the records soon after they arrive",
+    retention = config.retention_ms
+    if config.deletes and retention is not None and times and min(times) < now - retention:
+        yield ReplayRefused(
+            f"{topic} would delete the records soon after they arrive",
             why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of "
             f"{time_text(min(times))}",
             remedy=f"{_alter(plan)}retention.ms=-1"
             + (", or lift it until the replay is complete with --retention hold" if plan.can_hold else ""),
         )
-
-
-def _refuse_times(plan: ReplayPlan, config: EffectiveConfig) -> None:
-    before, after, now = config.timestamp_before_max_ms, config.timestamp_after_max_ms, plan.now_ms
-    times = _known_times(plan)
+    before, after = config.timestamp_before_max_ms, config.timestamp_after_max_ms
     if before is not None and times and min(times) < now - before:
-        raise _out_of_range(plan, "before", before, "as old", f"oldest are of {time_text(min(times))}")
+        yield _out_of_range(plan, "before", before, "as old", f"oldest are of {time_text(min(times))}")
     if after is not None and times and max(times) > now + after:
-        raise _out_of_range(plan, "after", after, "as far in the future", f"newest are of {time_text(max(times))}")
+        yield _out_of_range(plan, "after", after, "as far in the future", f"newest are of {time_text(max(times))}")
+    place, found, limit = plan.without_key, plan.too_large, config.max_message_bytes
+    if config.compacts and place is not None:
+        yield ReplayRefused(
+            f"{topic} does not accept records without a key",
+            why=f"its cleanup.policy is {','.join(sorted(config.cleanup_policy))}, and the record at partition "
+            f"{place.partition}, offset {place.offset} has none",
+            remedy=_alter(plan) + "cleanup.policy=delete, or choose another topic",
+        )
+    if found is not None and limit is not None and found[1] > limit:
+        yield ReplayRefused(
+            f"{topic} does not accept records as large as some of these",
+            why=f"its max.message.bytes is {limit}, and the record at partition {found[0].partition}, offset "
+            f"{found[0].offset} takes {found[1]} bytes even compressed",
+            remedy=f"{_alter(plan)}max.message.bytes={found[1] * 2}",
+        )
 
 
 def _out_of_range(plan: ReplayPlan, side: str, limit: int, how: str, found: str) -> ReplayRefused:
@@ -569,63 +591,6 @@ def _out_of_range(plan: ReplayPlan, side: str, limit: int, how: str, found: str)
         why=f"its {setting} is {limit} ({_duration(limit)}) and the {found}",
         remedy=f"{_alter(plan)}{setting}={2**63 - 1}",
     )
-
-
-def _refuse_missing_keys(plan: ReplayPlan, config: EffectiveConfig) -> None:
-    found = plan.without_key
-    if config.compacts and found is not None:
-        raise ReplayRefused(
-            f"topic {plan.target!r} does not accept records without a key",
-            why=f"its cleanup.policy is {','.join(sorted(config.cleanup_policy))}, and the record at partition "
-            f"{found.partition}, offset {found.offset} has none",
-            remedy=_alter(plan) + "cleanup.policy=delete, or choose another topic",
-        )
-
-
-def _refuse_large_records(plan: ReplayPlan, config: EffectiveConfig) -> None:
-    found, limit = plan.too_large, config.max_message_bytes
-    if found is not None and limit is not None and found[1] > limit:
-        raise ReplayRefused(
-            f"topic {plan.target!r} does not accept records as large as some of these",
-            why=f"its max.message.bytes is {limit}, and the record at partition {found[0].partition}, offset "
-            f"{found[0].offset} takes {found[1]} bytes even compressed",
-            remedy=f"{_alter(plan)}max.message.bytes={found[1] * 2}",
-        )
-
-
-def _refuse_lost_keys(plan: ReplayPlan) -> None:
-    lossy = [source for source in plan.sources if source.record_formats - LOSSLESS_FORMATS]
-    if lossy and plan.router.divides:
-        raise ReplayRefused(
-            "these records cannot be spread by key",
-            why=f"partition {lossy[0].partition} was archived as {', '.join(sorted(lossy[0].record_formats))}, without "
-            "keys: records of one key would go to different partitions and lose their order",
-            remedy="remove --partitions, or use a number or a map",
-        )
-
-
-def _refuse_impossible_times(plan: ReplayPlan) -> None:
-    for source in plan.sources:
-        if source.timestamps is not None and source.timestamps.min < NO_TIMESTAMP:
-            raise ReplayRefused(
-                "some records would get timestamps before 1970",
-                why=f"the oldest of partition {source.partition} would be {source.timestamps.min} ms since the epoch, "
-                "and Kafka accepts none below 0",
-                remedy="shift less far back with --timestamps",
-            )
-
-
-def _refuse_foreign_records(plan: ReplayPlan) -> None:
-    if plan.append or plan.into_source or plan.begun:
-        return
-    for lane in plan.lanes:
-        bounds = plan.watermarks.get(lane)
-        if bounds is not None and bounds.end > bounds.low:
-            raise ReplayRefused(
-                f"topic {plan.target!r} is not empty",
-                why=f"{plan.target}:{lane} holds offsets [{bounds.low}..{bounds.end}), which are not from this replay",
-                remedy="choose an empty topic, or add --append to write after them",
-            )
 
 
 def _needed_partitions(plan: ReplayPlan) -> int:

@@ -22,13 +22,11 @@ from blockgz.archive.selection import Reading, Selection, erased_ranges, joined_
 from blockgz.record_filter import RecordFilter
 from index_format.records import batch_from_records
 from replayer.kafka.reader import KafkaReader
-from replayer.replay.job import LanePosition
+from replayer.replay.job import LanePosition, Run
 from replayer.replay.jobs.folder import JobRequest
-from replayer.replay.pipeline import Pipeline, ScannedBatch
+from replayer.replay.pipeline import Pipeline, ScannedBatch, sendable
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
-from replayer.replay.run_map import Run
-from replayer.replay.stages import sendable
 from replayer.replay.surroundings import Surroundings
 
 MOST_NAMED = 20
@@ -403,11 +401,11 @@ async def _as_many(task: LaneTask) -> bool:
     return archived == task.map.records
 
 
+# Small fetches: what follows a piece is not needed.
 FETCHING_PIECES: Mapping[str, str] = {
     "fetch.message.max.bytes": "1048576",
     "queued.max.messages.kbytes": "4096",
 }
-"""Small fetches: what follows a piece is not needed."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import asyncio
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,13 +17,11 @@ from blockgz.errors import UsageError
 from blockgz.store.writer import Store
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.replay.job import Job, LanePosition, decode_position
+from replayer.replay.job import Job, LanePosition, Run, decode_position
 from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, refuse_changed_target, runs_in
-from replayer.replay.pipeline import Pipeline
+from replayer.replay.pipeline import LeftOut, Pipeline
 from replayer.replay.request import ReplayRequest, kept_request
-from replayer.replay.run_map import Run
 from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.stages import LeftOut
 from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import make_stages
 
@@ -194,8 +193,5 @@ def _positions(
 ) -> dict[int, LanePosition]:
     if not kept.transactional:
         return folder.positions.read()
-    positions = CommittedPositions(kafka, Job(kept.job, kept.target, kept.selection), decode_position)
-    try:
+    with closing(CommittedPositions(kafka, kept.names, decode_position)) as positions:
         return positions.settled(lanes)
-    finally:
-        positions.close()

@@ -30,10 +30,9 @@ from replayer.replay.job import (
     continued,
     decode_position,
     first_positions,
-    followed,
     followed_positions,
     make_job,
-    pinned,
+    recorded_ranges,
     refuse_long_metadata,
     refuse_other_job,
     rewritten_since,
@@ -48,9 +47,9 @@ from replayer.replay.jobs.folder import (
     refuse_other_folder,
     this_process,
 )
-from replayer.replay.jobs.state import held, shared
+from replayer.replay.jobs.state import held, lock_folder, shared
 from replayer.replay.pace import Commands
-from replayer.replay.pipeline import Pipeline
+from replayer.replay.pipeline import Pipeline, TransformStage, wall_clock
 from replayer.replay.plan import (
     EDGE_BYTES,
     ReplayPlan,
@@ -66,9 +65,8 @@ from replayer.replay.request import ReplayRequest, asked_of, codec_of
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import JobLog, Keeping, Progress, RecordSink, ReplayWork, run_replay
 from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.sinks.producer import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
-from replayer.replay.stages import TransformStage, wall_clock
 from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import (
     LIMIT,
@@ -76,21 +74,20 @@ from replayer.replay.target_topic import (
     TargetTopic,
     find_target,
     raised_limit,
-    state_folder,
 )
 
 PRODUCERS = 4
 """Producers that share the lanes of a job."""
 LEAST_TIMEOUT_SECONDS = 120.0
+# Files that a replay may open, and files for each producer, without its connections to brokers.
 FILES, FILES_OF_A_PRODUCER = 100, 15
-"""Files that a replay may open, and files for each producer, without its connections to brokers."""
+# Records that show whether transforms do anything.
 FIRST_RECORDS = 1000
-"""Records that show whether transforms do anything."""
 
 
 def job_alone(request: ReplayRequest, name: str) -> AbstractContextManager[None]:
     """Keep the job of that name to this run on this machine; with transactions, a later run may take it over."""
-    return (shared if request.transactional else held)(state_folder() / "jobs", name)
+    return (shared if request.transactional else held)(lock_folder(), name)
 
 
 async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, kept: JobRequest | None) -> ReplayRequest:
@@ -207,20 +204,18 @@ async def work_of_job(
 
     Raises ReplayRefused if what is recorded is another job's.
     """
+    selections = recorded_ranges(selections, recorded, follows=request.follows)
     if request.follows:
-        selections = followed(selections, recorded)
         first = followed_positions(job, selections, pipeline)
         recorded = continued(recorded, first)
     else:
-        selections = pinned(selections, recorded)
         on_damage = DamagePolicies(request.on_damage).of
         histories = {
             each.partition.partition: await chain_hash(each.partition, each.offsets, on_damage(each.partition))
             for each in selections
         }
-        ranges = {each.partition.partition: each.offsets for each in selections}
         rewritten = {each.partition.partition for each in selections if each.partition.is_maintained}
-        first = rewritten_since(first_positions(job, ranges, histories, pipeline), recorded, rewritten)
+        first = rewritten_since(first_positions(job, selections, histories, pipeline), recorded, rewritten)
     refuse_other_job(recorded, first)
     reading = Reading(request.selection.filter, (damage or DamagePolicies(request.on_damage)).of)
     return ReplayWork(job, pipeline, selections, first, reading, recorded, request.follows)
@@ -413,7 +408,7 @@ class PlannedReplay:
         else:
             refuse_changed_target(kept, facts)
         patience, properties = self.request.patience, self.request.producing(self.target.properties)
-        keeping = Keeping(self.log, TopicPin(admin, job.target, kept.target_topic_id), patience)
+        keeping = Keeping(self.log, TopicPin(admin, job.target, kept.target_topic_id).check, patience)
         limit = facts.config.max_message_bytes if facts and facts.config else None
         if self.positions is not None:
             return TransactionalSink(properties, job, self.positions, limit, producers=kept.producers), keeping

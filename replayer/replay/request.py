@@ -24,11 +24,13 @@ from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.pace import PATIENCE_SECONDS, Slowest
-from replayer.replay.pipeline import Pipeline, Routing, parse_routing
-from replayer.replay.stages import (
+from replayer.replay.pipeline import (
     AddHeader,
+    Pipeline,
+    Routing,
     Timestamps,
     parse_header,
+    parse_routing,
     parse_timestamps,
 )
 from replayer.transforms.chain import TransformChain, build_chain
@@ -105,20 +107,24 @@ def parse_topic_config(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-@dataclass(frozen=True)
 class CommandOption:
-    """The option of a command that sets a field; a field that is False by default is a flag."""
+    """The option of a command that sets a field; a field that is False by default is a flag.
 
-    name: str
-    help: str
-    metavar: str | None = None
-    parse: Callable[[Any], Any] | None = None
-    default: str | None = None
-    choices: tuple[str, ...] = ()
-    """The first one is the default."""
-    multiple: bool = False
-    kind: Literal["text", "file", "duration"] = "text"
-    envvar: str | None = None
+    The first of the `choices` is the default; `attributes` are those of `click.option`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        *,
+        parse: Callable[[Any], Any] | None = None,
+        choices: tuple[str, ...] = (),
+        kind: Literal["text", "file", "duration"] = "text",
+        **attributes: Any,
+    ) -> None:
+        self.name, self.parse, self.choices, self.kind = name, parse, choices, kind
+        self.attributes = {"help": text, **attributes}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ class LaneResult:
 
     partition: int
     target_partition: int
-    records: int
-    offsets: OffsetRange | None
-    target_offsets: OffsetRange | None
+    records: int = 0
+    offsets: OffsetRange | None = None
+    target_offsets: OffsetRange | None = None
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,11 @@ def digest_form(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @dataclass
-class _SourceCounts:
-    records: int = 0
-    offsets: OffsetRange | None = None
-
-
-@dataclass
 class LaneCounts:
     """Counts of what was handed over to one lane."""
 
     digest: Any = field(default_factory=hashlib.sha256)
-    sources: dict[int, _SourceCounts] = field(default_factory=dict)
+    sources: dict[int, LaneResult] = field(default_factory=dict)
     bytes: int = 0
     zero_timestamps: int = 0
 
@@ -96,8 +90,7 @@ class LaneCounts:
         return sum(flow.records for flow in self.sources.values())
 
     def copied(self) -> "LaneCounts":
-        sources = {source: _SourceCounts(**vars(flow)) for source, flow in self.sources.items()}
-        return LaneCounts(self.digest.copy(), sources, self.bytes, self.zero_timestamps)
+        return LaneCounts(self.digest.copy(), dict(self.sources), self.bytes, self.zero_timestamps)
 
 
 class RunCounts:
@@ -115,11 +108,10 @@ class RunCounts:
     def add(self, source: int, lane: int, batch: pa.RecordBatch, zero_timestamps: int) -> None:
         """A batch of records of `source`, as it was handed over; its offsets are the source's."""
         counts = self._running[lane]
-        flow = counts.sources.setdefault(source, _SourceCounts())
-        offsets = batch.column("offset")
-        flow.records += batch.num_rows
-        first = flow.offsets.start if flow.offsets else offsets[0].as_py()
-        flow.offsets = OffsetRange(first, offsets[-1].as_py() + 1)
+        before, offsets = counts.sources.get(source), batch.column("offset")
+        first = before.offsets.start if before and before.offsets else offsets[0].as_py()
+        records = batch.num_rows + (before.records if before else 0)
+        counts.sources[source] = LaneResult(source, lane, records, OffsetRange(first, offsets[-1].as_py() + 1))
         counts.bytes += payload_bytes(batch)
         counts.zero_timestamps += zero_timestamps
         counts.digest.update(canonical_stream(digest_form(batch)))
@@ -151,8 +143,8 @@ class RunCounts:
             before = position.written - counts.records
             targets.append(TargetResult(number, counts.records, before, written, counts.digest.hexdigest()))
             for source in sorted(position.sources):
-                flow = counts.sources.get(source, _SourceCounts())
-                sources.append(LaneResult(source, number, flow.records, flow.offsets, written))
+                found = counts.sources.get(source, LaneResult(source, number))
+                sources.append(replace(found, target_offsets=written))
         return ReplayResult(
             partitions=tuple(sorted(sources, key=lambda each: (each.partition, each.target_partition))),
             targets=tuple(targets),

@@ -17,12 +17,10 @@ from blockgz.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavail
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.errors import CommitLost, JobTakenOver, ProducerFenced, TargetChanged
-from replayer.replay.job import Job, LanePosition, Ledger, continued, refuse_other_job
+from replayer.replay.job import Acknowledged, Job, LanePosition, Ledger, Outstanding, Run, continued, refuse_other_job
 from replayer.replay.pace import PATIENCE_SECONDS, Commands, Pace
-from replayer.replay.pipeline import Pipeline, ScannedBatch
+from replayer.replay.pipeline import Pipeline, ScannedBatch, sendable
 from replayer.replay.result import LaneCounts, ReplayResult, RunCounts
-from replayer.replay.run_map import Acknowledged, Outstanding, Run
-from replayer.replay.stages import sendable
 
 
 class RecordSink(Protocol):
@@ -60,20 +58,22 @@ class RecordSink(Protocol):
         """Give up: a running call ends soon. May be called from any thread."""
 
 
-class JobLog(Protocol):
-    """The log of a job, written before the job acts; calls block."""
+class JobLog:
+    """The log of a job, written before the job acts; calls block. This one is for jobs that keep none."""
 
     def claim(self) -> None:
         """Make this run the newest of the job, before lanes are taken over; raises JobTakenOver."""
 
     def is_ours(self) -> bool | None:
         """Return whether no other run has claimed the job since; None if that is unknown."""
+        return None
 
-    def written_ends(self, positions: Mapping[int, LanePosition]) -> Mapping[int, int]:
+    def written_ends(self, positions: Mapping[int, LanePosition]) -> Mapping[int, int]:  # noqa: ARG002
         """Return by lane the target offset after the last record that these positions cover.
 
         Raises ReplayRefused if the log ends below the positions.
         """
+        return {}
 
     def begun(self, positions: Mapping[int, LanePosition], ends: Mapping[int, int]) -> None:
         """Note that the job continues from these positions, with these ends; runs above them do not count."""
@@ -82,45 +82,12 @@ class JobLog(Protocol):
         """The cluster took these; they last when the call returns. Raises JobTakenOver or a StoreError."""
 
 
-class NoLog:
-    """A log for jobs that keep none."""
-
-    def claim(self) -> None: ...
-
-    def is_ours(self) -> None:
-        """Nobody knows."""
-
-    def written_ends(self, _: Mapping[int, LanePosition]) -> Mapping[int, int]:
-        return {}
-
-    def begun(self, *_: Mapping[int, object]) -> None: ...
-
-    def note(self, _: Sequence[Run]) -> None: ...
-
-
-class TargetPin(Protocol):
-    """The topic that a job began to write to."""
-
-    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Return the ends of these lanes now.
-
-        Raises TargetChanged if the topic is another one, or a lane ends below its offset in `ends`, and
-        BrokerUnreachable or PartitionUnavailable if the cluster does not answer.
-        """
-
-
-class NoPin:
-    """A pin for targets that are not checked."""
-
-    def check(self, _: Mapping[int, int]) -> Mapping[int, int]:
-        return {}
-
-
 class Keeping(NamedTuple):
-    """The safeguards of a replay: the job's log, the pin of its target, and patience in seconds."""
+    """The safeguards of a replay: the job's log, the check of its target, and patience in seconds."""
 
-    log: JobLog = NoLog()
-    pin: TargetPin = NoPin()
+    log: JobLog = JobLog()
+    check: Callable[[Mapping[int, int]], Mapping[int, int]] = lambda _: {}
+    """A function such as `TopicPin.check`, from the least ends of lanes to their ends now."""
     patience: float = PATIENCE_SECONDS
 
 
@@ -128,18 +95,19 @@ NOTHING_KEPT = Keeping()
 
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 5.0
+# Errors of a target that cannot be queried now.
 UNKNOWN_YET = (BrokerUnreachable, PartitionUnavailable)
-"""Errors of a target that cannot be queried now."""
+# Source partitions that are read at once, so that the leaders of as many lanes work.
 SOURCES_AT_ONCE = 8
-"""Source partitions that are read at once, so that the leaders of as many lanes work."""
+# Seconds after the command to end until a busy sink is stopped; a commit takes far less.
 ENDING_SECONDS = 10.0
-"""Seconds after the command to end until a busy sink is stopped; a commit takes far less."""
 LISTEN_SECONDS = 0.2
+# The sink is the slower side: what keeps it busy is enough.
 READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
-"""The sink is the slower side: what keeps it busy is enough."""
 
 Progress = Callable[[int, int], None]
 """Called with the records, and bytes of keys and values, that were read and handled; less, if rolled back."""
@@ -271,33 +239,33 @@ class _Source:
         await self._batches.aclose()
 
 
-class _Mark(NamedTuple):
+class _Commit(NamedTuple):
     """The content of a commit, and the counts after it."""
 
     positions: Mapping[int, LanePosition]
     counts: Mapping[int, LaneCounts]
 
 
-@dataclass
 class _RunningReplay:
-    """One call of `run_replay`."""
-
-    work: ReplayWork
-    sink: RecordSink
-    pace: Pace
-    control: Commands
-    progress: Progress
-    keeping: Keeping
-    cadence: Cadence
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        work: ReplayWork,
+        sink: RecordSink,
+        pace: Pace,
+        control: Commands,
+        progress: Progress,
+        keeping: Keeping,
+        cadence: Cadence,
+    ) -> None:
+        self.work, self.sink, self.pace, self.control = work, sink, pace, control
+        self.progress, self.keeping, self.cadence = progress, keeping, cadence
         self._began = self.control.elapsed()
         self._counts = RunCounts(self.work.first)
         self._ledger = Ledger({})
-        self._outstanding = Outstanding[_Mark]()
+        self._outstanding = Outstanding[_Commit]()
         self._sound = False
         """True if ledger and sink agree: false while the sink works, and after it failed."""
-        self._attempted = _Mark({}, {})
+        self._attempted = _Commit({}, {})
         self._attempted_runs: Sequence[Run] = ()
         """The content of a commit that is not answered yet."""
         self._delivered: dict[int, OffsetRange] = {}
@@ -346,7 +314,7 @@ class _RunningReplay:
                 await self._note_the_rest()
         if not isinstance(error, TargetChanged | JobTakenOver) and not self.control.ending:
             try:
-                await asyncio.to_thread(self.keeping.pin.check, self._ends)
+                await asyncio.to_thread(self.keeping.check, self._ends)
             except TargetChanged as changed:
                 return changed
             except BlockgzError:
@@ -372,7 +340,8 @@ class _RunningReplay:
         self._refuse_foreign_progress(recorded)
         self._learn_what_stands(recorded)
         least = await self._by_sink(log.written_ends, recorded)
-        ends = await self._ends_now({lane: least.get(lane, 0) for lane in first})
+        wanted = {lane: least.get(lane, 0) for lane in first}
+        ends = await self._patiently(self.keeping.check, wanted, *UNKNOWN_YET)
         await self._by_sink(log.begun, recorded, ends)
         self.sink.stand_at(ends)
         self._ends = {**ends, **least}
@@ -381,7 +350,7 @@ class _RunningReplay:
         # Those of a job that follows its archive are committed again, or the cluster forgets them when nothing comes.
         again = {} if self.work.follows else recorded
         positions = {lane: recorded.get(lane, position) for lane, position in first.items() if lane not in again}
-        await self._commit(_Mark(positions, {}), ())
+        await self._commit(_Commit(positions, {}), ())
 
     def _learn_what_stands(self, recorded: Mapping[int, LanePosition]) -> None:
         """Learn whether an unanswered commit succeeded, and forget the records that must be sent a second time."""
@@ -389,7 +358,7 @@ class _RunningReplay:
         standing = {lane for lane, position in positions.items() if recorded.get(lane) == position}
         self._counts.committed({lane: each for lane, each in counts.items() if lane in standing})
         self._deliver(run for run in self._attempted_runs if run.lane in standing)
-        self._attempted, self._attempted_runs = _Mark({}, {}), ()
+        self._attempted, self._attempted_runs = _Commit({}, {}), ()
         self._counts.rolled_back()
         self._outstanding = Outstanding()
         self.progress(-self._open_records, -self._open_bytes)
@@ -437,7 +406,7 @@ class _RunningReplay:
                 await source.close()
         await self._checkpoint(wait=True)
         if not self.control.ending:
-            await self._ends_now(self._ends)
+            await self._patiently(self.keeping.check, self._ends, *UNKNOWN_YET)
 
     def _batches(self, rest: Selection, at_once: int) -> AsyncGenerator[pa.RecordBatch]:
         record_filter, on_damage = self.work.reading
@@ -516,7 +485,7 @@ class _RunningReplay:
         began = self.control.elapsed()
         positions = self._ledger.positions()
         if positions:
-            self._outstanding.mark(_Mark(positions, self._counts.noted(positions)))
+            self._outstanding.mark(_Commit(positions, self._counts.noted(positions)))
         self._sound = False
         taken = await self._beside_check(partial(self.sink.acknowledged, wait=wait))
         self._outstanding.took(taken)
@@ -529,13 +498,13 @@ class _RunningReplay:
         rest = (self.control.elapsed() - began) * self.cadence.rest
         self._not_before = self.control.elapsed() + min(rest, self.cadence.longest_rest)
 
-    async def _ends_now(self, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Return the ends of the lanes, at least `ends`; retry a silent cluster until patience is over."""
+    async def _patiently(self, step: Callable[[U], T], given: U, *passing: type[BlockgzError]) -> T:
+        """Take a step; repeat it at errors that pass, of a silent cluster or store, until patience is over."""
         deadline = self.control.elapsed() + self.keeping.patience
         while True:
             try:
-                return await self._by_sink(self.keeping.pin.check, ends)
-            except UNKNOWN_YET:
+                return await self._by_sink(step, given)
+            except passing:
                 if self.control.ending or self.control.elapsed() >= deadline:
                     raise
             await self.control.wait(RETRY_SECONDS)
@@ -543,7 +512,7 @@ class _RunningReplay:
     def _check(self) -> None:
         """Check the target; if it cannot be queried now, the next commit does it."""
         with suppress(*UNKNOWN_YET):
-            self.keeping.pin.check(self._ends)
+            self.keeping.check(self._ends)
 
     async def _beside_check(self, step: Callable[[], T]) -> T:
         """Take a step of the sink while the target is checked; a changed target ends both."""
@@ -560,30 +529,19 @@ class _RunningReplay:
         finally:
             await asyncio.gather(checking, working, return_exceptions=True)
 
-    async def _commit(self, mark: _Mark, runs: Sequence[Run]) -> None:
+    async def _commit(self, mark: _Commit, runs: Sequence[Run]) -> None:
         """Note the runs in the log, then commit the positions after them."""
         if runs:
-            await self._note(runs)
+            await self._patiently(self.keeping.log.note, runs, StoreUnavailable)
         self._attempted, self._attempted_runs = mark, runs
         if mark.positions:
             await self._by_sink(self.sink.commit, mark.positions)
-        self._attempted, self._attempted_runs = _Mark({}, {}), ()
+        self._attempted, self._attempted_runs = _Commit({}, {}), ()
         self._ledger.committed(mark.positions)
         self.control.committed = dict(self._ledger.last)
         self._counts.committed(mark.counts)
         self._deliver(runs)
         self._sound = True
-
-    async def _note(self, runs: Sequence[Run]) -> None:
-        """Note runs in the job's log; retry a silent store until patience is over."""
-        deadline = self.control.elapsed() + self.keeping.patience
-        while True:
-            try:
-                return await self._by_sink(self.keeping.log.note, runs)
-            except StoreUnavailable:
-                if self.control.ending or self.control.elapsed() >= deadline:
-                    raise
-            await self.control.wait(RETRY_SECONDS)
 
     async def _note_the_rest(self) -> None:
         """Note what the cluster took after the last commit, at the end of a job without transactions."""

@@ -16,22 +16,24 @@ from blockgz.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
-from replayer.replay.pipeline import Pipeline, Routing, Stage
-from replayer.replay.request import ReplayRequest
-from replayer.replay.stages import (
+from replayer.replay.pipeline import (
     AddProvenance,
     DropTombstones,
     LeftOut,
+    Pipeline,
+    Routing,
+    Stage,
     StripHeaders,
     TransformStage,
 )
+from replayer.replay.request import ReplayRequest
 from replayer.topics import MIN_INSYNC, creation_note, new_topic, partition_count
 
 HELD: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 LIMIT = "max.message.bytes"
 LARGEST_LIMIT = 2**31 - 1
+# Bytes that a small record takes in Kafka beyond those of its archived form.
 ROOM = 1024
-"""Bytes that a small record takes in Kafka beyond those of its archived form."""
 
 
 def raised_limit(config: Mapping[str, str], largest_block: int) -> dict[str, str]:
@@ -55,10 +57,11 @@ class RetentionHold(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, str]
 
 
-def plan_hold(topic: str, topic_id: str | None, own: Mapping[str, str]) -> RetentionHold:
-    """The hold on a topic that has these settings of its own."""
-    before = {name: own.get(name) for name in HELD}
-    return RetentionHold(topic=topic, topic_id=topic_id, before=before, held=dict(HELD))
+def plan_hold(
+    topic: str, topic_id: str | None, own: Mapping[str, str], held: Mapping[str, str] = HELD
+) -> RetentionHold:
+    """Return the hold on a topic that has these settings of its own."""
+    return RetentionHold(topic=topic, topic_id=topic_id, before={name: own.get(name) for name in held}, held=dict(held))
 
 
 def still_means(hold: RetentionHold, topic: str, topic_id: str | None) -> bool:
@@ -201,8 +204,7 @@ class TargetTopic:
         if self.creates is not None:
             own, held = self.creates.config, {**(HELD if self.holds else {}), **lifted}
             if held:
-                before = {name: own.get(name) for name in held}
-                file.write(RetentionHold(topic=self.name, topic_id=None, before=before, held=held))
+                file.write(plan_hold(self.name, None, own, held))
             changes.create(replace(self.creates, config={**own, **held}))
             return
         topic_id = self.facts.topic_id if self.facts else None

@@ -1,8 +1,7 @@
 """The consumer groups and the ACLs of a restore: set once all of its records are proved."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -23,7 +22,7 @@ from replayer.groups.planning import (
     positions_of,
     vanished_text,
 )
-from replayer.replay.stages import wall_clock
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore, topic_job
 from replayer.restore.folder import AclsDone, GroupsDone, RestoreFolder
@@ -31,8 +30,8 @@ from replayer.topics import acl_text, literal_acls
 
 PlannedGroups = tuple[Sequence[GroupPlan], Sequence[str]]
 """The groups that continue in each topic, and what a person should know."""
+# The pause between two settings of the groups, as a multiple of its duration: it reads their run maps each time.
 REST = 9
-"""The pause between two settings of the groups, as a multiple of its duration: it reads their run maps each time."""
 
 
 class Applied(NamedTuple):
@@ -71,17 +70,11 @@ async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundi
     return Applied(positions, notes)
 
 
-@dataclass
 class FollowedGroups:
     """The consumer groups of a standby, set when they moved; this takes at most a tenth of the time."""
 
-    wanted: RestoreGroups
-    restore: str
-    groups: KafkaGroups
-    planned: Callable[[RestorePlan, RestoreGroups, str, Surroundings], Awaitable[PlannedGroups]]
-    """A function such as `plan_groups`."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, wanted: RestoreGroups, restore: str, groups: KafkaGroups) -> None:
+        self.wanted, self.restore, self.groups = wanted, restore, groups
         self._not_before = 0.0
         self._seen: dict[str, Hashable] = {}
         """State that decided the positions of each source's groups when they were last set."""
@@ -113,7 +106,7 @@ class FollowedGroups:
     async def _set_of(self, plan: RestorePlan, around: Surroundings) -> list[str]:
         """Set the groups of one topic."""
         notes = []
-        for each in (await self.planned(plan, self.wanted, self.restore, around))[0]:
+        for each in (await plan_groups(plan, self.wanted, self.restore, around))[0]:
             moved = [group for group in each.groups if self._set.get((each.topic, group.name)) != group.positions]
             members = await asyncio.to_thread(self.groups.members, [group.name for group in moved]) if moved else {}
             for group in moved:

@@ -14,7 +14,7 @@ from blockgz.errors import NotInArchive
 from index_format.errors import BlockgzError
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
-from replayer.replay.stages import wall_clock
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.surroundings import Surroundings
 from replayer.restore.document import RestorePlan, WantedTopics
 from replayer.restore.folder import RestoreFolder

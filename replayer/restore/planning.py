@@ -24,12 +24,13 @@ from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
 from replayer.groups import GroupMap, map_of
 from replayer.groups.planning import chosen_groups, idle_globs, positions_of, vanished_text
-from replayer.kafka.topic_facts import NewTopic
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, parse_config
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.plan import SourcePartition, pruned_text
 from replayer.replay.replaying import PlannedReplay, planned_replay
 from replayer.replay.request import ReplayRequest
 from replayer.replay.surroundings import Surroundings
+from replayer.replay.target_topic import LIMIT
 from replayer.restore.document import (
     ChosenIncarnation,
     RestorePlan,
@@ -45,9 +46,75 @@ from replayer.restore.document import (
     wanted_topics,
 )
 from replayer.restore.folder import RestoreFolder
-from replayer.restore.settings import first_settings
-from replayer.topics import left_behind
+from replayer.topics import MIN_INSYNC, left_behind
 from replayer.topics import new_topic as archived_topic
+
+# Under these a topic keeps every record as it is sent.
+KEEPING_ALL: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+}
+# Settings that come last: they would delete, change or refuse records on their way, or tombstones too soon.
+LAST = frozenset(
+    {
+        *KEEPING_ALL,
+        MIN_INSYNC,
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "delete.retention.ms",
+    }
+)
+
+
+def first_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings with which the topic is created."""
+    early = {name: value for name, value in settings.items() if name not in LAST}
+    return dict(sorted({**early, **KEEPING_ALL}.items()))
+
+
+def last_settings(
+    topic: TopicToRestore, own: Mapping[str, str], replicas: int, now_ms: int
+) -> tuple[ConfigChange, tuple[str, ...]]:
+    """Return the settings that make a restored topic as it was, and the settings left out with the reason; `own` are
+    its settings now.
+
+    Retention that would delete restored records at once stays lifted. A setting that differs from the one at creation
+    was set by somebody since: it is kept.
+    """
+    settings = topic.settings
+    held = dict(_held(topic, replicas, now_ms))
+    values = {
+        name: value
+        for name, value in sorted(settings.items())
+        if name in LAST and name not in held and own.get(name) == KEEPING_ALL.get(name) and own.get(name) != value
+    }
+    # The replay raised it, and set it back unless another machine finished it.
+    limit = parse_config(settings).max_message_bytes
+    if limit is not None and (parse_config(own).max_message_bytes or 0) > limit:
+        values[LIMIT] = settings[LIMIT]
+    return ConfigChange(values), tuple(held.values())
+
+
+def _held(topic: TopicToRestore, replicas: int, now_ms: int) -> Iterator[tuple[str, str]]:
+    config = parse_config(topic.settings)
+    oldest, limit = topic.oldest, config.retention_ms
+    if config.deletes and limit is not None and oldest is not None and 0 <= oldest < now_ms - limit:
+        yield (
+            "retention.ms",
+            f"retention.ms={limit} is not set: it would delete records now, of which the oldest are of "
+            f"{time_text(oldest)}; set it when consumers have read on",
+        )
+    if config.deletes and config.retention_bytes is not None and topic.largest > config.retention_bytes:
+        yield (
+            "retention.bytes",
+            f"retention.bytes={config.retention_bytes} is not set: it would delete records now; set it when consumers "
+            "have read on",
+        )
+    least = topic.settings.get(MIN_INSYNC)
+    if least is not None and least.isdigit() and int(least) > replicas:
+        yield MIN_INSYNC, f"{MIN_INSYNC}={least} is not set: the topic has {replicas} replicas"
 
 
 def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
@@ -212,8 +279,8 @@ R = TypeVar("R")
 
 TOPICS_AT_ONCE = 6
 TRUNCATED = "its log was truncated, some partitions are in other folders: restore it without --follow"
+# The topic in which schema registries keep their schemas, unless configured otherwise.
 SCHEMAS = "_schemas"
-"""The topic in which schema registries keep their schemas, unless configured otherwise."""
 
 
 async def found_topics(plan: RestorePlan, wanted: WantedTopics, around: Surroundings) -> RestorePlan:

@@ -14,17 +14,16 @@ from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder, refuse_changed_target
 from replayer.replay.pace import Commands
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, planned_replay
 from replayer.replay.run import JobLog, Progress
-from replayer.replay.stages import wall_clock
 from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.consumers import Applied
 from replayer.restore.document import RestorePlan, TopicToRestore, topic_job
 from replayer.restore.folder import RestoreFolder, TopicDone
-from replayer.restore.planning import new_topic, replay_of
-from replayer.restore.settings import last_settings
+from replayer.restore.planning import last_settings, new_topic, replay_of
 
 
 def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
@@ -126,8 +125,8 @@ class TopicReplays:
     def __init__(self, restore: str, progress: Progress) -> None:
         self._restore, self._progress = restore, progress
         self._running: set[Commands] = set()
+        # Logs of jobs that follow their archive: kept so that the notes of an earlier replay are not read twice.
         self._logs: dict[str, JobLog] = {}
-        """Logs of jobs that follow their archive: kept so that the notes of an earlier replay are not read twice."""
         self.ending = False
 
     def end(self) -> None:
@@ -169,18 +168,20 @@ class TopicReplays:
             return result.complete
 
 
-@dataclass
 class RestoreRun:
     """One run of a restore; `progress` is called with records and bytes, `told` with each topic that is done."""
 
-    plan: RestorePlan
-    folder: RestoreFolder
-    around: Surroundings
-    workers: int
-    progress: Progress
-    told: Callable[[TopicOutcome], None]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        plan: RestorePlan,
+        folder: RestoreFolder,
+        around: Surroundings,
+        workers: int,
+        progress: Progress,
+        told: Callable[[TopicOutcome], None],
+    ) -> None:
+        self.plan, self.folder, self.around = plan, folder, around
+        self.workers, self.progress, self.told = workers, progress, told
         self._replays = TopicReplays(self.folder.name, self.progress)
         self._proving: set[asyncio.Future[JobProof]] = set()
         self.ending = False
@@ -279,14 +280,11 @@ class RestoreRun:
         if proof.not_compared:
             outcome.notes.append(f"sampled: {proof.not_compared} records are counted and not compared")
         if proof.verdict is Verdict.FAILURE:
-            outcome.state, outcome.error = "failed", f"the proof failed: {_fault(proof)}"
+            fault = next((fault for lane in proof.lanes for fault in lane.faults), "see the lanes")
+            outcome.state, outcome.error = "failed", f"the proof failed: {fault}"
             outcome.do = f"see replayer verify --job {outcome.job}"
             return False
         return True
-
-
-def _fault(proof: JobProof) -> str:
-    return next((fault for lane in proof.lanes for fault in lane.faults), "see the lanes")
 
 
 def plan_document(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from contextlib import closing, suppress
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,22 +14,22 @@ from blockgz.archive.selection import Reading, Selection
 from blockgz.process import allow_open_files
 from index_format.errors import BlockgzError
 from replayer.errors import JobTakenOver
-from replayer.replay.job import Job, LanePosition, decode_position
+from replayer.replay.job import LanePosition, decode_position
 from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process
 from replayer.replay.jobs.state import FRESH_MS
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.plan import describe_source
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS
 from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.stages import wall_clock
 from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import FollowedGroups
 from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, topic_job
 from replayer.restore.folder import RestoreFolder, StandbyReport, StandState, SwitchOver, TopicFollowed, TopicStand
 from replayer.restore.planning import TRUNCATED, gathered, sized, surveyed_topics
-from replayer.restore.running import TopicOutcome
+from replayer.restore.running import TopicOutcome, TopicReplays
 
+# Milliseconds past now up to which records are copied, so that timestamps of a clock ahead of this one count too.
 AHEAD_MS = 24 * 3600 * 1000
-"""Milliseconds past now up to which records are copied, so that timestamps of a clock ahead of this one count too."""
 
 
 class StandbyTurn(NamedTuple):
@@ -39,6 +38,7 @@ class StandbyTurn(NamedTuple):
     topic: TopicToRestore
     stopped: str | None = None
     do: str | None = None
+    is_gone: bool = False
 
 
 def turns(
@@ -71,69 +71,50 @@ def turns(
 def gone(found: RestorePlan, followed: Mapping[str, TopicToRestore]) -> list[StandbyTurn]:
     """Return the topics that were followed and are no longer in the source."""
     newest = {each.topic: each for each in followed.values()}
-    return [StandbyTurn(newest[each.topic], each.why) for each in found.left_out if each.topic in newest]
-
-
-class StandbySurvey(NamedTuple):
-    """The topics of the archive and of the standby: the turn of each topic that is there, and of each that is there no
-    longer.
-    """
-
-    found: RestorePlan
-    due: list[StandbyTurn]
-    gone: list[StandbyTurn]
+    return [StandbyTurn(newest[each.topic], each.why, is_gone=True) for each in found.left_out if each.topic in newest]
 
 
 async def survey(
     plan: RestorePlan, followed: Mapping[str, TopicToRestore], around: Surroundings, now_ms: int
-) -> StandbySurvey:
-    """Ask the archive, and which topics the target has; raise as `surveyed_topics` and KafkaAdmin do."""
+) -> tuple[RestorePlan, list[StandbyTurn]]:
+    """Return the topics of the archive, and the turns of these and of those that were followed and are there no longer.
+
+    Raise as `surveyed_topics` and KafkaAdmin do.
+    """
     assert plan.follow is not None
     now = msgspec.structs.replace(plan, at=now_ms + AHEAD_MS)
     found = await surveyed_topics(now, plan.follow, around)
-    existing = await asyncio.to_thread(_existing, around)
-    return StandbySurvey(found, list(turns(found, followed, existing)), gone(found, followed))
-
-
-def _existing(around: Surroundings) -> Collection[str]:
-    return around.refresh_admin().topics
+    existing = await asyncio.to_thread(lambda: around.refresh_admin().topics)
+    return found, [*turns(found, followed, existing), *gone(found, followed)]
 
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks for a switch-over."""
 
 
+# Seconds after which an idle job commits its positions again: clusters forget them, by default after 7 days.
 REFRESH_SECONDS = 12 * 3600.0
-"""Seconds after which an idle job commits its positions again: clusters forget them, by default after 7 days."""
 
 
-class TopicRunner(Protocol):
-    """A runner for replays of topics, such as `TopicReplays`."""
-
-    ending: bool
-
-    def end(self) -> None: ...
-
-    async def run(self, plan: RestorePlan, outcome: TopicOutcome, around: Surroundings) -> bool: ...
-
-
-@dataclass
 class StandbyRun:
     """One run of a follower; `told` is called with each topic whose state changed, `every` are seconds.
 
     Without `groups` consumer groups are left alone.
     """
 
-    plan: RestorePlan
-    folder: RestoreFolder
-    around: Surroundings
-    replays: TopicRunner
-    groups: FollowedGroups | None
-    workers: int
-    every: float
-    told: Callable[[TopicStand], None]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        plan: RestorePlan,
+        folder: RestoreFolder,
+        around: Surroundings,
+        replays: TopicReplays,
+        groups: FollowedGroups | None,
+        workers: int,
+        every: float,
+        told: Callable[[TopicStand], None],
+    ) -> None:
+        self.plan, self.folder, self.around, self.replays = plan, folder, around, replays
+        self.groups, self.workers, self.every, self.told = groups, workers, every, told
         self._ended = asyncio.Event()
         self._taken: JobTakenOver | None = None
         self._followed: dict[str, TopicToRestore] | None = None
@@ -202,7 +183,7 @@ class StandbyRun:
     async def _slot(self, followed: dict[str, TopicToRestore]) -> tuple[str, ...]:
         """Copy what the archive has now, set the groups, and return notes on these."""
         around = self.around.reading(await self.around.archive.pin())
-        found, due, ended = await survey(self.plan, followed, around, wall_clock())
+        found, due = await survey(self.plan, followed, around, wall_clock())
         limit = asyncio.Semaphore(self.workers)
 
         async def one(turn: StandbyTurn) -> None:
@@ -211,9 +192,7 @@ class StandbyRun:
                     self._tell(await self._taken_turn(turn, followed, around))
 
         await asyncio.gather(*map(one, due))
-        for topic, why, _ in ended:
-            self._tell(self._stand(topic, "gone", why))
-        there = {turn.topic.source for turn in (*due, *ended)}
+        there = {turn.topic.source for turn in due}
         self._stands = {source: stand for source, stand in self._stands.items() if source in there}
         if self.groups is None or self.replays.ending:
             return ()
@@ -225,6 +204,8 @@ class StandbyRun:
     ) -> TopicStand:
         """Return the topic after its turn; an error is of this topic alone."""
         topic = turn.topic
+        if turn.is_gone:
+            return self._stand(topic, "gone", turn.stopped)
         if turn.stopped is not None:
             self._reached.pop(topic.source, None)
             return self._stand(topic, "stopped", turn.stopped, turn.do)
@@ -333,15 +314,10 @@ async def lag_of(topic: TopicToRestore, restore: str, around: Surroundings) -> T
     return TopicLag(sum(each.written for each in positions.values()), sum(each.records for each in missing), oldest)
 
 
-def _positions(kept: JobRequest, lanes: Sequence[int], around: Surroundings) -> dict[int, LanePosition]:
-    """Read the committed positions by partition: a standby keeps partitions, so that each lane has a partition's
-    number.
-    """
-    positions = CommittedPositions(around.properties, Job(kept.job, kept.target, kept.selection), decode_position)
-    try:
-        return positions.read(lanes)
-    finally:
-        positions.close()
+def _positions(kept: JobRequest, partitions: Sequence[int], around: Surroundings) -> dict[int, LanePosition]:
+    # A standby keeps partitions: each lane has the number of its partition.
+    with closing(CommittedPositions(around.properties, kept.names, decode_position)) as positions:
+        return positions.read(partitions)
 
 
 def follows_elsewhere(report: StandbyReport | None, host: str, now_ms: int) -> bool:
@@ -352,25 +328,31 @@ def follows_elsewhere(report: StandbyReport | None, host: str, now_ms: int) -> b
 
 
 async def switched_plan(
-    plan: RestorePlan, found: StandbySurvey, followed: Mapping[str, TopicToRestore], around: Surroundings
+    plan: RestorePlan,
+    found: RestorePlan,
+    due: Sequence[StandbyTurn],
+    followed: Mapping[str, TopicToRestore],
+    around: Surroundings,
 ) -> RestorePlan:
     """Return the plan of a switch-over: all that is archived now of the topics that are followed, or can be.
 
     A topic that stopped is as far as it was archived, and the plan says what it lacks.
     """
-    topics = await gathered(found.due, lambda turn: _measured(_known(turn, followed), around))
-    left_out = [*found.found.left_out, *(TopicLeftOut(each.topic.topic, str(each.stopped)) for each in found.gone)]
+    there = [turn for turn in due if not turn.is_gone]
+    topics = await gathered(there, lambda turn: _measured(_known(turn, followed), around))
+    gone = [TopicLeftOut(each.topic.topic, str(each.stopped)) for each in due if each.is_gone]
+    left_out = [*found.left_out, *gone]
     return msgspec.structs.replace(
         plan,
-        at=found.found.at,
+        at=found.at,
         topics=tuple(topics),
         left_out=tuple({each.topic: each for each in left_out}.values()),
-        warnings=found.found.warnings,
+        warnings=found.warnings,
     )
 
 
 def _known(turn: StandbyTurn, followed: Mapping[str, TopicToRestore]) -> TopicToRestore:
-    topic, stopped, _ = turn
+    topic, stopped = turn.topic, turn.stopped
     if stopped is None:
         return topic
     if topic.source not in followed:
@@ -393,7 +375,7 @@ async def _measured(topic: TopicToRestore, around: Surroundings) -> TopicToResto
 
 def standby_document(
     name: str,
-    found: StandbySurvey,
+    turns: Sequence[StandbyTurn],
     lags: Mapping[str, TopicLag],
     report: StandbyReport | None,
     follower: str,
@@ -401,8 +383,12 @@ def standby_document(
 ) -> dict[str, Any]:
     """Return how far a standby is behind its archive, by source in `lags`, and what its follower said last."""
     said = {each.source: each for each in report.topics} if report else {}
-    topics = [_topic_document(turn, lags[turn.topic.source], said.get(turn.topic.source), now_ms) for turn in found.due]
-    topics += [_topic_document(turn, TopicLag(), None, now_ms) | {"state": "gone"} for turn in found.gone]
+    topics = [
+        _topic_document(turn, lags[turn.topic.source], said.get(turn.topic.source), now_ms)
+        for turn in turns
+        if not turn.is_gone
+    ]
+    topics += [_topic_document(turn, TopicLag(), None, now_ms) | {"state": "gone"} for turn in turns if turn.is_gone]
     return {
         "restore": name,
         "follower": follower,
@@ -417,7 +403,7 @@ def standby_document(
 
 
 def _topic_document(turn: StandbyTurn, lag: TopicLag, said: TopicStand | None, now_ms: int) -> dict[str, Any]:
-    topic, why, do = turn
+    topic, why, do, _ = turn
     state = "stopped" if why is not None else "behind" if lag.records else "following"
     if why is None and lag.error is not None:
         state, why = "failing", lag.error

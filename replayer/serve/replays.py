@@ -37,9 +37,8 @@ from replayer.errors import ReplayRefused, TargetInUse
 from replayer.replay.job import Job, is_job_name
 from replayer.replay.jobs.control import JobProgress, change_control, read_control, read_progress
 from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place, this_process
-from replayer.replay.jobs.state import JobState, is_running, job_signs, job_state, summary_of
-from replayer.replay.stages import wall_clock as now_ms
-from replayer.replay.target_topic import state_folder
+from replayer.replay.jobs.state import JobState, is_running, job_signs, job_state, lock_folder, summary_of
+from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.errors import CutsInDoubt, failure_of
 from replayer.serve.settings import ServeSettings
 
@@ -385,7 +384,7 @@ class Replays:
 
     def _document(self, name: str) -> dict[str, Any] | None:
         """Return a job as the API gives it; None if the folder holds none."""
-        store, folder, locks = self.store, JobFolder(self.store, name), state_folder() / "jobs"
+        store, folder, locks = self.store, JobFolder(self.store, name), lock_folder()
         launch, progress, summary, request, failure = self._launch(name), None, None, None, None
         state: JobState | None = None
         try:
@@ -556,7 +555,7 @@ def _title(request: JobRequest | None, launch: JobLaunch | None, name: str) -> s
 
 
 def _log_file(name: str) -> Path:
-    return state_folder() / "jobs" / f".{name}.log"
+    return lock_folder() / f".{name}.log"
 
 
 def _opened_log(name: str) -> Any:

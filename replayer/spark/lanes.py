@@ -17,7 +17,7 @@ from replayer.replay.job import Job, LanePosition, Position, decode_position
 from replayer.replay.pipeline import RoutedBatch, Router, Routing, ScannedBatch
 from replayer.replay.run import RecordSink
 from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.sinks.producer import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
 
 P = TypeVar("P", bound=Position)

@@ -21,10 +21,9 @@ from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.replay.job import LanePosition
-from replayer.replay.pipeline import ScannedBatch
+from replayer.replay.pipeline import ScannedBatch, sendable
 from replayer.replay.run import CADENCE
-from replayer.replay.sinks.idempotent import KafkaSink
-from replayer.replay.stages import sendable
+from replayer.replay.sinks.producer import KafkaSink
 from replayer.spark.background import Background
 from replayer.spark.lanes import LaneTarget, SourceLane, lane_sink, source_lane
 from replayer.spark.row_position import NOTHING, RowLedger, TaskRun, decode_row_position

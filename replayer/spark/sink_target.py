@@ -19,11 +19,10 @@ from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job
-from replayer.replay.pipeline import Router, Routing, parse_routing
+from replayer.replay.pipeline import Router, Routing, parse_routing, wall_clock
 from replayer.replay.plan import RecordPlace, ReplayPlan, SourcePartition, TimeBounds, refuse_by_config
 from replayer.replay.sinks.producer import SAFETY
 from replayer.replay.sinks.transactional import RESERVED as RESERVED_BY_TRANSACTIONS
-from replayer.replay.stages import wall_clock
 
 KAFKA_PREFIX = "kafka."
 SELECTION = "0" * 16

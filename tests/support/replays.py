@@ -22,9 +22,8 @@ JOB = Job("job", "copy", "0" * 16)
 
 async def work_of(selections: Sequence[Selection], pipeline: Pipeline) -> ReplayWork:
     """The work of a job that begins with these selections."""
-    ranges = {each.partition.partition: each.offsets for each in selections}
     histories = {each.partition.partition: await chain_hash(*each[:2]) for each in selections}
-    return ReplayWork(JOB, pipeline, selections, first_positions(JOB, ranges, histories, pipeline))
+    return ReplayWork(JOB, pipeline, selections, first_positions(JOB, selections, histories, pipeline))
 
 
 def replay_into(

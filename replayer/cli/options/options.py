@@ -19,6 +19,7 @@ from blockgz.program.archive_options import (
     s3_options,
 )
 from blockgz.program.options import Option, OptionSet, Parsed, choice_option
+from blockgz.program.tables import print_each
 from blockgz.store.address import parse_address
 from blockgz.store.cache import DiskCache, default_folder
 from blockgz.store.reader import CountingReader, ObjectReader, WatchedReader
@@ -172,5 +173,4 @@ async def open_counted_archive(
     async with opened(place, cache, counted) as archive:
         assert isinstance(archive.reader, CountingReader)
         yield archive, archive.reader
-        for note in archive.other.notes[:SHOWN_NOTES] if archive.other else ():
-            click.echo(f"note: {note}", err=True)
+        print_each("note: ", archive.other.notes[:SHOWN_NOTES] if archive.other else (), err=True)

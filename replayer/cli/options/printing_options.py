@@ -34,4 +34,3 @@ printing_options = OptionSet(
     Option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", help="Print kcat's JSON."),
     Option("--raw", is_flag=True, help="Print control characters as they are, on a terminal too."),
 )
-"""Passes `printing: Printing`."""

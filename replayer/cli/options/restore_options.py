@@ -29,13 +29,13 @@ from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups import map_of
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
-from replayer.replay.stages import wall_clock
+from replayer.replay.pipeline import wall_clock
 from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan, WantedTopics
 from replayer.verify.report import ReportFiles
 
 MOST_WORKERS = 8
+# A share so small is the first and the last piece of each partition, and one in between.
 ENDS = 1e-9
-"""A share so small is the first and the last piece of each partition, and one in between."""
 
 OPTIONS_OF_PLAN: Mapping[str, str] = {
     "transactional": "--no-transactional",
@@ -283,7 +283,6 @@ running_options = OptionSet(
         help="How long to wait for brokers that do not respond.",
     ),
 )
-"""Passes `running: Running`."""
 
 restore_options = OptionSet(
     "options",
@@ -388,4 +387,3 @@ restore_options = OptionSet(
     dry_run_option,
     yes_option,
 )
-"""Passes `options: RestoreOptions`."""

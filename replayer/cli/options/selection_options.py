@@ -23,6 +23,7 @@ from blockgz.program.options import (
     header_option,
     option_zone,
 )
+from blockgz.program.tables import print_each
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
 
 
@@ -84,7 +85,6 @@ range_options = OptionSet(
     Option("--at", cls=TimeOption, metavar="TIME", help="Select everything before this time."),
     at_rule_option,
 )
-"""Passes `positions: Positions`."""
 
 _RECORD_PARTS = (
     range_options,
@@ -111,7 +111,6 @@ record_options = OptionSet("selection", _selection, *_RECORD_PARTS)
 selection_options = OptionSet(
     "selection", _selection, *_RECORD_PARTS, Option("--partitions", metavar="P,P-P", help="Only these partitions.")
 )
-"""Passes `selection: SelectionRequest`."""
 
 CHOOSE_BY_OPTION = (
     "look at the records around both offsets with replayer cat, and repeat the command with --at-rule majority, or "
@@ -125,11 +124,9 @@ def print_cuts(chosen: Iterable[Selection], *, copies: bool) -> None:
     Raises CutUndecided if their records are to be copied and nobody chose a rule.
     """
     chosen = list(chosen)
-    for note in notes_of(chosen):
-        click.echo(f"note: {note}", err=True)
+    print_each("note: ", notes_of(chosen), err=True)
     cuts = cuts_of(chosen)
-    for line in cut_lines(cuts):
-        click.echo(f"warning: {line}", err=True)
+    print_each("warning: ", cut_lines(cuts), err=True)
     if copies:
         refuse_doubtful(cuts, CHOOSE_BY_OPTION)
 

@@ -90,7 +90,6 @@ _SESSION = (
     ),
 )
 session_options = OptionSet("spark", _spark_options, *_SESSION)
-"""Passes `spark: SparkOptions`."""
 
 
 def spark_switch(*of_job: Option, without: Collection[str], why: str) -> OptionSet:

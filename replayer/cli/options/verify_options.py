@@ -56,7 +56,6 @@ choice_options = OptionSet(
         help="Check only a random share of each partition's chunks, such as 5%; at least one chunk.",
     ),
 )
-"""Passes `choice: ChunkChoice`."""
 
 
 def _topics(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,7 +93,6 @@ report_options = OptionSet(
         help="Leave keys, values and headers out of what is printed and out of the reports.",
     ),
 )
-"""Passes `report_to: ReportFiles`."""
 
 earlier_options = OptionSet(
     "earlier",
@@ -107,4 +105,3 @@ earlier_options = OptionSet(
     ),
     report_key_option("--key", text="With --since-report: the signer's public key."),
 )
-"""Passes `earlier: StoredReport | None`."""

@@ -7,6 +7,7 @@ compare-and-swap.
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -114,34 +115,35 @@ def read_progress(store: Store, job: str) -> JobProgress | None:
 
 
 def change_control(store: Store, job: str, **changes: Any) -> JobControl:
-    """Change `state` or `rate`, and leaves the other as it is; what is to be done now.
+    """Change `state` or `rate`, and leave the other as it is; return what is to be done now.
 
     Raises UsageError for a rate that is none. A missing or damaged object is replaced, at the rate of the run.
     """
     if changes.get("rate") is not None:
         parse_rate(changes["rate"])
-    for _ in range(TRIES):
-        tag, found = None, None
-        try:
-            found, tag = _read(store, _control_key(job), JobControl)
-        except ReplayRefused:
-            tag = _tag(store, _control_key(job))
+
+    def changed(found: JobControl | None) -> JobControl:
         if found is None:
             progress = read_progress(store, job)
             found = JobControl(rate=progress.rate if progress else None)
-        wanted = msgspec.structs.replace(found, **changes, changes=found.changes + 1)
-        if store.compare_and_swap(_control_key(job), encode(wanted), tag) is not None:
-            return wanted
-    raise _too_busy(_control_key(job))
+        return msgspec.structs.replace(found, **changes, changes=found.changes + 1)
+
+    return _replace(store, job, changed)
 
 
 def reset_control(store: Store, job: str, rate: str | None) -> JobControl:
     """Replace earlier commands by the one that a run begins with: run, at `rate`."""
+    return _replace(store, job, lambda _: JobControl(rate=rate))
+
+
+def _replace(store: Store, job: str, make: Callable[[JobControl | None], JobControl]) -> JobControl:
+    key = _control_key(job)
     for _ in range(TRIES):
-        wanted = JobControl(rate=rate)
-        if store.compare_and_swap(_control_key(job), encode(wanted), _tag(store, _control_key(job))) is not None:
+        found, tag = _read_if_sound(store, key, JobControl)
+        wanted = make(found)
+        if store.compare_and_swap(key, encode(wanted), tag) is not None:
             return wanted
-    raise _too_busy(_control_key(job))
+    raise _too_busy(key)
 
 
 class ProgressFile:
@@ -157,7 +159,7 @@ class ProgressFile:
         body = encode(progress)
         for _ in range(TRIES):
             if not self._is_begun:
-                self._tag = _tag(self._store, self._key)
+                _, self._tag = _read_if_sound(self._store, self._key, JobProgress)
             tag = self._store.compare_and_swap(self._key, body, self._tag)
             if tag is not None:
                 self._tag, self._is_begun = tag, True
@@ -168,10 +170,7 @@ class ProgressFile:
 
     def _may_replace(self, progress: JobProgress) -> bool:
         """After a conflict: an answer was lost, the object is damaged or gone, or a newer run failed before it ran."""
-        try:
-            found, self._tag = _read(self._store, self._key, JobProgress)
-        except ReplayRefused:
-            found, self._tag = None, _tag(self._store, self._key)
+        found, self._tag = _read_if_sound(self._store, self._key, JobProgress)
         return found is None or found.run == self._run or (found.state == "failed" and not progress.is_over)
 
 
@@ -181,11 +180,6 @@ def _control_key(job: str) -> str:
 
 def _progress_key(job: str) -> str:
     return f"{job}/progress.json"
-
-
-def _tag(store: Store, key: str) -> ContentTag | None:
-    found = store.get(key)
-    return found.etag if found else None
 
 
 def _read(store: Store, key: str, kind: type[T]) -> tuple[T | None, ContentTag | None]:
@@ -198,14 +192,23 @@ def _read(store: Store, key: str, kind: type[T]) -> tuple[T | None, ContentTag |
         raise ReplayRefused(error.what, why=error.why, remedy="remove it: it is written again") from error
 
 
+def _read_if_sound(store: Store, key: str, kind: type[T]) -> tuple[T | None, ContentTag | None]:
+    """Read as `_read` does; a damaged object is as good as none, and is replaced by its tag."""
+    try:
+        return _read(store, key, kind)
+    except ReplayRefused:
+        found = store.get(key)
+        return None, found.etag if found else None
+
+
 def _too_busy(key: str) -> StoreBusy:
     return StoreBusy(f"{key} cannot be changed", why=f"others changed it {TRIES} times meanwhile", remedy="try again")
 
 
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 2.0
+# Seconds that the end of a run waits for a store that does not take its last report.
 LAST_WORDS_SECONDS = 5.0
-"""Seconds that the end of a run waits for a store that does not take its last report."""
 RETRY_SECONDS = 0.2
 
 
@@ -265,10 +268,11 @@ class ControlThread:
             self._wake.wait(POLL_SECONDS)
             self._wake.clear()
         give_up = time.monotonic() + LAST_WORDS_SECONDS
-        while not self._carry_out("progress cannot be reported", self._report_last) and time.monotonic() < give_up:
+        report_last = partial(self._file.write, self._last)
+        while not self._carry_out("progress cannot be reported", report_last) and time.monotonic() < give_up:
             time.sleep(RETRY_SECONDS)
 
-    def _carry_out(self, failure: str, step: Callable[[], None]) -> bool:
+    def _carry_out(self, failure: str, step: Callable[[], object]) -> bool:
         """Return whether the step succeeded; warn of the first of several failures in a row."""
         try:
             step()
@@ -296,7 +300,3 @@ class ControlThread:
         if is_due or self._told is None or (progress.state, progress.rate) != (self._told.state, self._told.rate):
             self._file.write(progress)
             self._told, self._told_at = progress, time.monotonic()
-
-    def _report_last(self) -> None:
-        if self._last is not None:
-            self._file.write(self._last)

@@ -10,7 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -23,8 +23,8 @@ from index_format.errors import FormatError
 from index_format.objects import Count, Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.replay.job import LanePosition, decode_position, is_job_name
-from replayer.replay.run_map import Run
+from replayer.replay.job import Job, LanePosition, Run, decode_position, is_job_name
+from replayer.replay.run import JobLog
 from replayer.replay.target_topic import state_folder
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -57,6 +57,11 @@ class JobRequest(Sealed, frozen=True, kw_only=True):
     asked: dict[str, Any]
     created: bool | msgspec.UnsetType = msgspec.UNSET
     follows: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def names(self) -> Job:
+        """The names of the job in the cluster."""
+        return Job(self.job, self.target, self.selection)
 
     @property
     def isolation_level(self) -> str:
@@ -102,11 +107,11 @@ class Attempt(Sealed, frozen=True, kw_only=True):
     begun_at: int
 
 
-class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a lane when the job continued: records that count, and the end of the target partition."""
+class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
+    """The records of a lane that count, and the target's offset behind them."""
 
-    written: Count
-    end: Offset
+    written: Count = 0
+    end: Offset = 0
 
 
 @stored
@@ -121,7 +126,7 @@ class Segment(Sealed, frozen=True, kw_only=True):
     format: str = "blockgz-replay-runs"
     version: int = 1
     attempt: str
-    lanes: dict[int, LaneBegin] | None = None
+    lanes: dict[int, LaneEnd] | None = None
     earlier: tuple[Count, Count] | None = None
     runs: tuple[tuple[int, Offset, Offset, int, Offset, Count], ...] = ()
 
@@ -132,7 +137,7 @@ class _StoredLane(msgspec.Struct, frozen=True):
 
 
 @stored
-class _Positions(Sealed, frozen=True, kw_only=True):
+class _JobPositions(Sealed, frozen=True, kw_only=True):
     format: str = "blockgz-replay-positions"
     version: int = 1
     attempt: str
@@ -339,7 +344,7 @@ class PositionsFile:
         if found is None:
             return {}
         try:
-            content = decode(found.body, _Positions, self._key)
+            content = decode(found.body, _JobPositions, self._key)
         except FormatError as error:
             raise unreadable(self._job, f"{error.what}: {error.why}") from error
         self._lanes = content.lanes
@@ -349,7 +354,7 @@ class PositionsFile:
         """Replace the positions of these lanes; raises JobTakenOver if another run wrote since `read`."""
         new = {number: _StoredLane(each.written, each.encoded()) for number, each in positions.items()}
         lanes = dict(sorted({**self._lanes, **new}.items()))
-        body = encode(_Positions(attempt=self.attempt, lanes=lanes))
+        body = encode(_JobPositions(attempt=self.attempt, lanes=lanes))
         tag = self._store.compare_and_swap(self._key, body, self._tag)
         if tag is None:
             # An answer may have been lost: what is there may be what was to be written.
@@ -382,23 +387,16 @@ def runs_in(segment: Segment) -> Iterator[Run]:
     return (Run(*each) for each in segment.runs)
 
 
-class _Tail(NamedTuple):
-    """Records of a lane that are in the run map, and the target's offset behind the last one."""
-
-    records: int = 0
-    end: int = 0
-
-
-class FolderLog:
-    """A JobLog (replayer.replay.run) in a folder; used by one thread at a time, `is_ours` by any."""
+class FolderLog(JobLog):
+    """A log of a job in its folder; used by one thread at a time, `is_ours` by any."""
 
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self._attempt: Attempt | None = None
         self._segments = 0
-        self._tails: dict[int, _Tail] = {}
+        self._tails: dict[int, LaneEnd] = {}
         """The tail of each lane when the job last continued."""
-        self._since: dict[int, list[_Tail]] = {}
+        self._since: dict[int, list[LaneEnd]] = {}
         """The tail of each lane after every run since then."""
 
     def claim(self) -> None:
@@ -435,14 +433,14 @@ class FolderLog:
             tails[lane] = self._tail_at(lane, tail, positions[lane].written if lane in positions else 0)
         for lane, position in positions.items():
             if lane not in tails:
-                tails[lane] = self._tail_at(lane, _Tail(), position.written)
+                tails[lane] = self._tail_at(lane, LaneEnd(), position.written)
         self._tails, self._since = tails, {}
         return {lane: tail.end for lane, tail in tails.items()}
 
     def begun(self, positions: Mapping[int, LanePosition], ends: Mapping[int, int]) -> None:
         """Store a segment with the positions from which the job continues."""
         lanes = {
-            lane: LaneBegin(positions[lane].written if lane in positions else 0, end)
+            lane: LaneEnd(positions[lane].written if lane in positions else 0, end)
             for lane, end in sorted(ends.items())
         }
         assert self._attempt is not None
@@ -465,8 +463,8 @@ class FolderLog:
     def _remember(self, runs: Sequence[Run]) -> None:
         for run in runs:
             since = self._since.setdefault(run.lane, [])
-            before = since[-1] if since else self._tails.get(run.lane, _Tail())
-            since.append(_Tail(before.records + run.records, run.target_end))
+            before = since[-1] if since else self._tails.get(run.lane, LaneEnd())
+            since.append(LaneEnd(before.written + run.records, run.target_end))
 
     def _load(self) -> None:
         """Load what earlier runs noted, each cut where the job continued."""
@@ -475,7 +473,7 @@ class FolderLog:
             if segment.lanes is not None:
                 lanes = self._tails.keys() | self._since.keys() | segment.lanes.keys()
                 self._tails = {
-                    lane: self._tail_at(lane, self._tails.get(lane, _Tail()), begin.written)
+                    lane: self._tail_at(lane, self._tails.get(lane, LaneEnd()), begin.written)
                     for lane in lanes
                     if (begin := segment.lanes.get(lane)) is not None
                 }
@@ -485,7 +483,7 @@ class FolderLog:
     def _refuse_lost(self, committed: Collection[int]) -> None:
         """Raise ReplayRefused if a position is missing: a run commits one for every lane before its first record."""
         for lane in sorted(self._tails.keys() | self._since.keys()):
-            records = [self._tails.get(lane, _Tail()), *self._since.get(lane, ())][-1].records
+            records = [self._tails.get(lane, LaneEnd()), *self._since.get(lane, ())][-1].written
             if records and lane not in committed:
                 raise ReplayRefused(
                     f"the position of job {self._folder.job} in target partition {lane} is gone",
@@ -495,16 +493,16 @@ class FolderLog:
                     "another topic or from where this one ended",
                 )
 
-    def _tail_at(self, lane: int, tail: _Tail, written: int) -> _Tail:
+    def _tail_at(self, lane: int, tail: LaneEnd, written: int) -> LaneEnd:
         """Return the lane's tail after `written` records; raises ReplayRefused if the run map does not reach there."""
-        known: list[_Tail] = [tail, *self._since.get(lane, ())]
+        known: list[LaneEnd] = [tail, *self._since.get(lane, ())]
         for each in known:
-            if each.records == written:
+            if each.written == written:
                 return each
         raise ReplayRefused(
             f"the folder of job {self._folder.job} does not say where all its records are",
             why=f"{written} records of target partition {lane} are committed, and {self._folder.address} knows of "
-            f"{known[-1].records}",
+            f"{known[-1].written}",
             remedy="set --jobs to the right folder, or start another job with --job NAME",
         )
 

@@ -14,9 +14,16 @@ from blockgz.store.writer import Store
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.replay.jobs.control import JobProgress, ReportedState, read_progress
 from replayer.replay.jobs.folder import Attempt, JobComplete, JobFolder, JobRequest, JobUndone, runs_in
+from replayer.replay.target_topic import state_folder
 
+
+def lock_folder() -> Path:
+    """Return the folder of this machine with the locks of jobs that run."""
+    return state_folder() / "jobs"
+
+
+# A run on another machine that reported so lately is believed to run still.
 FRESH_MS = 60_000
-"""A run on another machine that reported so lately is believed to run still."""
 
 JobState = ReportedState | Literal["interrupted", "undone"]
 ALIVE: Collection[JobState | None] = ("planning", "running", "paused", "ending")
@@ -94,11 +101,11 @@ def job_state(signs: JobSigns, process: str, now_ms: int) -> JobState | None:
     return told.state if is_elsewhere and told.updated_at > now_ms - FRESH_MS else "interrupted"
 
 
+# Seconds to wait for a lock: a process that only checks whether a job runs holds it for an instant.
 PATIENCE_SECONDS = 1.0
-"""Seconds to wait for a lock: a process that only checks whether a job runs holds it for an instant."""
 PAUSE_SECONDS = 0.01
+# Looks in a row that find a lock taken before it counts as a run's, and not as another look's.
 LOOKS = 3
-"""Looks in a row that find a lock taken before it counts as a run's, and not as another look's."""
 _looking = threading.Lock()
 
 

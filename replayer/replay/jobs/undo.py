@@ -11,7 +11,6 @@ from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, TopicPin, kafka_groups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.replay.job import Job
 from replayer.replay.jobs.folder import (
     JobFolder,
     JobRequest,
@@ -23,12 +22,12 @@ from replayer.replay.jobs.folder import (
 )
 from replayer.replay.jobs.state import ALIVE, JobSigns, job_state, summary_of
 
+# Small fetches: most of the places that are read hold only a transaction's marker.
 SMALL_FETCHES: Mapping[str, str] = {
     "fetch.message.max.bytes": "65536",
     "fetch.wait.max.ms": "1",
     "queued.max.messages.kbytes": "1024",
 }
-"""Small fetches: most of the places that are read hold only a transaction's marker."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _foreign(kept: JobRequest, lane: int, offset: int) -> ReplayRefused:
 
 
 def _warnings(kept: JobRequest, num_partitions: int, properties: Mapping[str, str]) -> Iterator[str]:
-    own = Job(kept.job, kept.target, kept.selection).group_id
+    own = kept.names.group_id
     try:
         found, unknown = kafka_groups(properties).in_topic(kept.target, num_partitions)
     except AccessDenied as error:

@@ -17,10 +17,10 @@ from replayer.replay.job import Job, Position
 P = TypeVar("P", bound=Position)
 
 READ_SECONDS = 30.0
+# A cluster that does not answer is waited for no longer as a client leaves.
 CLOSE_SECONDS = 5.0
-"""A cluster that does not answer is waited for no longer as a client leaves."""
+# How long a group may be without its coordinator, as it is while a broker starts.
 COORDINATOR_SECONDS = 30.0
-"""How long a group may be without its coordinator, as it is while a broker starts."""
 ASK_AGAIN_SECONDS = 0.2
 
 

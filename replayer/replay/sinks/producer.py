@@ -1,4 +1,4 @@
-"""One producer to one topic: batches of records in order, as they are, with their own timestamps."""
+"""Producers to one topic: batches of records in order, with their own timestamps; and the sink without transactions."""
 
 import threading
 import time
@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,12 @@ from blockgz.kafka.connection import DENIED, ConnectionErrors
 from blockgz.kafka.settings import client_settings
 from index_format.errors import BlockgzError
 from index_format.records import iter_records, payload_bytes
-from replayer.errors import DeliveryFailed
+from replayer.errors import DeliveryFailed, JobTakenOver
 from replayer.kafka import CLIENT_ID
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
+from replayer.replay.job import LanePosition
+from replayer.replay.pipeline import RoutedBatch, Router, ScannedBatch
 from replayer.replay.request import DEFAULT, TYPE
 
 NONE: Any = np.zeros(0, np.int64)
@@ -37,8 +40,8 @@ class LaneReports:
         """`end` is the log's end before the first record, if it is known."""
         self._partition = partition
         self._last = None if end is None else end - 1
+        # Batches that are not settled, as they may have to be found in the log.
         self._sent: deque[pa.RecordBatch] = deque()
-        """Batches that are not settled, as they may have to be found in the log."""
         self._told: Any = NONE
         self._settled: list[Any] = []
 
@@ -142,13 +145,13 @@ T = TypeVar("T")
 POLL_SECONDS = 0.1
 STOP_SECONDS = 2.0
 DEFAULT_BATCH_BYTES = 1_000_000
+# Order and completeness rest on these; nobody overrides them.
 SAFETY = {
     "acks": "all",
     "enable.idempotence": True,
     "max.in.flight.requests.per.connection": 5,
     "enable.gapless.guarantee": True,
 }
-"""Order and completeness rest on these; nobody overrides them."""
 SPEED = {
     "batch.num.messages": 100_000,
     TYPE: DEFAULT,
@@ -158,15 +161,15 @@ SPEED = {
     # The broker decides what is too large for it; this only keeps librdkafka from deciding before.
     "message.max.bytes": 1_000_000_000,
 }
+# Enough for five requests on their way to each of three leaders. The queue is larger, so that larger records fit.
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Enough for five requests on their way to each of three leaders. The queue is larger, so that larger records fit."""
 PRODUCERS_AT_ONCE = 8
+# How long a commit waits for the first records of partitions.
 HELD_SECONDS = 1.0
-"""How long a commit waits for the first records of partitions."""
+# Idle seconds after which a partition counts as new: brokers forget a producer that is silent for a day.
 SILENT_SECONDS = 600.0
-"""Idle seconds after which a partition counts as new: brokers forget a producer that is silent for a day."""
+# Codes of records that were not sent because of another record's fatal error.
 AFTER_FATAL = {KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE}
-"""Codes of records that were not sent because of another record's fatal error."""
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 Meaning = Callable[[int, KafkaError], BlockgzError]
@@ -356,8 +359,94 @@ def producer_settings(properties: Mapping[str, str], max_message_bytes: int | No
     return {"batch.size": batch_bytes, **SPEED, **client_settings(properties, CLIENT_ID), **SAFETY}
 
 
+def routed(router: Router | None, lane: int, batch: pa.RecordBatch) -> Iterable[RoutedBatch]:
+    """Return the batch by target partition: the lane itself, unless a router takes the lane for the source."""
+    return [RoutedBatch(lane, batch)] if router is None else router.route(ScannedBatch(lane, batch))
+
+
 def at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
     """Take the step for several at a time, for all of them; raises the first failure in their order."""
     with ThreadPoolExecutor(PRODUCERS_AT_ONCE) as pool:
         for _ in pool.map(step, of):
             pass
+
+
+MESSAGE_TIMEOUT_MS = 120_000
+# Attempts to take over positions that another run still writes.
+TRIES = 5
+
+
+class PositionStore(Protocol):
+    """A store of positions, if there is one."""
+
+    def read(self) -> Mapping[int, LanePosition]:
+        """The last ones that were written, none if there are none."""
+
+    def write(self, positions: Mapping[int, LanePosition]) -> None:
+        """Replace those of these lanes.
+
+        Raises JobTakenOver if somebody else wrote since `read`, if the store can tell; also with no lanes.
+        """
+
+
+class KafkaSink:
+    """A few producers share the lanes. What the cluster took stands; positions after it are noted."""
+
+    rolls_back = False
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        topic: str,
+        store: PositionStore,
+        max_message_bytes: int | None = None,
+        router: Router | None = None,
+        timeout_ms: int = MESSAGE_TIMEOUT_MS,
+        producers: int = 1,
+    ) -> None:
+        """Make a sink; `max_message_bytes` and `router` as for TransactionalSink. Raises UsageError.
+
+        Each of the `producers` has its own requests in flight, which helps if the cluster is far away.
+        """
+        settings = {"message.timeout.ms": timeout_ms, **producer_settings(properties, max_message_bytes)}
+        look = partial(read_back, properties, topic)
+        window = WINDOW_BYTES // producers
+        self._producers = [TopicProducer(settings, topic, look, window=window) for _ in range(producers)]
+        self._store = store
+        self._router = router
+
+    def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
+        recorded = self._taken_over()
+        return {lane: recorded[lane] for lane in lanes if lane in recorded}
+
+    def stand_at(self, ends: Mapping[int, int]) -> None:
+        for producer in self._producers:
+            producer.ends = ends
+
+    def _taken_over(self) -> Mapping[int, LanePosition]:
+        """Return the positions, once no earlier reader can write them."""
+        for _ in range(TRIES - 1):
+            recorded = self._store.read()
+            with suppress(JobTakenOver):
+                self._store.write({})
+                return recorded
+        recorded = self._store.read()
+        self._store.write({})
+        return recorded
+
+    def send(self, lane: int, batch: pa.RecordBatch) -> None:
+        for target, records in routed(self._router, lane, batch):
+            self._producers[target % len(self._producers)].send(target, records)
+
+    def acknowledged(self, *, wait: bool) -> Mapping[int, Any] | None:
+        if wait or self._router is not None:
+            at_once(TopicProducer.flush, self._producers)
+        taken = {lane: told for each in self._producers for lane, told in each.acknowledged().items()}
+        return None if self._router is not None else taken
+
+    def commit(self, positions: Mapping[int, LanePosition]) -> None:
+        """Note the positions; raises what the store raises."""
+        self._store.write(positions)
+
+    def stop(self) -> None:
+        at_once(TopicProducer.stop, self._producers)

@@ -14,22 +14,31 @@ from blockgz.kafka.connection import DENIED
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, DeliveryFailed, ProducerFenced
 from replayer.replay.job import Job, Position
-from replayer.replay.pipeline import Router, ScannedBatch
+from replayer.replay.pipeline import Router
 from replayer.replay.sinks.committed_positions import READ_SECONDS, Calls, CommittedPositions, NoAnswer
-from replayer.replay.sinks.producer import STOP_SECONDS, ReadBack, TopicProducer, at_once, producer_settings, read_back
+from replayer.replay.sinks.producer import (
+    STOP_SECONDS,
+    ReadBack,
+    TopicProducer,
+    at_once,
+    producer_settings,
+    read_back,
+    routed,
+)
 
 P = TypeVar("P", bound=Position)
 
 TRANSACTION_TIMEOUT_MS = 60_000
+# How long the cluster may take for each step; less than the time after which it aborts a transaction.
 ANSWER_SECONDS = 15.0
-"""How long the cluster may take for each step; less than the time after which it aborts a transaction."""
 ABORT_SECONDS = 5.0
+# Seconds after its own timeout until a call of librdkafka is given up, with its producer.
 HANG_SECONDS = 5.0
-"""Seconds after its own timeout until a call of librdkafka is given up, with its producer."""
 RESUME = "fix the cause and continue with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+# Errors that another attempt would meet again.
 HOPELESS = {
     *DENIED,
     KafkaError.INVALID_MSG_SIZE,
@@ -41,7 +50,6 @@ HOPELESS = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
 }
-"""Errors that another attempt would meet again."""
 
 
 class TransactionalSink(Generic[P]):
@@ -95,16 +103,12 @@ class TransactionalSink(Generic[P]):
 
     def stand_at(self, ends: Mapping[int, int]) -> None:
         for producer in self._producers.values():
-            producer.ends = ends
+            producer.producer.ends = ends
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
         """Send into a transaction, which begins with it; raises DeliveryFailed, CommitLost or ProducerFenced."""
-        producer = self._of(lane)
-        if self._router is None:
-            producer.send(lane, batch)
-            return
-        for target, records in self._router.route(ScannedBatch(lane, batch)):
-            producer.send(target, records)
+        for target, records in routed(self._router, lane, batch):
+            self._producers[self._number(lane)].send(target, records)
 
     def acknowledged(self, *, wait: bool) -> Mapping[int, Any] | None:  # noqa: ARG002  # only all of it can be committed
         """Wait for everything: a transaction cannot be cut."""
@@ -128,9 +132,6 @@ class TransactionalSink(Generic[P]):
     def _number(self, lane: int) -> int:
         return lane % self._number_of if self._number_of else lane
 
-    def _of(self, lane: int) -> "_SharedProducer[P]":
-        return self._producers[self._number(lane)]
-
     def _settled(self, lanes: list[int]) -> Mapping[int, P]:
         what = f"the job's position in {self._job.target} is unknown"
         try:
@@ -147,9 +148,9 @@ class _SharedProducer(Generic[P]):
     def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, look: ReadBack) -> None:
         settings = {**settings, "transactional.id": job.transactional_id(number)}
         self._number = number
-        self._producer = TopicProducer(settings, job.target, look, self._meaning)
-        self.acknowledged = self._producer.acknowledged
-        self._client = self._producer.client
+        self.producer = TopicProducer(settings, job.target, look, self._meaning)
+        self.acknowledged = self.producer.acknowledged
+        self._client = self.producer.client
         self._calls = calls
         self._open = False
         self._dropped = False
@@ -157,30 +158,21 @@ class _SharedProducer(Generic[P]):
         """True if it reported already that it is fenced."""
         self._last_word: KafkaError | None = None
 
-    @property
-    def ends(self) -> Mapping[int, int]:
-        """Ends of the lanes, as TopicProducer has them."""
-        return self._producer.ends
-
-    @ends.setter
-    def ends(self, ends: Mapping[int, int]) -> None:
-        self._producer.ends = ends
-
     def init(self) -> None:
         """Fence the earlier owner of the transactional id, and end its open transaction."""
         self._do(lambda: self._client.init_transactions(ANSWER_SECONDS))
 
     def send(self, partition: int, batch: pa.RecordBatch) -> None:
         self._begin()
-        self._producer.send(partition, batch)
+        self.producer.send(partition, batch)
 
     def flush(self) -> None:
         if self._open:
-            self._producer.flush()
+            self.producer.flush()
 
     def commit(self, positions: Mapping[int, P], group_metadata: Any) -> None:
         self._begin()
-        topic = self._producer.topic
+        topic = self.producer.topic
         places = [TopicPartition(topic, lane, each.written, each.encoded()) for lane, each in positions.items()]
         self._do(lambda: self._client.send_offsets_to_transaction(places, group_metadata, ANSWER_SECONDS))
         self._do(lambda: self._client.commit_transaction(ANSWER_SECONDS))
@@ -195,7 +187,7 @@ class _SharedProducer(Generic[P]):
         with suppress(NoAnswer):
             if self._open:
                 calls.make(self._abort, ABORT_SECONDS + HANG_SECONDS)
-            calls.make(self._producer.stop, STOP_SECONDS + HANG_SECONDS)
+            calls.make(self.producer.stop, STOP_SECONDS + HANG_SECONDS)
 
     def _abort(self) -> None:
         try:
@@ -205,7 +197,7 @@ class _SharedProducer(Generic[P]):
 
     def raise_if_fenced(self) -> None:
         """After `drop`: raise ProducerFenced, once, if another run may write; otherwise this run would take it back."""
-        word = None if self._told else self._producer.connection_errors.fatal or self._last_word
+        word = None if self._told else self.producer.connection_errors.fatal or self._last_word
         if word is not None and word.code() in FENCED:
             raise self._fenced(word)
 
@@ -227,15 +219,15 @@ class _SharedProducer(Generic[P]):
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
                 if not failure.retriable() or time.monotonic() >= deadline:
-                    self._producer.raise_failure()
+                    self.producer.raise_failure()
                     raise self._meaning(None, failure) from error
 
     def _meaning(self, partition: int | None, error: KafkaError) -> BlockgzError:
         """`partition` is None for what concerns all of them."""
-        cause = self._producer.connection_errors.fatal or error
+        cause = self.producer.connection_errors.fatal or error
         if cause.code() in FENCED:
             return self._fenced(cause)
-        failure = self._producer.not_taken(partition, cause)
+        failure = self.producer.not_taken(partition, cause)
         if cause.code() in HOPELESS or not isinstance(failure, DeliveryFailed):
             return failure
         return self._lost(failure.why, failure.remedy)
@@ -243,14 +235,14 @@ class _SharedProducer(Generic[P]):
     def _fenced(self, cause: KafkaError) -> ProducerFenced:
         self._told = True
         return ProducerFenced(
-            f"the cluster accepts no more records from this run for {self._producer.topic}",
+            f"the cluster accepts no more records from this run for {self.producer.topic}",
             why=f"another run of the same job started, or this one hung for too long ({cause.str()})",
             remedy="let the other run finish; if there is none, run this again with --resume",
         )
 
     def _lost(self, why: str, remedy: str) -> CommitLost:
         return CommitLost(
-            f"a transaction for {self._producer.topic} was not committed",
+            f"a transaction for {self.producer.topic} was not committed",
             why=f"{why} (producer {self._number})",
             remedy=remedy,
         )

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from blockgz.errors import UsageError
-from blockgz.kafka.fetching import KERNEL, KernelClient, Rising, Run, kernel_takes
+from blockgz.kafka.fetching import KERNEL, KernelClient, MessageRun, Rising, kernel_takes
 from blockgz.kafka.settings import make_client
 from index_format.records import Record, batch_from_records
 from tests.support.fetch_clients import needs_kernel
@@ -47,17 +47,17 @@ def client(cluster: MockCluster) -> Iterator[KernelClient]:
     client.close()
 
 
-def first_run(client: KernelClient) -> Run:
+def first_run(client: KernelClient) -> MessageRun:
     client.assign({LOG: 0})
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         for each in client.poll(100, 0.1).found:
-            if isinstance(each, Run):
+            if isinstance(each, MessageRun):
                 return each
     raise TimeoutError
 
 
-def batches(client: KernelClient, run: Run) -> list[pa.RecordBatch]:
+def batches(client: KernelClient, run: MessageRun) -> list[pa.RecordBatch]:
     return [each.batch for each in client.pieces(run.messages) if isinstance(each, Rising)]
 
 
@@ -204,7 +204,7 @@ def test_ten_thousand_polls_leave_nothing_behind(cluster: MockCluster, client: K
         polled = client.poll(8, 0.005)
         polls += 1
         for each in polled.found:
-            if isinstance(each, Run):
+            if isinstance(each, MessageRun):
                 num_bytes += sum(batch.nbytes for batch in batches(client, each))
             else:
                 assert each.error.code() == KafkaError._PARTITION_EOF

@@ -17,10 +17,10 @@ from replayer.cli import main
 from replayer.kafka.reader import FETCHING
 from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs.control import JobControl, ProgressFile, change_control, read_control, reset_control
-from replayer.replay.jobs.folder import Attempt, JobFolder, LaneBegin, Segment, this_process
+from replayer.replay.jobs.folder import Attempt, JobFolder, LaneEnd, Segment, this_process
 from replayer.replay.jobs.state import held, shared
+from replayer.replay.pipeline import wall_clock
 from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.stages import wall_clock
 from tests.replayer.replay.jobs.test_log import position, progress, request
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
@@ -44,9 +44,9 @@ def jobs(*args: str) -> Result:
 
 def test_they_are_listed_with_what_counts_and_foreign_things_are_not(place: Path) -> None:
     folder = make(place, "a")
-    folder.add_segment(1, 0, Segment(attempt="x", lanes={0: LaneBegin(0, 7)}))
+    folder.add_segment(1, 0, Segment(attempt="x", lanes={0: LaneEnd(0, 7)}))
     folder.add_segment(1, 1, Segment(attempt="x", runs=((0, 0, 10, 0, 7, 10),)))
-    folder.add_segment(1, 2, Segment(attempt="x", lanes={0: LaneBegin(4, 20)}))
+    folder.add_segment(1, 2, Segment(attempt="x", lanes={0: LaneEnd(4, 20)}))
     folder.add_segment(1, 3, Segment(attempt="x", runs=((0, 4, 5, 0, 20, 1),)))
     make(place, "b")
     (place / ".a.lock").touch()

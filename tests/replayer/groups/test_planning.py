@@ -31,12 +31,11 @@ from replayer.groups.planning import (
     positions_of,
 )
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.replay.job import LanePosition, SourceProgress
+from replayer.replay.job import LanePosition, Run, SourceProgress
 from replayer.replay.jobs.folder import JobRequest
 from replayer.replay.pipeline import Pipeline, Router, Routing
 from replayer.replay.recorded_job import LaneMap, RecordedJob
 from replayer.replay.request import ReplayRequest
-from replayer.replay.run_map import Run
 from tests.replayer.groups.fake_groups import FakeGroups
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
 from tests.support.selections import selections_of
@@ -157,7 +156,7 @@ def test_a_job_whose_positions_nobody_knows_is_refused(tmp_path: Path) -> None:
 def planned(**offsets: int) -> GroupPlan:
     """By group, the offset in partition 0."""
     groups = [
-        PlannedGroup(name, name, (LaneTranslation(0, offset), LaneTranslation(1, None)), {})
+        PlannedGroup(name, name, (LaneTranslation(0, offset), LaneTranslation(1, None)))
         for name, offset in offsets.items()
     ]
     return GroupPlan("job", "copy", "id-1", tuple(groups))

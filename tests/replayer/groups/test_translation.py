@@ -20,12 +20,10 @@ from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.errors import ReplayRefused
 from replayer.groups.planning import ArchivedRuns, LaneTranslation, MappedLane, mapped_lane, translate
-from replayer.replay.job import SourceProgress
-from replayer.replay.jobs.folder import LaneBegin, Segment
-from replayer.replay.pipeline import Pipeline, Router, Routing, ScannedBatch
+from replayer.replay.job import Run, SourceProgress, runs_of
+from replayer.replay.jobs.folder import LaneEnd, Segment
+from replayer.replay.pipeline import DropTombstones, Pipeline, Router, Routing, ScannedBatch
 from replayer.replay.recorded_job import LaneMap, lane_maps
-from replayer.replay.run_map import Run, runs_of
-from replayer.replay.stages import DropTombstones
 from tests.support.archives import ArchiveWriter, records
 
 ARCHIVES = int(os.environ.get("BLOCKGZ_TRANSLATED_ARCHIVES", "20"))
@@ -107,7 +105,7 @@ def replay(chance: random.Random, copy: Copy) -> None:
     pending = {source: list(pieces(copy, source)) for source in copy.ranges}
     numbers = sorted({lane for source in copy.ranges for lane in copy.pipeline.targets(source)})
     ends = {lane: chance.choice([0, 7]) for lane in numbers}
-    segments = [Segment(attempt="a", lanes={lane: LaneBegin(0, end) for lane, end in ends.items()})]
+    segments = [Segment(attempt="a", lanes={lane: LaneEnd(0, end) for lane, end in ends.items()})]
     written = dict.fromkeys(numbers, 0)
     copy.lanes = {lane: [] for lane in numbers}
     stops_early = chance.random() < 0.2
@@ -132,7 +130,7 @@ def replay(chance: random.Random, copy: Copy) -> None:
             # A crash: some records are in the lanes that the job does not count, and it continues behind them.
             for lane in numbers:
                 ends[lane] += chance.randint(0, 5)
-            begins = {lane: LaneBegin(written[lane], ends[lane]) for lane in numbers}
+            begins = {lane: LaneEnd(written[lane], ends[lane]) for lane in numbers}
             segments.append(Segment(attempt="b", lanes=begins))
     copy.ends = ends
     copy.maps = lane_maps(segments, written)

@@ -14,8 +14,17 @@ from confluent_kafka import Producer
 from blockgz.store.opening import open_store
 from index_format import objects
 from replayer.cli import main
-from replayer.replay.pipeline import Router, Routing, Stage
-from replayer.replay.stages import AddHeader, AddProvenance, DropTombstones, StripHeaders, Timestamps, TransformStage
+from replayer.replay.pipeline import (
+    AddHeader,
+    AddProvenance,
+    DropTombstones,
+    Router,
+    Routing,
+    Stage,
+    StripHeaders,
+    Timestamps,
+    TransformStage,
+)
 from replayer.restore.document import parse_plan, plan_text, restore_name, topic_job
 from replayer.restore.folder import (
     AclsDone,

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ from archiver.cli import main as archiver
 from blockgz.archive.archive import parse_topic
 from blockgz.archive.positions import Budget, OffsetRange
 from blockgz.archive.request import SKIPS, DamagePolicies, SelectionRequest
-from blockgz.archive.selection import Reading
+from blockgz.archive.selection import Reading, Selection
 from blockgz.errors import NoSuchTopic, UsageError
 from blockgz.kafka import LogBounds, connection
 from blockgz.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
@@ -42,7 +43,7 @@ from replayer.replay.job import (
     refuse_other_job,
     rewritten_since,
 )
-from replayer.replay.pipeline import Pipeline, Router, Routing, parse_routing
+from replayer.replay.pipeline import AddHeader, LeftOut, Pipeline, Router, Routing, parse_routing, parse_timestamps
 from replayer.replay.plan import (
     RecordPlace,
     ReplayPlan,
@@ -52,7 +53,6 @@ from replayer.replay.plan import (
     make_plan,
 )
 from replayer.replay.request import ReplayRequest, asked_of, kept_request, parse_topic_config
-from replayer.replay.stages import AddHeader, LeftOut, parse_timestamps
 from replayer.replay.target_topic import (
     RetentionFile,
     make_stages,
@@ -136,6 +136,7 @@ def test_a_damaged_block_at_the_edge_is_skipped_or_ends_the_plan(tmp_path: Path)
 
 HASH = "0123456789abcdef"
 JOB = Job("nightly", "copy", HASH)
+CHOSEN: Any = [Selection(SimpleNamespace(partition=0), OffsetRange(0, 9))]  # type: ignore[arg-type]
 ends = st.lists(st.integers(0, 2**62), min_size=3, max_size=3).map(sorted)
 positions = st.builds(
     LanePosition,
@@ -216,7 +217,7 @@ def test_names_that_cannot_be(name: str) -> None:
 
 def test_the_positions_of_another_job_are_refused() -> None:
     def at_start(job: Job = JOB, history: str = "chunks") -> dict[int, LanePosition]:
-        return first_positions(job, {0: OffsetRange(0, 9)}, {0: history}, Pipeline())
+        return first_positions(job, CHOSEN, {0: history}, Pipeline())
 
     first = at_start()
     begun = {0: first[0].advanced(2, {0: 4})}
@@ -232,9 +233,9 @@ def test_the_positions_of_another_job_are_refused() -> None:
 
 def test_where_chunks_were_rewritten_the_recorded_history_holds() -> None:
     """Positions are source offsets, which a rewrite leaves alone."""
-    first = first_positions(JOB, {0: OffsetRange(0, 9)}, {0: "chunks"}, Pipeline())
+    first = first_positions(JOB, CHOSEN, {0: "chunks"}, Pipeline())
     begun = {0: first[0].advanced(2, {0: 4})}
-    now = first_positions(JOB, {0: OffsetRange(0, 9)}, {0: "merged chunks"}, Pipeline())
+    now = first_positions(JOB, CHOSEN, {0: "merged chunks"}, Pipeline())
     refuse_other_job(begun, rewritten_since(now, begun, {0}))
     assert rewritten_since(now, {}, {0}) == now
     with pytest.raises(ReplayRefused, match="archive is not the one"):

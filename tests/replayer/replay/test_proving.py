@@ -16,10 +16,10 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.records import Record, batch_from_records
 from replayer.replay import proof
-from replayer.replay.jobs.folder import LaneBegin, Segment
+from replayer.replay.job import Outstanding, Run, joined
+from replayer.replay.jobs.folder import LaneEnd, Segment
 from replayer.replay.proof import LaneProof, LaneTask, Sample, pieces, prove_lane
 from replayer.replay.recorded_job import LaneMap, lane_maps
-from replayer.replay.run_map import Outstanding, Run, joined
 from tests.support.archives import ArchiveWriter, records
 from tests.support.maintained import Maintainer
 from tests.support.sampling import seeded_random
@@ -67,9 +67,9 @@ def standing(sources: Sequence[int], first: int = 5) -> list[Record]:
 
 
 def mapped(runs: Runs, began: int = 5) -> LaneMap:
-    return lane_maps(
-        [Segment(attempt="a", lanes={0: LaneBegin(0, began)}), Segment(attempt="a", runs=tuple(runs))], {}
-    )[0]
+    return lane_maps([Segment(attempt="a", lanes={0: LaneEnd(0, began)}), Segment(attempt="a", runs=tuple(runs))], {})[
+        0
+    ]
 
 
 WHOLE = ((0, 0, 20, 0, 5, 20), (0, 20, 40, 0, 25, 20))
@@ -121,9 +121,9 @@ def broken_off(unnoted: int) -> tuple[LaneMap, list[Record]]:
     """20 records count, five more of a void run and `unnoted` ones are in the lane, then all from 20 on."""
     end = 30 + unnoted
     segments = [
-        Segment(attempt="a", lanes={0: LaneBegin(0, 5)}),
+        Segment(attempt="a", lanes={0: LaneEnd(0, 5)}),
         Segment(attempt="a", runs=((0, 0, 20, 0, 5, 20), (0, 20, 25, 0, 25, 5))),
-        Segment(attempt="b", lanes={0: LaneBegin(20, end)}),
+        Segment(attempt="b", lanes={0: LaneEnd(20, end)}),
         Segment(attempt="b", runs=((0, 20, 40, 0, end, 20),)),
     ]
     return lane_maps(segments, {0: 40})[0], standing([*range(25 + unnoted), *range(20, 40)])
@@ -146,7 +146,7 @@ def test_what_is_not_sent_again_is_foreign_also_after_a_crash(root: Path) -> Non
 
 
 def test_what_a_job_that_is_not_complete_sent_and_did_not_commit(root: Path) -> None:
-    segments = [Segment(attempt="a", lanes={0: LaneBegin(0, 5)}), Segment(attempt="a", runs=WHOLE)]
+    segments = [Segment(attempt="a", lanes={0: LaneEnd(0, 5)}), Segment(attempt="a", runs=WHOLE)]
     lane_map = lane_maps(segments, {0: 20})[0]
     target = standing(range(33))
     proof = proof_of(root, lane_map, target, required=20, rolls_back=False, open_end=True)
@@ -155,7 +155,7 @@ def test_what_a_job_that_is_not_complete_sent_and_did_not_commit(root: Path) -> 
 
 @pytest.mark.parametrize("written", [10, 45])
 def test_a_map_that_does_not_end_where_the_job_is_committed(root: Path, written: int) -> None:
-    segments = [Segment(attempt="a", lanes={0: LaneBegin(0, 5)}), Segment(attempt="a", runs=WHOLE)]
+    segments = [Segment(attempt="a", lanes={0: LaneEnd(0, 5)}), Segment(attempt="a", runs=WHOLE)]
     assert proof_of(root, lane_maps(segments, {0: written})[0], standing(range(40))).faulty
 
 

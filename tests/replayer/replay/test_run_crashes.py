@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,11 @@ from blockgz.archive.selection import Selection
 from blockgz.store.local import LocalStore
 from index_format.records import Record, iter_records
 from replayer.errors import CommitLost, DeliveryFailed, JobTakenOver, ProducerFenced, ReplayRefused, TargetChanged
-from replayer.replay.job import LanePosition, continued, decode_position, followed, followed_positions
+from replayer.replay.job import LanePosition, Run, continued, decode_position, followed_positions, recorded_ranges
 from replayer.replay.jobs.folder import FolderLog, JobFolder, runs_in
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline, RoutedBatch, Routing, ScannedBatch
-from replayer.replay.run import NOTHING_KEPT, Cadence, Keeping, NoPin, ReplayWork, run_replay
-from replayer.replay.run_map import Run
+from replayer.replay.run import NOTHING_KEPT, Cadence, Keeping, ReplayWork, run_replay
 from tests.support.archives import ArchiveWriter, records
 from tests.support.memory_store import MemoryStore
 from tests.support.replays import JOB, Crash, FakeSink, Impatient, Topic, replay_into, work_of
@@ -195,6 +194,8 @@ def test_the_digest_is_the_same_however_often_it_was_rolled_back(selections: lis
     assert bumpy.targets == plain.targets
 
 
+as_ever: Callable[[Mapping[int, int]], Mapping[int, int]] = dict
+"""The check of a target that is as it should be; lanes end where they must."""
 PIPELINES = [Pipeline(router=Routing()), Pipeline(router=Routing("number", 1))]
 
 
@@ -256,19 +257,12 @@ def test_at_any_step(noted_selections: list[Selection], pipeline: Pipeline, how:
         topic, folder = Topic(), JobFolder(LocalStore(tmp_path), f"j{step}")
         bad = FakeSink(topic, crash_at=step) if how == "crash" else FakeSink(topic, lose_at=[step])
         with suppress(Crash):
-            replay_into(bad, noted_selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), NoEnds()))
+            replay_into(bad, noted_selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), as_ever))
         result = replay_into(
-            FakeSink(topic), noted_selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), NoEnds())
+            FakeSink(topic), noted_selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), as_ever)
         )
         assert result.complete
         judge(folder, topic)
-
-
-class NoEnds(NoPin):
-    """A target that is as it should be; lanes end where they must."""
-
-    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
-        return dict(ends)
 
 
 class Slow:
@@ -317,7 +311,7 @@ def test_a_checkpoint_covers_what_is_acknowledged_and_waits_for_nothing(
     folder, topic = JobFolder(LocalStore(tmp_path), "j"), Topic()
     sink = Slow(topic)
     cadence = SMALL._replace(records=2)
-    result = replay_into(sink, noted_selections, pipeline, cadence, keeping=Keeping(FolderLog(folder), NoEnds()))
+    result = replay_into(sink, noted_selections, pipeline, cadence, keeping=Keeping(FolderLog(folder), as_ever))
     assert (result.complete, result.records) == (True, 14)
     assert sink.drained == 1, "only at the end"
     judge(folder, topic)
@@ -337,7 +331,7 @@ class FencedOnce(FakeSink):
 
 def test_fenced_by_a_late_request_of_its_own(noted_selections: list[Selection], tmp_path: Path) -> None:
     folder, topic = JobFolder(LocalStore(tmp_path), "j"), Topic()
-    keeping = Keeping(FolderLog(folder), NoEnds())
+    keeping = Keeping(FolderLog(folder), as_ever)
     result = replay_into(FencedOnce(topic), noted_selections, cadence=SMALL, keeping=keeping)
     assert (result.complete, result.lost_commits) == (True, 1)
     judge(folder, topic)
@@ -354,29 +348,29 @@ def test_fenced_by_another_run(noted_selections: list[Selection], tmp_path: Path
             super().commit(positions)
 
     with pytest.raises(JobTakenOver, match="fenced") as caught:
-        replay_into(Overtaken(Topic()), noted_selections, cadence=SMALL, keeping=Keeping(FolderLog(folder), NoEnds()))
+        replay_into(Overtaken(Topic()), noted_selections, cadence=SMALL, keeping=Keeping(FolderLog(folder), as_ever))
     assert "another run of the same job has started" in caught.value.why
     with pytest.raises(JobTakenOver) as caught:
         replay_into(FencedOnce(Topic()), noted_selections, cadence=SMALL, keeping=NOTHING_KEPT)
     assert "who knows" in caught.value.why, "without a folder nobody can tell"
 
 
-class ChangesAt(NoEnds):
+class ChangesAt:
     """The target is another one from the call of that number on."""
 
     def __init__(self, number: int) -> None:
         self.left = number
 
-    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
+    def __call__(self, ends: Mapping[int, int]) -> Mapping[int, int]:
         self.left -= 1
         if self.left <= 0:
             raise TargetChanged("it is another one", why="")
-        return super().check(ends)
+        return as_ever(ends)
 
 
 def test_a_target_that_changed_ends_the_replay_at_any_check(noted_selections: list[Selection]) -> None:
     whole = ChangesAt(2**30)
-    replay_into(FakeSink(Topic()), noted_selections, cadence=SMALL, keeping=NOTHING_KEPT._replace(pin=whole))
+    replay_into(FakeSink(Topic()), noted_selections, cadence=SMALL, keeping=NOTHING_KEPT._replace(check=whole))
     checks = 2**30 - whole.left
     assert checks >= 4
     for number in range(1, checks):
@@ -385,7 +379,7 @@ def test_a_target_that_changed_ends_the_replay_at_any_check(noted_selections: li
                 FakeSink(Topic()),
                 noted_selections,
                 cadence=SMALL,
-                keeping=NOTHING_KEPT._replace(pin=ChangesAt(number)),
+                keeping=NOTHING_KEPT._replace(check=ChangesAt(number)),
             )
 
 
@@ -396,7 +390,7 @@ def test_what_a_failure_hides_is_reported(noted_selections: list[Selection]) -> 
         def send(self, lane: int, batch: pa.RecordBatch) -> None:
             raise CommitLost("not taken")
 
-    keeping = Keeping(pin=ChangesAt(2), patience=0.0)
+    keeping = Keeping(check=ChangesAt(2), patience=0.0)
     with pytest.raises(TargetChanged, match="another one"):
         replay_into(Refusing(Topic()), noted_selections, cadence=SMALL, keeping=keeping)
 
@@ -419,7 +413,7 @@ def test_what_the_cluster_took_of_a_batch_that_failed_is_noted(
 
     folder, topic = JobFolder(LocalStore(tmp_path), "j"), Topic()
     with pytest.raises(DeliveryFailed, match="not taken"):
-        replay_into(Failing(topic), noted_selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), NoEnds()))
+        replay_into(Failing(topic), noted_selections, pipeline, SMALL, keeping=Keeping(FolderLog(folder), as_ever))
     taken = sum(map(len, topic.records.values()))
     noted = sum(map(len, records_named(folder, topic).values()))
     assert 0 < noted <= taken, "the rest was not acknowledged"
@@ -453,10 +447,10 @@ def turns(tmp_path_factory: pytest.TempPathFactory) -> list[list[Selection]]:
 def turn(folder: JobFolder, log: FolderLog, sink: FakeSink, selections: list[Selection]) -> None:
     """As one process goes on to what it sees now."""
     stood = {lane: decode_position(*position) for lane, position in sink.topic.positions.items()}
-    ranges = followed(selections, stood)
+    ranges = recorded_ranges(selections, stood, follows=True)
     first = followed_positions(JOB, ranges, Pipeline())
     work = ReplayWork(JOB, Pipeline(), ranges, first, follows=True)
-    keeping = Keeping(log, NoEnds())
+    keeping = Keeping(log, as_ever)
     asyncio.run(run_replay(work, sink, Slowest(), Impatient(), lambda *_: None, keeping, SMALL))
     judge(folder, sink.topic)
 

@@ -26,23 +26,21 @@ from replayer.replay.pace import (
 )
 from replayer.replay.pipeline import (
     LONGEST_VECTORISED,
+    AddHeader,
+    AddProvenance,
+    DropTombstones,
     RoutedBatch,
     Router,
     Routing,
     ScannedBatch,
     Stage,
-    key_hashes,
-    murmur2,
-    parse_routing,
-)
-from replayer.replay.stages import (
-    AddHeader,
-    AddProvenance,
-    DropTombstones,
     StripHeaders,
     Timestamps,
     TransformStage,
+    key_hashes,
+    murmur2,
     parse_header,
+    parse_routing,
     parse_timestamps,
 )
 from replayer.transforms.chain import build_chain
@@ -109,7 +107,7 @@ SEED = 20261121
 def test_an_edit_of_batches_is_that_of_each_record(
     stage: Stage, expected: Any, headers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replayer.replay.stages.wall_clock", lambda: NOW)
+    monkeypatch.setattr("replayer.replay.pipeline.wall_clock", lambda: NOW)
     records = random_records(SEED)
     if headers == "none":
         records = [record._replace(headers=()) for record in records]

@@ -53,9 +53,8 @@ from replayer.restore.folder import (
     TopicFollowed,
     TopicStand,
 )
-from replayer.restore.planning import found_topics, replay_of
+from replayer.restore.planning import KEEPING_ALL, first_settings, found_topics, last_settings, replay_of
 from replayer.restore.running import outcome_document, plan_document
-from replayer.restore.settings import KEEPING_ALL, first_settings, last_settings
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import CLAIMED_MS, ArchiveWriter, put_topic_config, records
 from tests.support.memory_reader import MemoryReader

@@ -31,7 +31,6 @@ from replayer.restore.planning import TRUNCATED
 from replayer.restore.running import RestoreRun, TopicOutcome
 from replayer.restore.standby import (
     StandbyRun,
-    StandbySurvey,
     StandbyTurn,
     TopicLag,
     follows_elsewhere,
@@ -66,34 +65,35 @@ def around(tmp_path: Path) -> Surroundings:
     return Surroundings(archive, {"bootstrap.servers": "127.0.0.1:1"}, LocalStore(tmp_path / "jobs"))
 
 
-def switched(around: Surroundings, found: StandbySurvey, *followed: str) -> RestorePlan:
+def switched(
+    around: Surroundings, found: RestorePlan, turns: Sequence[StandbyTurn], followed: Sequence[str]
+) -> RestorePlan:
     by_source = {each: topic(each) for each in followed}
-    return asyncio.run(switched_plan(plan(), found, by_source, around))
+    return asyncio.run(switched_plan(plan(), found, turns, by_source, around))
 
 
 def test_a_switch_over_restores_what_is_followed_with_its_size(around: Surroundings) -> None:
-    found = StandbySurvey(replace(plan(), at=9), [StandbyTurn(topic("bills~1")), StandbyTurn(topic("orders~1"))], [])
-    bills, orders = switched(around, found, "bills~1").topics
+    turns = [StandbyTurn(topic("bills~1")), StandbyTurn(topic("orders~1"))]
+    whole = switched(around, replace(plan(), at=9), turns, ["bills~1"])
+    bills, orders = whole.topics
     assert (orders.partitions, orders.numbers, orders.records) == (3, (0, 2), 80)
     assert (orders.oldest, orders.newest, orders.refused) == (1000, 1039, None)
     assert 0 < orders.largest < orders.bytes
     assert bills.records == 10
-    assert switched(around, found).at == 9
+    assert whole.at == 9
 
 
 def test_a_topic_that_stopped_is_restored_as_far_as_it_came(around: Surroundings) -> None:
-    found = StandbySurvey(
-        plan(), [StandbyTurn(topic("orders~1"), "created again"), StandbyTurn(topic("bills~1"), "x exists")], []
-    )
-    orders, bills = switched(around, found, "orders~1").topics
+    turns = [StandbyTurn(topic("orders~1"), "created again"), StandbyTurn(topic("bills~1"), "x exists")]
+    orders, bills = switched(around, plan(), turns, ["orders~1"]).topics
     assert (orders.lacks, orders.records, orders.refused) == (("created again",), 80, None)
     assert (bills.refused, bills.records) == ("x exists", 0)
 
 
 def test_what_is_gone_is_left_out_once(around: Surroundings) -> None:
     left_out = TopicLeftOut("deals", "deleted")
-    found = StandbySurvey(plan(left_out=(left_out,)), [], [StandbyTurn(topic("deals~1"), "deleted")])
-    assert switched(around, found, "deals~1").left_out == (left_out,)
+    turns = [StandbyTurn(topic("deals~1"), "deleted", is_gone=True)]
+    assert switched(around, plan(left_out=(left_out,)), turns, ["deals~1"]).left_out == (left_out,)
 
 
 def test_before_its_job_begins_a_topic_is_all_behind(around: Surroundings) -> None:
@@ -108,10 +108,10 @@ def test_the_document_of_a_status() -> None:
         StandbyTurn(topic("orders~1")),
         StandbyTurn(topic("bills~1"), "it was created again", "delete it"),
         StandbyTurn(topic("new~1")),
+        StandbyTurn(topic("deals~1"), "deleted", is_gone=True),
     ]
-    found = StandbySurvey(plan(), due, [StandbyTurn(topic("deals~1"), "deleted")])
     lags = {"orders~1": TopicLag(5, 3, 1000), "bills~1": TopicLag(9), "new~1": TopicLag(0, 2, 3000)}
-    document = standby_document("standby", found, lags, REPORT, "following", 5000)
+    document = standby_document("standby", due, lags, REPORT, "following", 5000)
     told = {each["source"]: (each["state"], each["why"], each["behind_records"]) for each in document["topics"]}
     assert told == {
         "orders~1": ("failing", "no", 3),
@@ -121,7 +121,7 @@ def test_the_document_of_a_status() -> None:
     }
     assert (document["behind_records"], document["behind_seconds"], document["slot_at"]) == (5, 4.0, 100_000)
     assert document["topics"][0]["skipped"] == ["0 [1..2)"]
-    unknown = standby_document("standby", found, lags | {"new~1": TopicLag(error="e")}, None, "not running", 5000)
+    unknown = standby_document("standby", due, lags | {"new~1": TopicLag(error="e")}, None, "not running", 5000)
     assert [each["state"] for each in unknown["topics"]] == ["behind", "stopped", "failing", "gone"]
 
 
@@ -373,7 +373,7 @@ class Planning:
         if self.error is not None:
             raise self.error
         groups = tuple(
-            PlannedGroup(name, name, (LaneTranslation(0, offset, doubts=self.doubts),), {})
+            PlannedGroup(name, name, (LaneTranslation(0, offset, doubts=self.doubts),))
             for name, offset in self.at.get(only.target, {}).items()
         )
         return [GroupPlan("job", only.target, None, groups)], []
@@ -389,7 +389,7 @@ class GroupStandby:
     wanted: RestoreGroups = field(default_factory=RestoreGroups)
 
     def __post_init__(self) -> None:
-        self.groups = FollowedGroups(self.wanted, "standby", self.cluster, self.planning.planned)
+        self.groups = FollowedGroups(self.wanted, "standby", self.cluster)
 
     def follow(self, slot: int, reached: Mapping[str, int] | None = None) -> tuple[str, ...]:
         """With tables of that time; `reached` says by source where partition 0 ends. The notes."""
@@ -408,7 +408,9 @@ def group_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupStand
     monkeypatch.setattr("replayer.restore.consumers.REST", 0)
     archive = Archive(LocalReader(LocalAddress(str(tmp_path))))
     around = Surroundings(archive, {}, LocalStore(tmp_path / "jobs"))
-    return GroupStandby(Planning({"orders": {"a": 3, "b": 4}, "bills": {"a": 5}}), FakeGroups(), around)
+    planning = Planning({"orders": {"a": 3, "b": 4}, "bills": {"a": 5}})
+    monkeypatch.setattr("replayer.restore.consumers.plan_groups", planning.planned)
+    return GroupStandby(planning, FakeGroups(), around)
 
 
 def test_groups_are_set_where_they_moved(group_standby: GroupStandby) -> None:

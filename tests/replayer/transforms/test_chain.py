@@ -9,8 +9,7 @@ import pytest
 from blockgz.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
-from replayer.replay.pipeline import ScannedBatch
-from replayer.replay.stages import TransformStage
+from replayer.replay.pipeline import ScannedBatch, TransformStage
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE, build_chain
 from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
 from replayer.transforms.settings import parse_transforms

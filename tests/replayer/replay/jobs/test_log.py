@@ -22,7 +22,7 @@ from index_format.objects import encode
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.replay.job import LanePosition, SourceProgress
+from replayer.replay.job import LanePosition, Run, SourceProgress
 from replayer.replay.jobs.control import (
     JobControl,
     JobFailure,
@@ -40,7 +40,7 @@ from replayer.replay.jobs.folder import (
     JobFolder,
     JobRequest,
     JobUndone,
-    LaneBegin,
+    LaneEnd,
     Segment,
     refuse_other_folder,
     runs_in,
@@ -56,9 +56,8 @@ from replayer.replay.jobs.undo import (
     refuse_running,
     undo_document,
 )
-from replayer.replay.run_map import Run
-from replayer.replay.sinks.idempotent import KafkaSink
-from replayer.replay.stages import wall_clock
+from replayer.replay.pipeline import wall_clock
+from replayer.replay.sinks.producer import KafkaSink
 from tests.support.archives import records
 from tests.support.memory_store import MemoryStore
 from tests.support.mock_cluster import MockCluster
@@ -597,9 +596,9 @@ def test_a_job_that_runs_is_not_taken_back() -> None:
 
 def test_all_that_was_noted_is_the_jobs_own_whether_it_counts_or_not() -> None:
     segments = [
-        Segment(attempt="a", lanes={0: LaneBegin(0, 0)}),
+        Segment(attempt="a", lanes={0: LaneEnd(0, 0)}),
         Segment(attempt="a", runs=((0, 0, 10, 0, 0, 10), (1, 0, 5, 0, 10, 5), (0, 10, 20, 1, 3, 10))),
-        Segment(attempt="a", lanes={0: LaneBegin(10, 16)}),
+        Segment(attempt="a", lanes={0: LaneEnd(10, 16)}),
         Segment(attempt="b", runs=((1, 0, 5, 0, 16, 5),)),
     ]
     assert own_ranges(segments) == {0: [OffsetRange(0, 15), OffsetRange(16, 21)], 1: [OffsetRange(3, 13)]}
@@ -666,7 +665,7 @@ class World:
         self.kept = request(target=topic, created=True, target_topic_id="id", transactional=False)
         self.folder.create(self.kept)
         self.write(0, 10)
-        self.folder.add_segment(1, 0, Segment(attempt="a", lanes=dict.fromkeys(range(LANES), LaneBegin(0, 0))))
+        self.folder.add_segment(1, 0, Segment(attempt="a", lanes=dict.fromkeys(range(LANES), LaneEnd(0, 0))))
         self.folder.add_segment(1, 1, Segment(attempt="a", runs=((0, 0, 10, 0, 0, 10),)))
         self.folder.positions.write({0: position(10)})
         monkeypatch.setattr(KafkaAdmin, "topic", lambda _, name: TopicFacts(name, LANES, self.ids.get(name), None))

@@ -23,8 +23,15 @@ from replayer.replay.sinks import producer as kafka_outlet
 from replayer.replay.sinks import producer as producer_module
 from replayer.replay.sinks import transactional as kafka_transactions
 from replayer.replay.sinks.committed_positions import Calls, CommittedPositions, NoAnswer
-from replayer.replay.sinks.idempotent import KafkaSink
-from replayer.replay.sinks.producer import WINDOW_BYTES, LaneReports, TopicProducer, found, inferred, producer_settings
+from replayer.replay.sinks.producer import (
+    WINDOW_BYTES,
+    KafkaSink,
+    LaneReports,
+    TopicProducer,
+    found,
+    inferred,
+    producer_settings,
+)
 from replayer.replay.sinks.transactional import TransactionalSink
 from tests.support.archives import records
 from tests.support.replays import NoStore

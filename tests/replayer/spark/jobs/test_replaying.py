@@ -23,10 +23,11 @@ from index_format.errors import BlockgzError, FormatError
 from index_format.old_objects import ANCESTORS_FORMAT
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
 from replayer.replay.job import Job, LanePosition, SourceProgress, decode_position
-from replayer.replay.pipeline import Pipeline, Routing
-from replayer.replay.stages import (
+from replayer.replay.pipeline import (
     AddProvenance,
     DropTombstones,
+    Pipeline,
+    Routing,
     StripHeaders,
     TransformStage,
     parse_header,
