@@ -35,7 +35,7 @@ from archiver.ingest.kafka_settings import cluster_settings
 from archiver.ingest.kafka_source import Partition
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import keyring_of
-from blockgz.errors import AccessDenied, StoreUnfit, listed
+from blockgz.errors import AccessDenied, BlockgzError, StoreUnfit, listed, masked_urls
 from blockgz.kafka.admin import answered
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import DENIED
@@ -49,7 +49,6 @@ from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import format_duration, format_size
 from index_format import objects
-from index_format.errors import BlockgzError, masked_urls
 from index_format.identity import ArchiveInfo, TopicConfig
 from index_format.keys import LAYOUTS, archive_key
 

@@ -13,6 +13,7 @@ from blockgz.errors import (
     CORE_DUMP,
     PARTLY_FAILED,
     AccessDenied,
+    BlockgzError,
     BrokerUnreachable,
     BufferFailed,
     BufferFull,
@@ -24,7 +25,6 @@ from blockgz.errors import (
     SyncFailed,
     end_text,
 )
-from index_format.errors import BlockgzError
 
 
 class OwnedByAnother(BlockgzError):

@@ -12,10 +12,9 @@ from msgspec import UNSET, UnsetType
 
 from archiver.commit.claims import wall_ms
 from archiver.logs import LogEvent, log
-from blockgz.errors import BrokerUnreachable
+from blockgz.errors import BlockgzError, BrokerUnreachable, FormatError
 from blockgz.kafka.groups import GroupAnswer, GroupAnswers, KafkaGroups
 from blockgz.store.writer import Store
-from index_format.errors import BlockgzError, FormatError
 from index_format.groups import ConsumerGroups, GoneGroup, Group, LogEnd, LogEnds, decode, encode, slot_of
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder, dated_key, groups_home, parse_dated_key

@@ -15,7 +15,7 @@ from archiver.commit.objects import Held
 from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits, is_due
-from blockgz.errors import NoArchiveThere, NotInArchive, UsageError
+from blockgz.errors import BlockgzError, NoArchiveThere, NotInArchive, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.store.probe import probe
 from blockgz.store.retry import bounded_backoff
@@ -23,7 +23,6 @@ from blockgz.store.writer import Store, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format.blocks import COMPRESSORS, Compressor
 from index_format.chunk_index import UNVERIFIED, Gap
-from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS
 from index_format.old_files import (
     Fetch,
@@ -55,14 +54,14 @@ class OldReader:
         step = advance(fetching, None)
         while isinstance(step, Fetch):
             step = advance(fetching, self._fetched(step))
-        return step.result
+        return step
 
     def records(self, partition: OldPartition, position: int) -> Iterator[pa.RecordBatch | Unsure]:
         """Yield the records at or above `position` in offset order, with uncertain offsets in their places."""
-        for piece in partition.choice.pieces:
+        for piece in partition.pieces:
             if position >= piece.end:
                 continue
-            if position < piece.start and piece is not partition.choice.pieces[0]:
+            if position < piece.start and piece is not partition.pieces[0]:
                 yield Unsure(position, piece.start, "no file holds them", is_damage=True)
             data = (self._fetched(part) or b"" for part in parts_of(piece.file.key, piece.file.size))
             yield from records_of(piece, data, self.old_format, self.max_block_bytes, position)

@@ -13,9 +13,9 @@ from enum import StrEnum
 from io import TextIOBase
 from typing import Any, TextIO
 
+from blockgz.errors import masked_urls
 from blockgz.kafka import LOGGER
 from blockgz.process import refused
-from index_format.errors import masked_urls
 
 with refused("rich"):  # which it would have for tracebacks in colours, the tenth part of a start
     import structlog

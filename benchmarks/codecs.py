@@ -105,8 +105,7 @@ def blocks(kind: str, count: int) -> list[bytes]:
             content += islice(each, 256)
         keys = [None if name == "text" else b"key-%d" % chance.randrange(10_000) for _ in content]
         batch = batch_without_timestamps(first, keys, content)
-        encoded = codec.encode(batch, NO_TIMESTAMP_TYPE)
-        found.append(codec.join([encoded.piece(0, len(content))]))
+        found.append(codec.join([codec.piece(*codec.encode(batch, NO_TIMESTAMP_TYPE), 0, len(content))]))
         first += len(content)
     return found
 

@@ -14,7 +14,7 @@ from unittest import mock
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
@@ -65,7 +65,7 @@ def figures_of(root: Path, writer: PartitionWriter) -> Figures:
 
     async def looked_up() -> int:
         reader = CountingReader(LocalReader(LocalAddress(str(root))))
-        partition = await Archive(reader).open_partition("orders", 0)
+        partition = await ArchiveReader(reader).open_partition("orders", 0)
         for offset in offsets[:: max(1, len(offsets) // 100)][:100]:
             assert isinstance(await look_up(partition, offset), FoundRecord)
         return reader.requests

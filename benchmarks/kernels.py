@@ -38,7 +38,7 @@ def batch_of(size: int) -> pa.RecordBatch:
 def works(batch: pa.RecordBatch) -> dict[str, tuple[Work, Work]]:
     """What is done to the records of one batch, in C and in Python; both give the same bytes and columns."""
     json = line_formats.JsonLines()
-    raw = json.encode_in_python(batch, CREATE_TIME).piece(0, batch.num_rows)
+    raw = json.piece(*json.encode_in_python(batch, CREATE_TIME), 0, batch.num_rows)
     lines = json.join([raw])
     return {
         "encode as JSON lines": (

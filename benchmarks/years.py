@@ -23,7 +23,7 @@ from archiver.maintain.gc import plan_sweep
 from archiver.maintain.prune import Keep, PlannedPruning
 from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.throttle import MaintenancePace
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.reader import CountingReader
 from index_format.marker import decode_marker
@@ -138,7 +138,7 @@ async def _requests(bodies: dict[str, bytes], offsets: Sequence[int]) -> int:
     requests = 0
     for offset in offsets:
         reader = CountingReader(MemoryReader(bodies))
-        assert isinstance(await look_up(await Archive(reader).open_partition("orders", 0), offset), FoundRecord)
+        assert isinstance(await look_up(await ArchiveReader(reader).open_partition("orders", 0), offset), FoundRecord)
         requests += reader.requests
     return requests
 

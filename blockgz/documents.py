@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import javaproperties
 import yaml
@@ -18,6 +17,7 @@ from blockgz.errors import UsageError
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _YAML_TAGS = "tag:yaml.org,2002:"
 _DEEPEST = 8
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 DocumentValue = str | tuple[str, ...] | None
 
@@ -61,7 +61,7 @@ def _unique(entries: list[DocumentEntry]) -> list[DocumentEntry]:
     return entries
 
 
-def _yaml(name: str, text: str) -> Iterator[DocumentEntry]:
+def _yaml(name: str, text: str, transparent: str | None = None) -> Iterator[DocumentEntry]:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -75,17 +75,19 @@ def _yaml(name: str, text: str) -> Iterator[DocumentEntry]:
         return
     if not isinstance(root, yaml.MappingNode):
         raise _malformed(f"{name}:1", "a map of settings", "the document is a list or a single value")
-    yield from _yaml_map(name, root, ())
+    yield from _yaml_map(name, root, (), transparent)
 
 
-def _yaml_map(name: str, mapping: yaml.MappingNode, outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
+def _yaml_map(
+    name: str, mapping: yaml.MappingNode, outer: tuple[str, ...], transparent: str | None = None
+) -> Iterator[DocumentEntry]:
     for key_node, node in mapping.value:
         place = f"{name}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _YAML_TAGS + "merge" or len(outer) > _DEEPEST:
             raise _malformed(place, "a setting", "keys must be plain words, in maps that are not nested deeply")
         key = (*outer, key_node.value)
         if isinstance(node, yaml.MappingNode) and node.value:
-            yield from _yaml_map(name, node, key)
+            yield from _yaml_map(name, node, () if key == (transparent,) else key)
         else:
             yield DocumentEntry(".".join(key), _yaml_value(node, place), place)
 
@@ -103,56 +105,16 @@ def _yaml_value(node: yaml.Node, place: str) -> DocumentValue:
 
 
 def _json(name: str, text: str) -> Iterator[DocumentEntry]:
-    """Connect's `{"name": …, "config": {…}}`, or its config alone."""
+    """Yield the entries of Connect's `{"name": …, "config": {…}}`, or of its config alone."""
     try:
-        root = json.loads(text, object_pairs_hook=_JsonPairs, parse_float=str, parse_int=str)
+        json.loads(text)
     except json.JSONDecodeError as error:
         raise _malformed(f"{name}:{error.lineno}", "JSON", error.msg) from error
     except RecursionError as error:
         raise _malformed(name, "JSON", "it is nested too deeply") from error
-    if not isinstance(root, _JsonPairs):
-        raise _malformed(f"{name}:1", "a map of settings", "the document is a list or a single value")
-    yield from _json_map(_KeyLines(name, text), root, ())
-
-
-def _json_map(lines: "_KeyLines", pairs: "_JsonPairs", outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
-    for inner, value in pairs:
-        place = lines.place(inner)
-        if isinstance(value, _JsonPairs):
-            key = outer if inner == "config" and not outer else (*outer, inner)
-            yield from _json_map(lines, value, key)
-        else:
-            yield DocumentEntry(".".join((*outer, inner)), _json_value(value, place), place)
-
-
-class _JsonPairs(list[tuple[str, Any]]):
-    """A JSON object in the order in which it was written, twins included."""
-
-
-class _KeyLines:
-    """Lines of keys, asked for in the order of the text."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._name = name
-        self._text = text
-        self._at = 0
-
-    def place(self, key: str) -> str:
-        found = re.compile(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:").search(self._text, self._at)
-        if found is None:
-            return self._name
-        self._at = found.end()
-        return f"{self._name}:{self._text.count(chr(10), 0, found.start()) + 1}"
-
-
-def _json_value(value: Any, place: str) -> DocumentValue:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    raise _malformed(place, "a setting", "a value must be a text, a number, or a list of texts")
+    # JSON is YAML, which knows its lines, but for tabs between tokens and for characters escaped as two.
+    plain = _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text.replace("\t", " "))
+    yield from _yaml(name, plain, transparent="config")
 
 
 def _properties(name: str, text: str) -> Iterator[DocumentEntry]:

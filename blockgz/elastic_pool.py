@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,23 +18,20 @@ GROW_SECONDS = 1.0
 MOST_THREADS = 512
 
 
-class _PoolTask(NamedTuple):
-    future: Future[Any]
-    call: Callable[[], Any]
+_PoolTask = tuple[Future[Any], Callable[[], Any]]
 
-    def carry_out(self) -> None:
-        if self.future.set_running_or_notify_cancel():
-            try:
-                self.future.set_result(self.call())
-            except BaseException as error:
-                self.future.set_exception(error)
+
+def _carry_out(task: _PoolTask) -> None:
+    future, call = task
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
 
 
 class ElasticPool(Executor):
-    """A pool that carries out `tasks_at_once` tasks, not counting those that stall: the others do not wait for them.
-
-    A thread ends once no task waits. Beyond MOST_THREADS tasks wait all the same.
-    """
+    """A pool for `tasks_at_once` tasks and all that stall, up to MOST_THREADS: no task waits for those."""
 
     def __init__(self, tasks_at_once: int, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._tasks_at_once = tasks_at_once
@@ -52,7 +49,7 @@ class ElasticPool(Executor):
         with self._guard:
             if self._is_shut:
                 raise RuntimeError(f"the pool {self._name!r} is shut down")
-            self._waiting.append(_PoolTask(future, partial(function, *args, **named)))
+            self._waiting.append((future, partial(function, *args, **named)))
         self.grow()
         return future
 
@@ -81,7 +78,7 @@ class ElasticPool(Executor):
             self._is_shut = True
             if cancel_futures:
                 while self._waiting:
-                    self._waiting.popleft().future.cancel()
+                    self._waiting.popleft()[0].cancel()
         while wait and (threads := list(self._begun)):
             threads[0].join()
 
@@ -98,7 +95,7 @@ class ElasticPool(Executor):
     def _work(self, task: _PoolTask | None) -> None:
         thread = threading.current_thread()
         while task is not None:
-            task.carry_out()
+            _carry_out(task)
             with self._guard:
                 del self._begun[thread]
                 task = self._waiting.popleft() if self._waiting and self._may_begin() else None

@@ -7,14 +7,41 @@ Errors of the format itself, which know of no program, get their exit codes from
 import re
 import signal
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
-from index_format.errors import BadName, BlockgzError, FormatError, KeyMissing, UnsupportedVersion
+from index_format.errors import (  # noqa: F401 - both programs import all errors from here
+    MASK,
+    BadName,
+    BlockgzError,
+    CorruptBlock,
+    FormatError,
+    KeyMissing,
+    MalformedObject,
+    TooLarge,
+    UnsupportedVersion,
+    masked_urls,
+)
 
 SHOWN_NAMES = 10
 """How many names an error lists."""
 FAILED = 1
 USAGE = 2
 PARTLY_FAILED = 3
+
+
+class Verdict(StrEnum):
+    """The result of a verification, a proof, a restore or a drill, worst first; docs/verify.md defines each."""
+
+    FAILURE = "FAILURE"
+    WARNING = "WARNING"
+    UNPROVED = "UNPROVED"
+    SAMPLED = "SAMPLED"
+    OK = "OK"
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of several verdicts; OK if there are none."""
+    return min(verdicts, key=list(Verdict).index, default=Verdict.OK)
 
 
 class UsageError(BlockgzError, ValueError):
@@ -80,10 +107,7 @@ class StoreFull(StoreError):
 
 
 class SyncFailed(StoreError):
-    """An fsync failed: whether the write will outlast a power failure is unknown, and a second fsync would not show it.
-
-    The next owner of the partition reads what is there, and writes and syncs it again.
-    """
+    """An fsync failed: the write may not outlast a power failure, and a second fsync would not show it."""
 
 
 class StoreUnfit(StoreError):

@@ -16,10 +16,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_name(bound: str, asked: str | None) -> bool:
-    """Return whether a request may be for a server that is bound to this host; `asked` is its header Host.
-
-    A page of some web site can give its own name the address 127.0.0.1, and have a browser ask for it.
-    """
+    """Return whether a request is for a server bound to this host, by the header Host that it `asked` for."""
+    # A page of some web site can give its own name the address 127.0.0.1, and have a browser ask for it.
     if asked is None or not is_loopback(bound):
         return True
     try:

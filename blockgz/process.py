@@ -31,19 +31,18 @@ _HEAP_SETTINGS = (
 
 
 def share_heaps() -> None:
-    """Make all threads share heaps, which keep what is used again at once; to be called before they start.
+    """Make all threads share heaps, which keep what is used again; to be called before they start.
 
-    glibc gives each thread a heap of its own, up to eight times the number of processors, and Arrow's mimalloc does the
-    same; each heap keeps what it once needed. Batches here are made by one thread and dropped by others. On the other
-    hand glibc gives a block's worth of memory back as soon as it is free, so that each block is paid for in page faults
-    again: half of the time of encoding. `give_back` is for that. What the user chose by ARROW_DEFAULT_MEMORY_POOL or
-    glibc's variables stands. Other C libraries than glibc are left as they are.
+    What the user chose by ARROW_DEFAULT_MEMORY_POOL or glibc's variables stands; other C libraries are left alone.
     """
     # Here, because the shortest commands get by without it.
     import pyarrow as pa  # noqa: PLC0415
 
+    # Like glibc, mimalloc gives each thread a heap that keeps what it once needed, and threads drop others' batches.
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())
+    # glibc gives a block's worth of memory back once it is free, so that the next is paid for in page faults again:
+    # half of the time of encoding. `give_back` is for that.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for variable, parameter, value in _HEAP_SETTINGS:
         if mallopt is not None and variable not in os.environ:
@@ -51,11 +50,8 @@ def share_heaps() -> None:
 
 
 def without_math_threads() -> None:
-    """Keep numpy's OpenBLAS from starting a thread for each processor when it is imported; to be called before.
-
-    They take a tenth of a short command, and nothing here multiplies matrices. What the user chose by
-    OPENBLAS_NUM_THREADS stands.
-    """
+    """Keep numpy's OpenBLAS from starting a thread for each processor; to be called before its import."""
+    # They take a tenth of a short command, and nothing here multiplies matrices. A user may choose otherwise.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -75,11 +71,7 @@ def explain_crashes() -> None:
 
 
 def run_to_exit(main: Callable[[], object], leave: Callable[[int], object]) -> None:
-    """Call `main`, which ends by SystemExit, run exit handlers, flush output, and `leave` by `os._exit`.
-
-    To take modules and objects apart before the system takes all back takes a sixth of a short command. Threads that
-    still run are not waited for: what was to be waited for, `main` has waited for.
-    """
+    """Call `main`, which ends by SystemExit, run exit handlers, flush output, and `leave` by `os._exit`."""
     try:
         main()
     except SystemExit as end:
@@ -91,6 +83,7 @@ def run_to_exit(main: Callable[[], object], leave: Callable[[int], object]) -> N
             sys.stderr.flush()
         except OSError:  # the interpreter knows what to say, and the exit code
             raise end from None
+        # Taking modules and objects apart takes a sixth of a short command, and `main` has waited for all it must.
         leave(end.code or 0)
 
 
@@ -120,14 +113,12 @@ RETRY_SECONDS = 0.02
 
 
 def _after_imports(handler: Handler) -> Handler:
-    """Return a handler that calls `handler` once the main thread is not importing.
-
-    An exception that is raised inside an import ends in a fault (orjson) or in an error that blames the library
-    (pydantic-core): their initialisation in C calls Python. So the signal is sent again a moment later.
-    """
+    """Return a handler that calls `handler` once the main thread is not importing."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if _is_importing(frame):
+            # Raised inside an import, an exception ends in a fault (orjson) or an error that blames the library
+            # (pydantic-core): their initialisation in C calls Python. So the signal is sent again a moment later.
             # Not a threading.Thread: its start takes locks that the interrupted code may hold.
             _thread.start_new_thread(_send_again, (number,))
         else:
@@ -154,9 +145,7 @@ _interrupt = _after_imports(signal.default_int_handler)
 def interrupted_by_signals() -> Iterator[set[int]]:
     """Make SIGINT and SIGTERM raise KeyboardInterrupt; yield a set that holds SIGTERM once it came.
 
-    Raising is what ends the blocking calls of short commands. It is safe outside of imports only, so it waits for
-    their end; inside `run_async` the first signal only cancels the task. Services replace these handlers by others
-    that set flags. Other threads than the main one cannot have handlers: there signals are left alone.
+    Inside `run_async` the first signal only cancels the task. Services replace these handlers by others that set flags.
     """
     received: set[int] = set()
 
@@ -166,11 +155,12 @@ def interrupted_by_signals() -> Iterator[set[int]]:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # others cannot have handlers
         yield received
         return
     before = {number: signal.getsignal(number) for number in ENDING}
     try:
+        # Raising is what ends the blocking calls of short commands; it is safe outside of imports only.
         signal.signal(signal.SIGTERM, _after_imports(on_terminate))
         if before[signal.SIGINT] in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(signal.SIGINT, _interrupt)
@@ -223,11 +213,8 @@ def loop_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Ite
 def ended_soon_after_signals(
     codes: Mapping[int, int], seconds: float = 2.0, leave: Callable[[int], object] = os._exit
 ) -> Iterator[None]:
-    """Make signals with a handler end the process, at the latest `seconds` after the first of them.
-
-    A write to a pipe that nobody reads continues after a signal, and so does the last flush. `codes` gives the exit
-    code of each signal. To be entered in the main thread, once the handlers that end it in order are installed.
-    """
+    """End the process within `seconds` of the first handled signal, with its code; for the main thread."""
+    # A write to a pipe that nobody reads continues after a signal, and so does the last flush.
     heeded = {number: handler for number in codes if callable(handler := signal.getsignal(number))}
     came: list[int] = []
     # A handler may run while its thread holds any lock of `threading`: it takes none.
@@ -306,11 +293,9 @@ def every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
 def ended_in_time(
     ending: threading.Event, seconds: float, report: Callable[[float], int], leave: Callable[[int], object] = os._exit
 ) -> Iterator[None]:
-    """End the process `seconds` after `ending` is set, unless the block ends first, with the exit code of `report`.
-
-    A request on the wire can be neither taken back nor waited for: with its repetitions it may take minutes. What it
-    was to commit is committed or not, as after a SIGKILL, and the next owner finds out.
-    """
+    """End the process `seconds` after `ending`, by the exit code of `report`, unless the block ends first."""
+    # A request on the wire can be neither taken back nor waited for. What it was to commit is committed or not,
+    # as after a SIGKILL, and the next owner finds out.
     ended = threading.Event()
 
     def watch() -> None:

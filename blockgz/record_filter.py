@@ -111,36 +111,24 @@ class ValueMatches:
 
 
 @dataclass(frozen=True)
-class HasHeader:
-    """One of the headers has this key."""
-
-    key: str
-
-    def __str__(self) -> str:
-        return f"header {self.key!r}"
-
-    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        return _any_header(batch, lambda headers: pc.equal(headers.field("key"), self.key))
-
-
-@dataclass(frozen=True)
 class HeaderIs:
-    """One of the headers has this key and this value."""
+    """One of the headers has this key, and this value if one is given."""
 
     key: str
-    value: bytes
+    value: bytes | None = None
 
     def __str__(self) -> str:
-        return f"header {self.key!r} = {self.value!r}"
+        return f"header {self.key!r}" + ("" if self.value is None else f" = {self.value!r}")
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        value = pa.scalar(self.value, pa.binary())
-        return _any_header(
-            batch,
-            lambda headers: pc.and_(
-                pc.equal(headers.field("key"), self.key), pc.fill_null(pc.equal(headers.field("value"), value), False)
-            ),
-        )
+        column = batch.column("headers")
+        flat = column.flatten()
+        found = pc.equal(flat.field("key"), self.key)
+        if self.value is not None:
+            value = pa.scalar(self.value, pa.binary())
+            found = pc.and_(found, pc.fill_null(pc.equal(flat.field("value"), value), False))
+        rows = pc.list_parent_indices(column).filter(found)
+        return pc.is_in(pa.array(range(batch.num_rows), rows.type), rows)
 
 
 @dataclass(frozen=True)
@@ -212,21 +200,14 @@ def _filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
     return batch if mask.true_count == len(mask) else batch.filter(mask)
 
 
-def header_condition(text: str) -> HasHeader | HeaderIs:
+def header_condition(text: str) -> HeaderIs:
     """Parse `NAME` or `NAME=VALUE`; the name has no `=`. Raises UsageError for a name that is not UTF-8."""
     key, separator, value = text.partition("=")
     try:
         key.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{key[:80]!r} is not a header name", why="header names are UTF-8") from None
-    return HeaderIs(key, value.encode(errors="surrogateescape")) if separator else HasHeader(key)
-
-
-def _any_header(batch: pa.RecordBatch, holds: Callable[[pa.StructArray], pa.BooleanArray]) -> pa.BooleanArray:
-    """Return for each record whether `holds` is true of one of its headers."""
-    column = batch.column("headers")
-    rows = pc.list_parent_indices(column).filter(holds(column.flatten()))
-    return pc.is_in(pa.array(range(batch.num_rows), rows.type), rows)
+    return HeaderIs(key, value.encode(errors="surrogateescape") if separator else None)
 
 
 def _text(content: bytes | None) -> str | None:

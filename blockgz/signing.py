@@ -4,13 +4,9 @@ Libraries of cryptography load slowly, and few reports are signed: each function
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from blockgz.errors import UsageError
-from index_format.errors import MalformedObject
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from blockgz.errors import MalformedObject, UsageError
 
 SIGNATURE_SUFFIX = ".sig"
 
@@ -22,18 +18,16 @@ def signature_of(report: Path) -> Path:
 
 def signed(body: bytes, key: Path) -> bytes:
     """Return the signature by the private key in a PEM file without a password; raises UsageError for no such key."""
-    return _private_key(key).sign(body)
+    signature: bytes = _key(key, is_private=True).sign(body)
+    return signature
 
 
 def is_signed_by(body: bytes, signature: bytes, key: Path) -> bool:
-    """Return whether the key's owner signed exactly these bytes; raises UsageError for no key.
-
-    The signer's private key is a key for this too.
-    """
+    """Return whether the owner of a public or private key signed exactly these bytes; raises UsageError."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
 
     try:
-        _public_key(key).verify(signature, body)
+        _key(key, is_private=False).verify(signature, body)
     except InvalidSignature:
         return False
     return True
@@ -58,33 +52,23 @@ def check_signature(body: bytes, report: Path, key: Path) -> None:
         )
 
 
-def _private_key(path: Path) -> "Ed25519PrivateKey":
+def _key(path: Path, *, is_private: bool) -> Any:
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
-
-    try:
-        key = load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _unusable(path, str(error)) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _unusable(path, "it is another kind of key")
-    return key
-
-
-def _public_key(path: Path) -> "Ed25519PublicKey":
-    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key  # noqa: PLC0415
 
     try:
         body = path.read_bytes()
-        key = _private_key(path).public_key() if b"PRIVATE KEY" in body else load_pem_public_key(body)
+        key = load_pem_private_key(body, None) if is_private or b"PRIVATE KEY" in body else load_pem_public_key(body)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _unusable(path, str(error)) from error
-    if not isinstance(key, Ed25519PublicKey):
+    if not isinstance(key, Ed25519PrivateKey | Ed25519PublicKey):
         raise _unusable(path, "it is another kind of key")
-    return key
+    # The signer's private key proves signatures too.
+    return key.public_key() if isinstance(key, Ed25519PrivateKey) and not is_private else key
 
 
 def _unusable(path: Path, why: str) -> UsageError:

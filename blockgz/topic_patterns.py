@@ -59,10 +59,7 @@ def is_pattern(text: str) -> bool:
 
 
 def matching(pattern: str, topics: Sequence[str]) -> list[str]:
-    """Return the archived topics that a glob or `~regex` matches.
-
-    Raises UsageError for a regular expression that does not compile, NotInArchive if nothing matches.
-    """
+    """Return the archived topics that a glob or `~regex` matches; raises UsageError or NotInArchive."""
     matches = matcher(pattern)
     found = [topic for topic in topics if not topic.startswith("__") and matches(topic)]
     if not found:

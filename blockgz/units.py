@@ -53,10 +53,7 @@ def format_duration(seconds: float) -> str:
 
 
 def timestamp_text(timestamp: int) -> str:
-    """Return a timestamp (ms) as RFC 3339, or as its number if its date is outside the years 1 to 9999.
-
-    All times that are printed for people are made here: records may have any timestamp of 64 bits.
-    """
+    """Return a timestamp (ms) as RFC 3339, or as its number beyond the years 1 to 9999, which records may have."""
     try:
         # A division would round milliseconds of distant years.
         return (_EPOCH + timedelta(milliseconds=timestamp)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -56,10 +56,7 @@ class RawBlock(NamedTuple):
     key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
 
     def entry(self, byte_offset: int, byte_length: int, crc32: int | None = None) -> BlockEntry:
-        """Return the block's entry in the chunk index, if these bytes of the data hold it.
-
-        `crc32` spares its calculation.
-        """
+        """Return the block's entry in an index, if these bytes of the data hold it; `crc32` if it is known."""
         return BlockEntry(
             byte_length_uncompressed=len(self.raw),
             num_records=self.summary.num_records,
@@ -165,8 +162,7 @@ class BlockBuilder:
         """Yield the blocks that end within this batch; iterate to the end before the next call."""
         if batch.num_rows == 0:
             return
-        encoded = self._format.encode(batch, self._timestamp_type)
-        ends = encoded.ends
+        encoded, ends = self._format.encode(batch, self._timestamp_type)
         offsets = batch.column("offset").to_numpy()
         timestamps = batch.column("timestamp").to_numpy()
         row = 0
@@ -183,7 +179,7 @@ class BlockBuilder:
                         yield self._end_block()
                         continue
                     cut = row + 1
-                self._hold(encoded.piece(row, cut), int(ends[cut - 1]) - start)
+                self._hold(self._format.piece(encoded, ends, row, cut), int(ends[cut - 1]) - start)
                 if self._key_filter_bits is not None:
                     self._key_hashes.append(column_hashes(batch.column("key").slice(row, cut - row)))
                 summary = summary_of(offsets[row:cut], timestamps[row:cut])
@@ -248,7 +244,7 @@ class IndexEncoding(Protocol):
 def decode_block(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> pa.RecordBatch:
     """Return the records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
 
-    An encrypted block is opened first: see `encryption.opened_block`. Raises TooLarge, CorruptBlock or
+    An encrypted block is opened first: see `keyring.opened_block`. Raises TooLarge, CorruptBlock or
     UnsupportedVersion; KeyMissing for a block that was not opened.
     """
     parts = decode_parts(member, entry, index, max_bytes)
@@ -256,13 +252,12 @@ def decode_block(member: Stored, entry: BlockEntry, index: IndexEncoding, max_by
 
 
 def decode_parts(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> list[pa.RecordBatch]:
-    """Yield the records of one stored block as batches in order, each small or of one record.
-
-    Takes little more memory than the uncompressed block and what is stored. Raises as `decode_block`.
-    """
+    """Return the records of a block as batches, small or of one record each; raises as `decode_block`."""
+    # Decoded part by part, a large block takes little more memory than its raw and stored bytes.
     if entry.byte_length_uncompressed > LARGE_BLOCK_BYTES:
         return list(_large_parts(member, entry, index, max_bytes))
-    return [_all_records(_opened(member, entry, index, max_bytes), entry)]
+    encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
+    return [_all_records([inflate_block(member, entry, index, max_bytes)], entry, encoding, timestamp_type)]
 
 
 def _large_parts(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -288,17 +283,18 @@ def _large_parts(member: Stored, entry: BlockEntry, index: IndexEncoding, max_by
 def decode_block_near(
     member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int, offsets: Sequence[int]
 ) -> pa.RecordBatch:
-    """Return the records at some offsets between the block's first and last, or the nearest below and above each.
-
-    Others may be among them. Raises as `decode_block` does; the number of records is not checked.
-    """
+    """Return the records at some offsets of a block, or their neighbours; raises as `decode_block` does."""
     if entry.byte_length_uncompressed > LARGE_BLOCK_BYTES:
         return _near(_large_parts(member, entry, index, max_bytes), offsets)
-    opened = _opened(member, entry, index, max_bytes)
+    encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
+    raw = inflate_block(member, entry, index, max_bytes)
+    # Others may be among them, and the number of records is not checked.
     few = len(offsets) * DECODED_FOR_ONE <= entry.num_records
-    batch = opened.encoding.decode_near(opened.raw[0], offsets, opened.timestamp_type) if few else None
+    batch = encoding.decode_near(raw, offsets, timestamp_type) if few else None
     if batch is None:
-        return _all_records(opened, entry)
+        held = [raw]
+        del raw
+        return _all_records(held, entry, encoding, timestamp_type)
     _check_offsets(batch, entry)
     return batch
 
@@ -322,27 +318,16 @@ def _near(parts: Iterable[pa.RecordBatch], offsets: Sequence[int]) -> pa.RecordB
     return kept[0] if len(kept) == 1 else pa.concat_batches(kept)
 
 
-class _PlainBlock(NamedTuple):
-    raw: list[bytes]
-    """One: who decodes them takes them out, so that they are not in memory any longer than they are needed."""
-    encoding: RecordFormat
-    timestamp_type: int
-
-
-def _all_records(opened: _PlainBlock, entry: BlockEntry) -> pa.RecordBatch:
+def _all_records(raw: list[bytes], entry: BlockEntry, encoding: RecordFormat, timestamp_type: int) -> pa.RecordBatch:
     # Counted before decoding: a few bytes of gzip make hundreds of millions of empty lines.
-    if (count := opened.encoding.count(opened.raw[0])) != entry.num_records:
+    if (count := encoding.count(raw[0])) != entry.num_records:
         raise _other_records(entry, str(count))
-    batch = opened.encoding.decode(opened.raw.pop(), entry.first_record_offset, opened.timestamp_type)
+    # The bytes are taken out of their list, so that they are in memory no longer than they are needed.
+    batch = encoding.decode(raw.pop(), entry.first_record_offset, timestamp_type)
     if batch.num_rows != entry.num_records:
         raise _other_records(entry, str(batch.num_rows))
     _check_offsets(batch, entry)
     return batch
-
-
-def _opened(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> _PlainBlock:
-    encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
-    return _PlainBlock([inflate_block(member, entry, index, max_bytes)], encoding, timestamp_type)
 
 
 def _how_encoded(entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> tuple[RecordFormat, int]:
@@ -376,12 +361,14 @@ def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
 
 def inflate_block(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> bytes:
     """Return the uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
-    return _codec(member, entry, index, max_bytes).whole(member, entry)
+    whole, _ = _codec(member, entry, index, max_bytes)
+    return whole(member, entry)
 
 
 def _inflated_steps(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> Iterator[bytes]:
     found = crc32 = 0
-    for piece in _codec(member, entry, index, max_bytes).steps(member, entry):
+    _, steps = _codec(member, entry, index, max_bytes)
+    for piece in steps(member, entry):
         found += len(piece)
         if found > entry.byte_length_uncompressed:
             raise _other_length(entry, f"{found} or more")
@@ -400,12 +387,11 @@ def count_records(member: Stored, entry: BlockEntry, index: IndexEncoding, max_b
     return sum(map(encoding.count, encoding.parts(_inflated_steps(member, entry, index, max_bytes))))
 
 
-class _Codec(NamedTuple):
-    """How one member or frame of the right length gives the bytes that its entry describes, or raises CorruptBlock."""
+_Codec = tuple[Callable[[Stored, BlockEntry], bytes], Callable[[Stored, BlockEntry], Iterator[bytes]]]
+"""How a member or frame of the right length gives the bytes that its entry describes: all, or at most STEP_BYTES each.
 
-    whole: Callable[[Stored, BlockEntry], bytes]
-    steps: Callable[[Stored, BlockEntry], Iterator[bytes]]
-    """At most STEP_BYTES each; their length and checksum are not compared with the entry."""
+The second compares neither length nor checksum with the entry.
+"""
 
 
 def _codec(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> _Codec:
@@ -456,7 +442,7 @@ def _zstd_steps(frame: Stored, entry: BlockEntry) -> Iterator[bytes]:
     return zstd_frames.steps(frame, entry.byte_length_uncompressed, STEP_BYTES)
 
 
-CODECS = {"gzip": _Codec(_from_gzip, _gzip_steps), "zstd": _Codec(_from_zstd, _zstd_steps)}
+CODECS: dict[str, _Codec] = {"gzip": (_from_gzip, _gzip_steps), "zstd": (_from_zstd, _zstd_steps)}
 
 
 def _other_length(entry: BlockEntry, found: str) -> CorruptBlock:

@@ -57,29 +57,21 @@ class BlockCipher:
     def sealed(self, number: int, member: Stored) -> bytes:
         """Return a member or frame as it is stored; never give two different ones one number."""
         return self._cipher.encrypt(
-            number.to_bytes(NONCE_BYTES, "big"), member, associated_data(self._bound_to, number)
+            number.to_bytes(NONCE_BYTES, "big"), member, self._bound_to + struct.pack(">Q", number)
         )
 
     def opened(self, number: int, stored: Stored) -> bytes:
-        """Return the member that `sealed` got.
-
-        Raises CorruptBlock for other bytes, or under another number or chunk.
-        """
+        """Return the member that `sealed` got; raises CorruptBlock for other bytes, another number or chunk."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - as above
 
         nonce = number.to_bytes(NONCE_BYTES, "big")
         try:
-            return self._cipher.decrypt(nonce, stored, associated_data(self._bound_to, number))
+            return self._cipher.decrypt(nonce, stored, self._bound_to + struct.pack(">Q", number))
         except (InvalidTag, ValueError) as error:
             raise CorruptBlock(
                 "a block cannot be decrypted",
                 why="its bytes are not what was encrypted as this block of this chunk, or its key is another one",
             ) from error
-
-
-def associated_data(bound_to: bytes, number: int) -> bytes:
-    """Return the data that is authenticated together with a block's bytes."""
-    return bound_to + struct.pack(">Q", number)
 
 
 def _text(text: str) -> bytes:
@@ -97,14 +89,6 @@ def check_stored(stored: Stored, entry: BlockEntry) -> None:
 
 def _another_length() -> CorruptBlock:
     return CorruptBlock("a block is not the one its index describes", why="its length differs")
-
-
-def opened_block(stored: Stored, number: int, index: ChunkIndex, secret: bytes) -> tuple[bytes, BlockEntry]:
-    """Return the member or frame of an encrypted chunk's block, and its entry as `blocks.decode_block` takes both.
-
-    Raises CorruptBlock, or UnsupportedVersion for another cipher.
-    """
-    return opened_with(cipher_of(index, secret), number, stored, index.blocks[number])
 
 
 def cipher_of(index: ChunkIndex, secret: bytes) -> BlockCipher:

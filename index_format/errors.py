@@ -31,10 +31,7 @@ def masked_urls(text: str) -> str:
 
 
 class BlockgzError(Exception):
-    """A failure with its reason and its remedy; `str()` is the one line that says what happened.
-
-    What is secret in the URLs that they name is masked.
-    """
+    """A failure, its reason and its remedy, without secrets of URLs; `str()` says in a line what happened."""
 
     def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
         self.what, self.why, self.remedy = map(masked_urls, (what, why, remedy))

@@ -136,10 +136,7 @@ def encode(groups: ConsumerGroups) -> bytes:
 
 
 def decode(body: bytes, key: str, slot: int) -> ConsumerGroups:
-    """Return the table in `body`, stored under the name of that slot; `key` is what errors call it.
-
-    Raises FormatError.
-    """
+    """Return the table of a slot, which errors call `key`; raises FormatError."""
     inflater = zlib.decompressobj(GZIP_WINDOW)
     try:
         plain = inflater.decompress(body, objects.MAX_OBJECT_BYTES + 1)

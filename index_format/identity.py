@@ -93,11 +93,9 @@ class TopicInfo(Sealed, frozen=True, kw_only=True):
 
 @objects.stored
 class TopicConfig(Sealed, frozen=True, kw_only=True):
-    """`_topic_config.json`: the topic as last seen, to make it again; null if the broker did not tell.
+    """`_topic_config.json`: a topic as last seen, to make it again; null if the broker did not tell."""
 
-    `_configs/` has a copy of each version, dated.
-    """
-
+    # A dated copy of each version is in `_configs/`.
     format: str = "block-gzip-topic-config"
     version: int = objects.VERSION
     topic: Name
@@ -186,12 +184,10 @@ def united(inventory: Inventory, claims: Iterable[Incarnation]) -> Inventory:
 
 
 def ended(inventory: Inventory, newest: TopicFolder, topic_id: str | None, at: int) -> Inventory:
-    """Return the inventory after the cluster reported, at a time in ms, that a topic is deleted or has another id.
-
-    Ends the incarnations of the topic up to `newest` whose id is not `topic_id`; an unknown id never differs.
-    """
+    """End the incarnations up to `newest`, of which the cluster reported that they are gone or have another id."""
 
     def is_over(each: Incarnation) -> bool:
+        # An unknown id never differs.
         differs = topic_id is None or each.topic_id not in (None, topic_id)
         return each.topic == newest.topic and each.folder <= newest and each.seen_until is None and differs
 

@@ -112,10 +112,7 @@ def check_topic(topic: str) -> str:
 
 
 def topic_folders(names: Iterable[str]) -> list[TopicFolder]:
-    """Return the topics among the names of an archive's folders, each incarnation, in order.
-
-    Other names are passed over.
-    """
+    """Return the topics among the names of folders, each incarnation, in order; other names are passed over."""
     found = []
     for name in names:
         match = _FOLDER.fullmatch(name)

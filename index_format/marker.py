@@ -26,27 +26,6 @@ MAX_RETIRED = 64
 LeaderEpoch = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class Span(Protocol):
-    """A named object over offsets [start_offset, next_offset): a chunk entry or a catalog reference."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def min_timestamp(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def num_records(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def sha256(self) -> str: ...
-
-
 class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One committed chunk: name and sha256 of its index, and fields copied from it.
 
@@ -88,6 +67,11 @@ class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.start_offset < self.next_offset:
             raise ValueError(f"{self.name} spans no offset: [{self.start_offset}, {self.next_offset})")
+
+
+Span = ChunkEntry | CatalogReference
+"""A named object over offsets [start_offset, next_offset)."""
+S = TypeVar("S", bound=Span)
 
 
 def _check_order(entries: Sequence[Span], what: str) -> None:
@@ -184,14 +168,11 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
 
 @objects.stored
 class Marker(Sealed, frozen=True, kw_only=True):
-    """The committed state of one partition, swapped as a whole.
+    """The committed state of one partition, swapped as a whole: the newest chunks, and what leads to older ones.
 
-    `tail` holds the newest chunks, oldest first; `catalogs[n]` references to catalogs of level n + 1, oldest first.
-    Deeper levels hold older chunks. Offsets are None from the first claim until the first commit.
-
-    One that was ever maintained, or whose newest chunk is encrypted, is of version 2, which former releases refuse.
-    `maintenance` and `catalogs` are
-    the maintainers' part, all else the writer's; writers add to `catalogs` what they fold.
+    `maintenance` and `catalogs` are the maintainers' part, all else the writer's; writers add to `catalogs` what they
+    fold. One that was ever maintained, or whose newest chunk is encrypted, is of version 2, which former releases
+    refuse.
     """
 
     VERSIONS: ClassVar = (objects.VERSION, 2)
@@ -209,15 +190,18 @@ class Marker(Sealed, frozen=True, kw_only=True):
     writer: Name
     nonce: Name
     start_offset: Offset | None = None
+    """None, like the next one, from the first claim until the first commit."""
     next_offset: Offset | None = None
     leader_epoch: LeaderEpoch | None = None
     tail_hash: Sha256 | None = None
     last_chunk_index: Name | None = None
     tail: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(max_length=FAN_OUT)] = ()
+    """The newest chunks, oldest first."""
     catalogs: Annotated[
         tuple[Annotated[tuple[CatalogReference, ...], msgspec.Meta(max_length=FAN_OUT)], ...],
         msgspec.Meta(max_length=MAX_LEVELS),
     ] = ()
+    """References to catalogs of level 1, 2, …, oldest first; deeper levels hold older chunks."""
     gaps: tuple[Gap, ...] = ()
     successor: Name | None = None
     continues: Continues | msgspec.UnsetType = msgspec.UNSET
@@ -301,10 +285,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
         return max(ends, default=self.start_offset)
 
     def cover(self, level: int) -> int | None:
-        """Return where the next fold into catalogs of that level begins: the end of what they or deeper ones hold.
-
-        It never falls. None if nothing is archived.
-        """
+        """Return where the next fold into that level begins: the end of what it or deeper ones hold. It never falls."""
         held = [references[-1].next_offset for references in self.catalogs[level - 1 :] if references]
         return held[0] if held else self.pruned_before or self.start_offset
 
@@ -424,15 +405,13 @@ def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> 
 def claimed(
     marker: Marker, *, writer: str, nonce: str, group_id: str, isolation_level: str | None, gap: Gap | None = None
 ) -> Marker:
-    """Return the marker as its next owner claims it; a gap moves next_offset to the gap's end.
-
-    Progress without records that was made under version 1, and is in no entry, becomes an empty gap under version 2.
-    """
+    """Return the marker as its next owner claims it; a gap moves next_offset to the gap's end."""
     owner = {"writer": writer, "nonce": nonce, "group_id": group_id, "isolation_level": isolation_level}
     claim = replace(marker, epoch=marker.epoch + 1, **owner)
     if gap is None:
         return claim
     chain_end, gaps = marker.chain_end, [gap]
+    # Progress without records, of version 1 and in no entry, becomes an empty gap of version 2.
     if marker.maintenance and chain_end is not None and chain_end < gap.start:
         gaps = [replace(gap, start=chain_end, end=gap.start, reason=EMPTY), gap]
     return replace(claim, next_offset=gap.end, gaps=_with_gaps(marker, gaps))
@@ -465,12 +444,7 @@ def advanced(
     gaps: Sequence[Gap] = (),
     at: int | None = None,
 ) -> Marker:
-    """Return the marker after progress without records, which raises the newest chunk's next_offset, or start_offset.
-
-    A start_offset that continues another folder stays. Behind a gap there is nothing to raise: the next chunk will
-    start at the gap's end, or in version 2 behind an empty gap. `gaps` are new ones, in order, such as
-    skipped records; the chain rises to the first of them. `at`: see `recorded_at`.
-    """
+    """Return the marker after progress without records, up to the first of new `gaps`; `at`: see `recorded_at`."""
     if marker.next_offset is not None and next_offset <= marker.next_offset:
         raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
     if gaps and marker.next_offset is not None and gaps[0].start < marker.next_offset:
@@ -478,6 +452,7 @@ def advanced(
     end = gaps[0].start if gaps else next_offset
     start_offset, tail, chain_end = marker.start_offset, marker.tail, marker.chain_end
     new_gaps = recorded_at(gaps, at)
+    # Behind a gap there is nothing to raise: the next chunk will start at its end, or behind an empty gap.
     if not (marker.spans or marker.gaps or marker.pruned_before):
         start_offset = start_offset if marker.continues else end
     elif tail and chain_end == tail[-1].next_offset:
@@ -496,11 +471,8 @@ def advanced(
 
 
 def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
-    """Return the marker's gaps and new ones behind its newest chunk.
-
-    Two of one reason, without a chunk between them, become one: without a chunk nothing folds, and a log of records
-    that cannot be archived would make gaps without end.
-    """
+    """Return the marker's gaps and new ones behind its newest chunk; two of one reason become one."""
+    # Without a chunk nothing folds: a log of records that cannot be archived would make gaps without end.
     last = marker.gaps[-1] if marker.gaps else None
     newest = marker.spans[-1].next_offset if marker.spans else 0
     if not gaps or last is None or last.start < newest or last.reason != gaps[0].reason:
@@ -511,10 +483,9 @@ def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
 def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     """Return the marker with room for one more chunk, and the catalogs to store for it, lowest level first.
 
-    A full tail folds into a level-1 catalog, and so does one with too many gaps; if that level is full, its references
-    fold into the next, and so on. In version 2 a catalog takes the gaps before its end with it, and a maintainer may
-    have requested an early fold.
+    A full tail, or one with too many gaps, folds into a level-1 catalog; a full level into the next, and so on.
     """
+    # In version 2 a catalog takes the gaps before its end with it, and a maintainer may have requested a fold.
     if marker.maintenance:
         asked = sum(entry.next_offset <= marker.maintenance.fold_before for entry in marker.tail)
         count = len(marker.tail) if len(marker.tail) >= FAN_OUT else asked
@@ -536,11 +507,7 @@ def folded_with_gaps_behind(marker: Marker) -> tuple[Marker, tuple[PendingCatalo
 
 
 def _with_gaps_folded(marker: Marker, count: int, end: int | None = None) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """Return the marker and catalogs after the oldest `count` entries of version 2 fold with the gaps around them.
-
-    Gaps among them and those before them that did not fold are included. `end` is where the last gap behind them ends
-    that folds too.
-    """
+    """Return marker and catalogs once the oldest `count` entries fold with the gaps up to them, or to `end`."""
     entries, start = marker.tail[:count], marker.cover(1) or 0
     end = end or entries[-1].next_offset
     gaps = tuple(gap for gap in marker.gaps if start <= gap.start < end)
@@ -588,10 +555,9 @@ def appended(
     tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
     at: int | None = None,
 ) -> Marker:
-    """Return the marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`.
+    """Return the marker with one more chunk, and the gaps inside it, in a tail with room: see `folded`.
 
-    `tail_key` is the key of the HMAC `tail_hash`, if the chunk is encrypted. Raises ValueError for a chunk that does
-    not start where the chain ends, or that holds what was passed already.
+    Raises ValueError for a chunk that does not start where the chain ends, or that holds what was passed already.
     """
     marker = _without_empty_gap(marker, entry.start_offset)
     if len(marker.tail) >= FAN_OUT:
@@ -623,11 +589,7 @@ def _without_empty_gap(marker: Marker, start_offset: int) -> Marker:
 
 
 def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
-    """Return the gap whose offsets [start, end) a chunk can take, or None.
-
-    It must be behind all catalogs and the floor and in no chunk of the tail, which has space for one more or something
-    to fold below it, and the chain must stop at `start` without it: another gap and a hole may not come between.
-    """
+    """Return the gap whose offsets [start, end) a chunk can take: behind catalogs and floor, in no chunk; or None."""
     gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
     if gap is None or gap.reason == ERASED or start < marker.pruned_before:
         return None
@@ -635,7 +597,9 @@ def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
         return None
     if any(entry.start_offset < gap.end and entry.next_offset > gap.start for entry in marker.tail):
         return None
+    # The tail has space for one more, or something to fold below it.
     has_room = len(marker.tail) < FAN_OUT or marker.tail[0].next_offset <= gap.start
+    # The chain must stop at `start` without it: another gap and a hole may not come between.
     follows = before_gap(marker, start).chain_end == start
     return gap if has_room and follows else None
 
@@ -657,14 +621,11 @@ def inserted(
     tail_hash: str | None,
     tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
 ) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """Return the marker with a chunk in place of a gap or a part of it, and the catalogs to store for it.
-
-    `gaps` are those inside the chunk. If the tail is full, the entries below the chunk fold. Raises ValueError if
-    `replaceable_gap` finds none, or if the tail has no room for it.
-    """
+    """Return the marker with a chunk in a `replaceable_gap`, and catalogs to store; ValueError without one."""
     gap = replaceable_gap(marker, entry.start_offset, entry.next_offset)
     if gap is None:
         raise ValueError(f"no chunk can take the offsets {entry.start_offset} to {entry.next_offset - 1}")
+    # Without room in the tail, the entries below the chunk fold.
     below, pending = before_gap(marker, entry.start_offset), tuple[PendingCatalog, ...]()
     above = marker.tail[len(below.tail) :]
     if len(marker.tail) >= FAN_OUT and marker.maintenance:
@@ -698,9 +659,6 @@ def _pending(catalog: Catalog, bounds: tuple[int, int] | None = None) -> Pending
     position = bounds[0] if bounds else catalog.entries[0].start_offset
     name = catalog_name(catalog.level, position)
     return PendingCatalog(catalog.level, position, body, reference_to(catalog, name, body, bounds))
-
-
-S = TypeVar("S", bound=Span)
 
 
 class TimeBounded(Protocol):

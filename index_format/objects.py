@@ -42,11 +42,8 @@ _decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {FormatHead: 
 
 
 def stored(kind: type[T]) -> type[T]:
-    """Register a kind of object, and make its decoder where the kind is defined.
-
-    msgspec describes a type to itself on its first use and without a lock: two threads that decode at once, if neither
-    did before, crash the process.
-    """
+    """Register a kind of object, and make its decoder where the kind is defined."""
+    # msgspec describes a type on first use and without a lock: two threads that decode at once crash the process.
     _decoders[kind] = msgspec.json.Decoder(kind)
     return kind
 
@@ -57,10 +54,7 @@ _SEAL_BYTES = 32
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Return the object as compact JSON in the order of its fields.
-
-    Raises TooLarge for one that `decode` would refuse.
-    """
+    """Return the object as compact JSON in its fields' order; raises TooLarge if `decode` would refuse it."""
     body = _encoder.encode(value)
     if isinstance(value, Sealed):
         body = b'%b,"crc32":%d}' % (body[:-1], zlib.crc32(body[:-1]))
@@ -73,11 +67,7 @@ def encode(value: msgspec.Struct) -> bytes:
 
 
 def decode(body: bytes, kind: type[T], name: str) -> T:
-    """Return the object of struct `kind` in `body`; `name` is what errors call it.
-
-    Unknown fields are ignored; a checksum is checked if there is one. Raises TooLarge, UnsupportedVersion or
-    MalformedObject.
-    """
+    """Return an object, which errors call `name`; raises TooLarge, UnsupportedVersion or MalformedObject."""
     if len(body) > MAX_OBJECT_BYTES:
         raise TooLarge(f"{name} has {len(body)} bytes", why=f"such objects have at most {MAX_OBJECT_BYTES} bytes")
     expected = kind.__struct_defaults__[0]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,21 +41,16 @@ class Fetch(NamedTuple):
     end: int | None = None
 
 
-class Done(NamedTuple, Generic[R]):
-    """The result of a generator of Fetch."""
-
-    result: R
-
-
 Fetching = Generator[Fetch, bytes | None, R]
 
 
-def advance(fetching: Fetching[R], answer: bytes | None) -> Fetch | Done[R]:
-    """Run a generator to its next fetch; the first answer is None."""
+def advance(fetching: Fetching[R], answer: bytes | None) -> Fetch | R:
+    """Run a generator to its next fetch, or return its result; the first answer is None."""
     try:
         return fetching.send(answer)
     except StopIteration as end:
-        return Done(end.value)
+        result: R = end.value
+        return result
 
 
 @dataclass(frozen=True)
@@ -88,11 +83,7 @@ class OldFile:
 
 
 def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> OldFile | None:
-    """Return the file as its best index describes it, or None if it must be scanned: no index is readable and complete.
-
-    `bodies` are those of its `index_keys`. An index that reaches beyond the object is used if no better one exists:
-    its offsets are right.
-    """
+    """Return the file by its best index, of the `bodies` by key; None if it must be scanned."""
     short: OldFile | None = None
     notes: list[str] = []
     for key in found.index_keys:
@@ -106,6 +97,7 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
         where = [] if key == found.own_index_key else [f"{found.key}: its index is in another folder, {key}"]
         end = blocks[-1].byte_end if blocks else 0
         if end > size:
+            # It is used if no better one exists: its offsets are right.
             note = f"{found.key}: it has {size} bytes, its index reaches to byte {end}"
             short = short or OldFile(
                 found.key, size, found.first_offset, blocks, is_indexed=False, notes=(*notes, *where, note)
@@ -227,19 +219,8 @@ class Piece(NamedTuple):
         return sum(end - start for start, end in spans if start < end)
 
 
-class FileChoice(NamedTuple):
-    """The parts of a partition's files that count: pieces in offset order, the gaps between them, and the notes."""
-
-    pieces: tuple[Piece, ...]
-    gaps: tuple[Gap, ...]
-    notes: tuple[str, ...]
-
-
-def choose(files: Sequence[OldFile]) -> FileChoice:
-    """Choose every offset once: files whose index fits come first, then those that reach furthest.
-
-    A file that begins later and whose index fits ends one early whose index does not.
-    """
+def choose(files: Sequence[OldFile]) -> tuple[list[Piece], list[Gap]]:
+    """Choose every offset once; return parts of files, in offset order, and the gaps between them."""
     waiting = sorted((file for file in files if file.num_records), key=lambda file: file.first_offset, reverse=True)
     indexed = [file.first_offset for file in reversed(waiting) if file.is_indexed]
     here: list[tuple[bool, int, str, OldFile]] = []
@@ -249,6 +230,7 @@ def choose(files: Sequence[OldFile]) -> FileChoice:
     while waiting or here:
         while waiting and waiting[-1].first_offset <= position:
             file = waiting.pop()
+            # Files whose index fits come first, then those that reach furthest.
             heappush(here, (not file.is_indexed, -file.next_offset, file.key, file))
         if not here:
             gaps.append(Gap(position, waiting[-1].first_offset, UNVERIFIED))
@@ -259,12 +241,12 @@ def choose(files: Sequence[OldFile]) -> FileChoice:
             heappop(here)
             continue
         following = bisect_right(indexed, position)
+        # A later file whose index fits ends one whose index does not.
         is_cut = not best.is_indexed and following < len(indexed)
         end = min(best.next_offset, indexed[following]) if is_cut else best.next_offset
         pieces.append(Piece(best, position, end))
         position = end
-    notes = [f"no file holds offsets {gap.start} to {gap.end - 1}" for gap in gaps]
-    return FileChoice(tuple(pieces), tuple(gaps), (*notes, *_overlaps(pieces, files)))
+    return pieces, gaps
 
 
 def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str]:
@@ -285,7 +267,10 @@ class OldPartition:
 
     place: OldPlace
     files: Sequence[OldFile]
-    choice: FileChoice
+    pieces: Sequence[Piece]
+    """The parts of files that count, in offset order."""
+    gaps: Sequence[Gap]
+    """The gaps between them."""
     notes: tuple[str, ...]
     """Oddities of its objects, for people."""
 
@@ -293,26 +278,27 @@ class OldPartition:
     def of(
         cls, place: OldPlace, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None
     ) -> "OldPartition":
-        choice = choose(files)
+        pieces, gaps = choose(files)
         notes = [note for file in files for note in file.notes]
         notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
         notes += marker_notes(place, found.marker_key, marker, files)
-        return cls(place, files, choice, (*notes, *choice.notes))
+        notes += [f"no file holds offsets {gap.start} to {gap.end - 1}" for gap in gaps]
+        return cls(place, files, pieces, gaps, (*notes, *_overlaps(pieces, files)))
 
     @property
     def start_offset(self) -> int:
         """The first offset; 0 if it holds no record."""
-        return self.choice.pieces[0].start if self.choice.pieces else 0
+        return self.pieces[0].start if self.pieces else 0
 
     @property
     def next_offset(self) -> int:
         """The offset after the last record; 0 if it holds none."""
-        return self.choice.pieces[-1].end if self.choice.pieces else 0
+        return self.pieces[-1].end if self.pieces else 0
 
     @property
     def num_records(self) -> int:
         """The number of records that its files say they hold, each counted once."""
-        return sum(piece.num_records for piece in self.choice.pieces)
+        return sum(piece.num_records for piece in self.pieces)
 
 
 class Unsure(NamedTuple):
@@ -331,10 +317,8 @@ class Unsure(NamedTuple):
 def records_of(
     piece: Piece, data: Iterable[bytes], old_format: OldFormat, max_block_bytes: int, position: int = 0
 ) -> Iterator[pa.RecordBatch | Unsure]:
-    """Yield the records of a piece at or above `position`, block by block in offset order; `data` are its file's bytes.
-
-    A block that is damaged or ambiguous comes as Unsure; the next one is certain again. Raises TooLarge.
-    """
+    """Yield a piece's records from `position` on, block by block, or Unsure for one; raises TooLarge."""
+    # After a block that is damaged or ambiguous, the offsets of the next one are certain again.
     for found in _blocks_of(piece.file, scan(data, max_block_bytes), old_format):
         part = _within(found, max(position, piece.start), piece.end)
         if part is not None:

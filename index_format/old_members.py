@@ -44,10 +44,7 @@ Scanned = Member | DamagedBytes
 
 
 class MemberScanner:
-    """Takes an object's bytes piece by piece and gives its members and its damage, in order and without overlap.
-
-    After damage it continues at the next magic from which a whole member inflates. Holds the bytes of one member.
-    """
+    """A scanner that takes an object piece by piece, and gives its members and its damage, in order and apart."""
 
     def __init__(self, max_bytes: int) -> None:
         """Create a scanner that refuses members which decompress to more than `max_bytes`."""
@@ -143,17 +140,14 @@ class MemberScanner:
 
 
 def ends_as_member(body: bytes, max_bytes: int) -> bool:
-    """Return whether bytes end as a GZIP member does, though none begins there: one whose header was damaged.
-
-    Tries a deflate stream behind each of the first bytes, with the CRC-32 and the size of what it inflates to behind
-    it, at the very end (RFC 1952). One that decompresses to more than `max_bytes` does not count.
-    """
+    """Return whether bytes end as a member of at most `max_bytes` does whose header was damaged (RFC 1952)."""
     if len(body) < MEMBER_BYTES:
         return False
     view = memoryview(body)
     crc, size = int.from_bytes(body[-8:-4], "little"), int.from_bytes(body[-4:], "little")
     if size > max_bytes:
         return False
+    # A deflate stream is tried behind each of the first bytes, with its CRC-32 and size at the very end.
     for start in range(min(len(body) - 8, SEARCHED_BYTES)):
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         try:

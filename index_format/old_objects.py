@@ -75,10 +75,7 @@ def has_current_objects(keys: Iterable[str]) -> bool:
 
 
 def group_by_partition(keys: Iterable[str]) -> dict[OldPlace, FoundPartition]:
-    """Return the partitions that a listing of an old archive shows, in order; other names are ignored.
-
-    Data and index belong together by topic, partition and offset, even if midnight put them into two folders.
-    """
+    """Return the partitions in a listing of an old archive, in order; other names are ignored."""
     found: dict[OldPlace, FoundPartition] = {}
     data: dict[tuple[OldPlace, int], list[str]] = {}
     indexes: dict[tuple[OldPlace, int], list[str]] = {}
@@ -94,6 +91,7 @@ def group_by_partition(keys: Iterable[str]) -> dict[OldPlace, FoundPartition]:
             if place.topic not in (".", ".."):
                 found.setdefault(place, FoundPartition()).marker_key = key
     for (place, offset), names in sorted(data.items()):
+        # They belong together by topic, partition and offset, even if midnight put them into two folders.
         candidates = sorted(indexes.pop((place, offset), []))
         beside = {name.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX for name in names}
         strays = tuple(key for key in candidates if key not in beside)
@@ -139,10 +137,7 @@ _decoder = msgspec.json.Decoder(_Index, strict=False)
 
 
 def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBlock, ...]:
-    """Return the blocks that an index lists, unknown fields ignored; raises TooLarge or MalformedObject.
-
-    `first_offset` is the one in the object's name. Zero-record blocks stay, and so does a first byte_offset above 0.
-    """
+    """Return the blocks that an index lists for an object's first offset; raises TooLarge or MalformedObject."""
     if len(body) > objects.MAX_OBJECT_BYTES:
         raise TooLarge(f"{name} has {len(body)} bytes", why=f"an index has at most {objects.MAX_OBJECT_BYTES} bytes")
     try:
@@ -153,6 +148,7 @@ def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBloc
         OldBlock(entry.byte_offset, entry.byte_length, entry.first_record_offset, entry.num_records)
         for entry in entries
     )
+    # Blocks without records stay, and so does a byte_offset above 0 of the first one.
     if blocks and blocks[0].first_offset != first_offset:
         raise MalformedObject(
             f"{name} is another chunk's index", why=f"its first offset is {blocks[0].first_offset}, not {first_offset}"
@@ -181,11 +177,8 @@ _LENGTH = struct.Struct(">i")
 Field = bytes | None
 
 
-class Payload(NamedTuple):
-    """The keys and values of one block, in order."""
-
-    keys: Sequence[Field]
-    values: Sequence[Field]
+KeysAndValues = tuple[Sequence[Field], Sequence[Field]]
+"""The keys and the values of one block, in order."""
 
 
 @dataclass(frozen=True)
@@ -227,11 +220,8 @@ class OldFormat:
             raise CorruptBlock("a block ends after a key", why="each key is followed by a value in this format")
         return fields // 2
 
-    def parse(self, raw: bytes, num_records: int) -> Payload:
-        """Return the records of a block whose number is known; raises CorruptBlock if that leaves them ambiguous.
-
-        Raises TooLarge, before they are decoded, for more than any writer put into a block.
-        """
+    def parse(self, raw: bytes, num_records: int) -> KeysAndValues:
+        """Return the records of a block of known number; raises CorruptBlock if ambiguous, TooLarge if too many."""
         if num_records == 1 and self._is_of_lines and raw:
             return self._of_lines([raw.removesuffix(b"\n")])
         if (count := self.count(raw)) != num_records:
@@ -244,13 +234,10 @@ class OldFormat:
         if self._is_of_lines:
             return self._of_lines(raw.removesuffix(b"\n").split(b"\n") if raw else [])
         fields = list(_binary_fields(raw))
-        return Payload([None] * count, fields) if self.name == "binary" else Payload(fields[::2], fields[1::2])
+        return ([None] * count, fields) if self.name == "binary" else (fields[::2], fields[1::2])
 
     def doubt(self, lines: int, delimited: int) -> str | None:
-        """Return why this may be the wrong format, given the number of lines and of those with the delimiter.
-
-        None if it looks right.
-        """
+        """Return why this may be the wrong format, by the number of lines and of those with the delimiter, or None."""
         delimiter = self.delimiter.decode(errors="backslashreplace")
         if self.name == "lines" and 0 < lines == delimited:
             return f"every line holds {delimiter!r}: if it separates key and value, read with --old-format delimited"
@@ -262,12 +249,12 @@ class OldFormat:
     def _is_of_lines(self) -> bool:
         return self.name in ("lines", "delimited")
 
-    def _of_lines(self, lines: Sequence[bytes]) -> Payload:
+    def _of_lines(self, lines: Sequence[bytes]) -> KeysAndValues:
         if self.name == "lines":
-            return Payload([None] * len(lines), lines)
+            return [None] * len(lines), lines
         parted = [line.partition(self.delimiter) for line in lines]
         keys: list[Field] = [key if found else None for key, found, _ in parted]
-        return Payload(keys, [value if found else key for key, found, value in parted])
+        return keys, [value if found else key for key, found, value in parted]
 
 
 ANCESTORS_FORMAT = OldFormat()

@@ -55,10 +55,7 @@ def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
 def blocks_of(
     scanned: Iterable[Scanned], format_name: str, key_filter_bits: int | None = None
 ) -> tuple[BlockEntry, ...]:
-    """Return the blocks of a chunk whose records hold their own offsets; raises CorruptBlock at the first damage.
-
-    Each gets a key filter if bits are given for it.
-    """
+    """Return the blocks of records that hold their offsets, with filters if asked; raises CorruptBlock."""
     encoding = record_format(format_name)
     blocks = []
     for found in _whole(scanned):
@@ -76,10 +73,7 @@ def blocks_of(
 def text_blocks_of(
     scanned: Iterable[Scanned], counted: Sequence[OldBlock], timestamps: tuple[int, int]
 ) -> tuple[BlockEntry, ...]:
-    """Return the blocks of a chunk of record format `text`, whose offsets only the ancestor's index has: `counted`.
-
-    `timestamps` are bounds for all blocks, and each block's own if there is one. Raises CorruptBlock.
-    """
+    """Return the blocks of a `text` chunk, which the ancestor's index `counted`; raises CorruptBlock."""
     blocks = []
     members = list(_whole(scanned))
     if [(each.byte_offset, each.byte_end) for each in members] != [(b.byte_offset, b.byte_end) for b in counted]:
@@ -87,6 +81,7 @@ def text_blocks_of(
     for found, block in zip(members, counted, strict=True):
         if record_format("text").count(found.raw) != block.num_records:
             raise CorruptBlock(f"the block at byte {found.byte_offset} does not hold {block.num_records} records")
+        # The timestamps are bounds of all blocks: exact if there is one.
         summary = BlockSummary(block.num_records, block.first_offset, block.next_offset - 1, *timestamps)
         blocks.append(_block(found, summary))
     return tuple(blocks)
@@ -171,21 +166,19 @@ class RebuiltChain(NamedTuple):
 
 
 def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
-    """Return the chain that a lost marker led to.
-
-    A writer names the chunk before in `previous` only once that is committed: so every chunk that an index names was
-    committed, and what branches off below it was not. Of several that none names, the one with the highest epoch
-    counts, for a writer that claimed later began at what was committed. Whether that last chunk was committed is
-    unknown, and does not matter: it holds the log's records from exactly where the chain before it ends.
-    """
+    """Return the chain that a lost marker led to; every other index is left out."""
     # Chunks that filled a gap later are in no chain of `previous`: they are put in at the end.
     fillers = _fillers(found)
     found = [each for each in found if each not in fillers]
     if not found:
         return RebuiltChain((), (), ())
     by_name = {each.name: each for each in found}
+    # A writer names the chunk before in `previous` only once that is committed: so every chunk that an index names
+    # was committed, and what branches off below it was not.
     named = {each.index.previous for each in found} & by_name.keys()
     before = _predecessors(found, by_name, named)
+    # Whether the last chunk was committed is unknown, and does not matter: it holds the log's records from exactly
+    # where the chain before it ends.
     chain = [_last_chunk(found, before, named)]
     while (name := before[chain[-1].name]) is not None:
         chain.append(by_name[name])
@@ -242,6 +235,7 @@ def _filled(links: Sequence[Link], fillers: Sequence[StoredIndex]) -> tuple[Link
 def _last_chunk(
     found: Sequence[StoredIndex], before: Mapping[str, str | None], named: Container[str | None]
 ) -> StoredIndex:
+    # Of several that none names, the highest epoch counts: a writer that claimed later began at what was committed.
     proofs: dict[str | None, int] = {None: 0}
     for each in sorted(found, key=lambda each: each.index.start_offset):
         proofs[each.name] = proofs[before[each.name]] + (each.name in named)
@@ -309,15 +303,12 @@ class Ranges:
 
 
 def rebuilt_rewritten(found: Sequence[StoredIndex], floor: int, catalog_gaps: Sequence[Gap]) -> RebuiltChain:
-    """Return the chain above the floor, without a record that was erased; everything else is left out.
-
-    Of writers' chunks, those that `rebuilt_chain` takes can be part of it, and all that maintainers stored. An erase
-    that was begun and given up may come true by this.
-    """
+    """Return the chain above the floor, without a record that was erased; everything else is left out."""
     gaps = [*catalog_gaps, *(gap for each in found for gap in each.index.gaps)]
     erased = [gap for gap in gaps if gap.reason == ERASED] + [e for each in found for e in each.index.erased or ()]
     gone = Ranges((each.start, each.end) for each in erased)
     writers = rebuilt_chain([each for each in found if not is_rewritten(each.name)])
+    # An erase that was begun and given up may come true by this.
     candidates = [link.chunk for link in writers.links] + [each for each in found if is_rewritten(each.name)]
     kept = [each for each in candidates if each.index.start_offset >= floor and not _holds(each, gone)]
     explained = Ranges((gap.start, gap.end) for gap in (*gaps, *erased) if gap.end > floor)
@@ -344,10 +335,7 @@ def _holds(chunk: StoredIndex, gone: Ranges) -> bool:
 
 
 def _tiled(candidates: Sequence[StoredIndex], explained: Ranges, floor: int) -> list[StoredIndex]:
-    """Chunks apart from each other that leave the fewest offsets unexplained.
-
-    Of equal choices the one with the most records, and of these the one with the fewest chunks.
-    """
+    """Return chunks apart that leave the fewest offsets unexplained; then the most records, the fewest chunks."""
 
     def unexplained(offset: int) -> int:
         return offset - explained.below(offset)

@@ -4,7 +4,7 @@ import binascii
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -35,15 +35,8 @@ Piece = Any
 """Consecutive records on their way into a block: bytes, or a batch, as the record format has it."""
 
 
-class Encoded(Protocol):
-    """A batch ready to be cut."""
-
-    @property
-    def ends(self) -> npt.NDArray[np.int64]:
-        """For each record, the bytes that the records up to and with it take in a block, the framing apart."""
-
-    def piece(self, start: int, stop: int) -> Piece:
-        """Rows [start, stop), stop > start; keeps nothing of the others in memory."""
+Ends = npt.NDArray[np.int64]
+"""For each record, the bytes that the records up to and with it take in a block, the framing apart."""
 
 
 class RecordFormat(Protocol):
@@ -59,8 +52,11 @@ class RecordFormat(Protocol):
     framing_bytes: int
     """Bytes that a block takes for framing, at most."""
 
-    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[Any, Ends]:
         """Return the records of a batch without objections; `timestamp_type` is the one in the chunk index."""
+
+    def piece(self, encoded: Any, ends: Ends, start: int, stop: int) -> Piece:
+        """Return rows [start, stop) of what `encode` returned, stop > start; keeps nothing of the others in memory."""
 
     def merge(self, pieces: Sequence[Piece]) -> Piece:
         """Return several pieces as one."""
@@ -99,18 +95,6 @@ _COMPRESSION_SLOT = 10
 _NOT_THIS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
 
 
-class EncodedRows(NamedTuple):
-    """Consecutive records, and the bytes that they take in a block up to and with each one."""
-
-    batch: pa.RecordBatch
-    ends: npt.NDArray[np.int64]
-
-    def piece(self, start: int, stop: int) -> pa.RecordBatch:
-        rows = self.batch.slice(start, stop - start)
-        # A slice holds all of the batch that it was cut from.
-        return pa.concat_batches([rows]) if rows.get_total_buffer_size() > 2 * rows.nbytes else rows
-
-
 class ArrowStream:
     """Lossless; the fast way into Spark, pandas, Polars and DuckDB."""
 
@@ -121,7 +105,7 @@ class ArrowStream:
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
         return {}
 
-    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedRows:  # noqa: ARG002
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[pa.RecordBatch, Ends]:  # noqa: ARG002
         sizes = _lengths(batch.column("key")) + _lengths(batch.column("value")) + FIXED_BYTES
         headers = batch.column("headers")
         flat = headers.flatten()
@@ -130,7 +114,12 @@ class ArrowStream:
             before = np.concatenate(([0], np.cumsum(each)))
             ends = headers.offsets.to_numpy() - headers.offsets[0].as_py()
             sizes = sizes + before[ends[1:]] - before[ends[:-1]]
-        return EncodedRows(batch, np.cumsum(sizes))
+        return batch, np.cumsum(sizes)
+
+    def piece(self, encoded: pa.RecordBatch, ends: Ends, start: int, stop: int) -> pa.RecordBatch:  # noqa: ARG002
+        rows = encoded.slice(start, stop - start)
+        # A slice holds all of the batch that it was cut from.
+        return pa.concat_batches([rows]) if rows.get_total_buffer_size() > 2 * rows.nbytes else rows
 
     def merge(self, pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return pa.concat_batches(pieces)
@@ -227,20 +216,13 @@ COUNTED_AT_ONCE = 256 * 1024
 NEWLINE = 10
 
 
-class EncodedLines(NamedTuple):
-    """The lines of consecutive records, and each line's end in them."""
-
-    data: bytes
-    ends: npt.NDArray[np.int64]
-
-    def piece(self, start: int, stop: int) -> memoryview:
-        """Return the lines of rows [start, stop); a copy where a view would keep more than as much again in memory."""
-        lines = memoryview(self.data)[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
-        return lines if 2 * len(lines) >= len(self.data) else memoryview(bytes(lines))
-
-
 class LineFormat:
     """The half of a RecordFormat that is the same for all formats of lines."""
+
+    def piece(self, encoded: bytes, ends: Ends, start: int, stop: int) -> memoryview:
+        """See RecordFormat; a copy where a view would keep more than as much again in memory."""
+        lines = memoryview(encoded)[int(ends[start - 1]) if start else 0 : int(ends[stop - 1])]
+        return lines if 2 * len(lines) >= len(encoded) else memoryview(bytes(lines))
 
     def parts(self, raw: Iterable[bytes]) -> Iterator[bytearray]:
         """See RecordFormat; a line that does not end in the piece in which it begins is a part of its own."""
@@ -331,15 +313,15 @@ class JsonLines(LineFormat):
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
         return {}
 
-    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, Ends]:
         if KERNEL and (found := KERNEL.module.encode_json_lines(batch, timestamp_type)):
-            return EncodedLines(found[0], np.frombuffer(found[1], np.int64))
+            return found[0], np.frombuffer(found[1], np.int64)
         return self.encode_in_python(batch, timestamp_type)
 
-    def encode_in_python(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
+    def encode_in_python(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, Ends]:
         """Encode as `encode` does without the C extension, and what the extension refuses."""
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
-        return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
+        return data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
 
     def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         if len(raw) > LARGE_LINE_BYTES and isinstance(raw, bytearray) and raw.find(b"\n") == len(raw) - 1:
@@ -442,10 +424,7 @@ def _decode(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
 
 
 def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
-    """Decode without the C extension, and what the extension refuses: lines of another form, wrong ones.
-
-    Raises CorruptBlock.
-    """
+    """Decode without C, and what C refuses: lines of another form, wrong ones. Raises CorruptBlock."""
     try:
         try:
             lines = _plain_lines(raw)
@@ -561,11 +540,11 @@ class TextLines(LineFormat):
         reasons = {row: _objection(record) for row, record in enumerate(iter_records(batch))}
         return {row: reason for row, reason in reasons.items() if reason}
 
-    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:  # noqa: ARG002
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, Ends]:  # noqa: ARG002
         values = batch.column("value")
         lengths = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64) + 1
         data = b"".join([value + b"\n" for value in values.to_pylist()])
-        return EncodedLines(data, np.cumsum(lengths))
+        return data, np.cumsum(lengths)
 
     def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; timestamps are not in the bytes, so they come as -1."""
@@ -623,10 +602,7 @@ _large_line = msgspec.json.Decoder(_LargeLine).decode
 
 
 def decode_large_line(line: bytearray, timestamp_type: int) -> pa.RecordBatch:
-    """Return the record of one line as a batch that is on it: its contents overwrite the line.
-
-    Raises ValueError or ArrowInvalid if the line is not a record.
-    """
+    """Return the record of a line, which it overwrites; raises ValueError or ArrowInvalid if it is none."""
     record = _large_line(line)
     if isinstance(record.timestamp_type, str):
         timestamp_type = TIMESTAMP_TYPE_IDS[record.timestamp_type]

@@ -78,10 +78,7 @@ class _Columns:
 
 
 def batch_from_capsules(capsules: tuple[object, object]) -> pa.RecordBatch:
-    """Return the batch of `SCHEMA` that two PyCapsules of Arrow's C data interface hold, schema and array.
-
-    Takes it out.
-    """
+    """Take the batch of `SCHEMA` out of the PyCapsules of Arrow's C data interface for schema and array."""
     return pa.record_batch(_Columns(capsules))
 
 
@@ -105,10 +102,7 @@ def header_column(headers: Sequence[Headers | None]) -> pa.ListArray:
 
 
 def header_column_of_lists(lists: pa.ListArray) -> pa.ListArray:
-    """Return the column `headers` from lists of structs with `key` and `value`, as other libraries have them.
-
-    A null list means no headers. Raises ValueError if a header or its key is null.
-    """
+    """Return the column `headers` from nullable lists of structs; raises ValueError for a key that is null."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     flat = lists.flatten()
     keys, values = flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())
@@ -230,10 +224,7 @@ def _content_bytes(column: pa.BinaryArray) -> int:
 
 
 def record_hash(record: Record, key: bytes | None = None) -> str:
-    """SHA-256 of a record in an unambiguous binary form, as lower-case hex (FORMAT.md, "tail_hash").
-
-    With a key its HMAC, which tells nothing to who has not the key.
-    """
+    """Return a record's SHA-256 (FORMAT.md, "tail_hash"), or with a key its HMAC, as lower-case hex."""
     head = _canonical_head(record)
     digest = hashlib.sha256(head) if key is None else hmac.new(key, head, hashlib.sha256)
     for piece in canonical_contents(record):
@@ -309,10 +300,8 @@ class RecordsDigest:
 
 
 def canonical_stream(batch: pa.RecordBatch) -> memoryview:
-    """Return the bytes that `records.canonical_bytes` gives for each record of a batch of `records.SCHEMA`, in order.
-
-    Every record says where it ends, so the stream of two batches is the stream of the batch that holds both.
-    """
+    """Return the bytes that `canonical_bytes` gives for each record of a batch, in order."""
+    # Every record says where it ends: the streams of two batches are the stream of both.
     if KERNEL and (stream := KERNEL.module.canonical_stream(batch)) is not None:
         return memoryview(stream)
     return canonical_stream_in_python(batch)

@@ -30,12 +30,10 @@ class ZstdCompressor:
 
 
 def decompress(frame: bytes | memoryview, expected_bytes: int) -> bytes:
-    """Return the content of exactly one frame whose header says `expected_bytes`; raises CorruptBlock.
-
-    The caller bounds `expected_bytes`: that many are allocated once the frame's header has agreed.
-    """
+    """Return the content of one frame of `expected_bytes`, which the caller bounds; raises CorruptBlock."""
     try:
         _check_header(frame, expected_bytes)
+        # That many bytes are allocated, once the header has agreed.
         raw = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptBlock("a block does not decompress", why=str(error)) from error
@@ -68,15 +66,13 @@ def _check_header(frame: bytes | memoryview, expected_bytes: int) -> None:
 
 
 def frame_end(data: bytes | memoryview, start: int) -> int:
-    """Return the end of the frame that begins at byte `start`, by the lengths of its blocks, without inflating.
-
-    Beyond the end of `data` if that is before the end of the frame. Raises ZstdError for other bytes.
-    """
+    """Return the end of the frame at byte `start`, or one beyond the data; raises ZstdError for other bytes."""
     head = bytes(data[start : start + _LARGEST_HEADER_BYTES])
     if not head.startswith(zstandard.FRAME_HEADER):
         raise zstandard.ZstdError("no frame begins there")
     position = start + zstandard.frame_header_size(head)
     is_last = False
+    # Blocks say their lengths: nothing is inflated.
     while not is_last and position < len(data):
         header = int.from_bytes(data[position : position + _BLOCK_HEADER_BYTES], "little")
         is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3

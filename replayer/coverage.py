@@ -12,11 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from blockgz.archive.damage import Unreadable
-from blockgz.archive.partition import END, ArchivedPartition
+from blockgz.archive.partition import END, ArchivedPartition, Unreadable
+from blockgz.errors import BlockgzError
 from blockgz.units import time_text
 from index_format.chunk_index import ERASED, Gap
-from index_format.errors import BlockgzError
 from index_format.marker import ChunkEntry
 
 Column: TypeAlias = npt.NDArray[np.int64]

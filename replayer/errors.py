@@ -1,6 +1,6 @@
 """Errors of the replayer alone (those of both programs: blockgz.errors)."""
 
-from index_format.errors import BlockgzError
+from blockgz.errors import BlockgzError
 
 
 class ReplayRefused(BlockgzError, ValueError):

@@ -17,8 +17,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz.archive.request import SelectedBatch
 from blockgz.archive.rows import HEADERS, to_rows
+from blockgz.archive.selection import SelectedBatch
 from blockgz.atomic_file import PRIVATE_FILE, scratch_file, sync_file, sync_folder
 from blockgz.errors import UsageError
 from index_format.records import SCHEMA

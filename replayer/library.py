@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive as AsyncArchive
-from blockgz.archive.archive import ArchivePlace, opened, parse_topic
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened, parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.lookup import FoundRecord, RecordQuery, TimedOffset, failure, look_up_together, offset_at
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.positions import position_of, time_of
-from blockgz.archive.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
-from blockgz.archive.selection import Selection, cuts_of, notes_of
+from blockgz.archive.selection import (
+    SKIPS,
+    STOPS,
+    DamagePolicies,
+    SelectedBatch,
+    Selection,
+    cuts_of,
+    notes_of,
+    selected_batches,
+)
 from blockgz.errors import UsageError
 from blockgz.store.address import parse_address
 from blockgz.store.cache import DiskCache, default_folder
@@ -173,7 +180,7 @@ class Archive:
         self._loop = BackgroundLoop()
         self._stack = AsyncExitStack()
         try:
-            self._archive: AsyncArchive = self._loop.run(self._stack.enter_async_context(opened(place, cache)))
+            self._archive: ArchiveReader = self._loop.run(self._stack.enter_async_context(opened(place, cache)))
         except BaseException:
             self._loop.close()
             raise

@@ -7,10 +7,9 @@ from typing import TypedDict
 
 from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.positions import BeforeTime, Position, Rule, position_of, position_text, time_of
-from blockgz.archive.request import SelectionRequest
-from blockgz.archive.selection import Positions, positions_before
+from blockgz.archive.selection import Positions, SelectionRequest, positions_before
 from blockgz.errors import UsageError
-from blockgz.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
+from blockgz.record_filter import Condition, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
 
 Place = int | str | datetime
@@ -93,7 +92,7 @@ def _timestamp(moment: Time | None, now: int) -> int | None:
 def _conditions(choice: Choice) -> Iterable[Condition]:
     key, headers, grep = choice.get("key"), choice.get("headers"), choice.get("grep")
     for name, value in (headers or {}).items():
-        yield HasHeader(name) if value is None else HeaderIs(name, as_bytes(value))
+        yield HeaderIs(name, None if value is None else as_bytes(value))
     if key is not None:
         keys = [key] if isinstance(key, bytes | str) else key
         yield KeyIn(tuple(None if each is None else as_bytes(each) for each in keys))

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_type_hints
 
-from blockgz.archive.archive import Archive, ArchivePlace
+from blockgz.archive.archive import ArchivePlace, ArchiveReader
 from blockgz.archive.cuts import refuse_doubtful
-from blockgz.archive.request import SKIPS, STOPS, DamagePolicies
+from blockgz.archive.selection import SKIPS, STOPS, DamagePolicies
 from replayer.library_choice import Choice, as_bytes, chosen, one_of
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.pace import Commands, make_pace
@@ -105,14 +105,14 @@ def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_dam
     return ReplayRequest(wanted, target, selection, on_damage=SKIPS if skips_damage else STOPS, **given)
 
 
-async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster) -> ReplayPlan:
+async def plan(archive: ArchiveReader, place: ArchivePlace, request: ReplayRequest, kafka: Cluster) -> ReplayPlan:
     """Return the plan of a replay; writes nothing."""
     async with planned_replay(request, _surroundings(archive, place, request.jobs, kafka)) as planned:
         return planned.plan
 
 
 async def replay(
-    archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster, progress: Progress
+    archive: ArchiveReader, place: ArchivePlace, request: ReplayRequest, kafka: Cluster, progress: Progress
 ) -> tuple[Replayed, DamagePolicies]:
     async with planned_replay(request, _surroundings(archive, place, request.jobs, kafka)) as planned:
         refuse_doubtful(planned.plan.cuts)
@@ -122,9 +122,9 @@ async def replay(
         return Replayed(planned.plan, result, planned.target.left_out), planned.damage
 
 
-async def prove(archive: Archive, place: ArchivePlace, job: str, jobs: str | None, kafka: Cluster) -> JobProof:
+async def prove(archive: ArchiveReader, place: ArchivePlace, job: str, jobs: str | None, kafka: Cluster) -> JobProof:
     return await prove_job(job, _surroundings(archive, place, jobs, kafka))
 
 
-def _surroundings(archive: Archive, place: ArchivePlace, jobs: str | None, kafka: Cluster) -> Surroundings:
+def _surroundings(archive: ArchiveReader, place: ArchivePlace, jobs: str | None, kafka: Cluster) -> Surroundings:
     return Surroundings(archive, cluster_properties(kafka), open_jobs(jobs, place))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.topic_patterns import is_pattern, matching
 from index_format.identity import LITERAL, Acl
@@ -358,7 +358,7 @@ class FoundTopic(NamedTuple):
     partitions: int
 
 
-async def find_topics(archive: Archive, wanted: Collection[str]) -> tuple[list[FoundTopic], list[NotInArchive]]:
+async def find_topics(archive: ArchiveReader, wanted: Collection[str]) -> tuple[list[FoundTopic], list[NotInArchive]]:
     """Return the topics that names, globs and `~regex`es match, each once, and why others are unknown.
 
     Raises UsageError for two incarnations of one topic, NotInArchive for a name or pattern that means none.

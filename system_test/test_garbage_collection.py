@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from archiver.cli import main
 from archiver.maintain.gc import PlannedSweep, plan_sweep
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Verdict
-from blockgz.errors import NoArchiveThere, NotInArchive
+from blockgz.archive.archive import ArchiveReader
+from blockgz.errors import NoArchiveThere, NotInArchive, Verdict
 from blockgz.store.address import LocalAddress, S3Address
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.opening import open_existing_store
@@ -46,7 +45,7 @@ def keys(root: Path) -> set[str]:
 
 def verdict(root: Path, topic: str) -> Verdict:
     reader = LocalReader(LocalAddress(str(root)))
-    report = asyncio.run(verify_partition(Archive(reader), topic, 0, Depth.RECORDS, lambda *_: None))
+    report = asyncio.run(verify_partition(ArchiveReader(reader), topic, 0, Depth.RECORDS, lambda *_: None))
     assert not report.lost
     return report.verdict
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Verdict
+from blockgz.archive.archive import ArchiveReader
+from blockgz.errors import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from replayer.verify.report import Depth, PartitionFindings
@@ -82,7 +82,7 @@ def test_markers_that_were_put_back_are_told_from_writers_at_work(
 
 def verified(archive: Path, topic: str, partition: int = 0) -> PartitionFindings:
     reader = LocalReader(LocalAddress(str(archive)))
-    return asyncio.run(verify_partition(Archive(reader), topic, partition, Depth.STRUCTURE, lambda *_: None))
+    return asyncio.run(verify_partition(ArchiveReader(reader), topic, partition, Depth.STRUCTURE, lambda *_: None))
 
 
 def test_a_partition_whose_marker_is_lost_gets_no_new_chain(site: Site, topic_name: str, tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ from archiver.demo import (
     own_topics,
     produce,
 )
+from blockgz.errors import MASK, BlockgzError
 from blockgz.kafka.secrets import is_secret
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
 from blockgz.program.terminal import unescaped
 from blockgz.units import timestamp_text
-from index_format.errors import MASK, BlockgzError
 
 RECORDS = 20_000
 PAGE = "127.0.0.1:0"

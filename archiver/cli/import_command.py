@@ -138,11 +138,11 @@ def result_object(
             {
                 "topic": each.place.topic,
                 "partition": each.place.partition,
-                "files": len({piece.file.key for piece in each.choice.pieces}),
+                "files": len({piece.file.key for piece in each.pieces}),
                 "start_offset": each.start_offset,
                 "next_offset": each.next_offset,
                 "planned_records": each.num_records,
-                "gaps": [{"from": gap.start, "to": gap.end, "reason": gap.reason} for gap in each.choice.gaps],
+                "gaps": [{"from": gap.start, "to": gap.end, "reason": gap.reason} for gap in each.gaps],
                 "notes": each.notes,
                 "imported": _imported(by_place.get(each.place)),
             }
@@ -167,9 +167,9 @@ def _imported(report: ImportReport | None) -> dict[str, Any] | None:
 def _print_plan(partitions: Sequence[OldPartition]) -> None:
     rows = []
     for each in partitions:
-        files = len({piece.file.key for piece in each.choice.pieces})
+        files = len({piece.file.key for piece in each.pieces})
         offsets = range_text(each.start_offset, each.next_offset)
-        rows.append((*each.place, files, each.num_records, offsets, len(each.choice.gaps)))
+        rows.append((*each.place, files, each.num_records, offsets, len(each.gaps)))
     print_table(("topic", "partition", "files", "records", "offsets", "gaps"), rows, droppable=("files", "records"))
     notes = [note for each in partitions for note in each.notes]
     for note in notes[:SHOWN_NOTES]:

@@ -36,7 +36,7 @@ from blockgz.config.files import KAFKA_PREFIX
 from blockgz.config.model import RunConfig
 from blockgz.config.resolution import Resolved
 from blockgz.encryption.keyring import load_keyring
-from blockgz.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable, exit_code, listed
+from blockgz.errors import PARTLY_FAILED, BlockgzError, BrokerUnreachable, StoreUnavailable, exit_code, listed
 from blockgz.hosts import unencrypted_brokers, unencrypted_endpoint
 from blockgz.process import ended_in_time, every, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz.program.config_file import used_config
@@ -45,7 +45,6 @@ from blockgz.program.tables import bytes_text, print_table
 from blockgz.program.terminal import printable
 from blockgz.store.opening import default_buffer_root, open_store
 from blockgz.store.writer import ToolStore
-from index_format.errors import BlockgzError
 
 LOOK_SECONDS = 0.5
 LINE_SECONDS = 10.0

@@ -6,11 +6,10 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from archiver.errors import Diverged
-from blockgz.errors import NoArchiveThere, StoreBusy, StoreError, UsageError
+from blockgz.errors import FormatError, MalformedObject, NoArchiveThere, StoreBusy, StoreError, UsageError
 from blockgz.store.customer_key import check_fingerprint
 from blockgz.store.writer import Store, ToolStore
 from index_format import objects
-from index_format.errors import FormatError, MalformedObject
 from index_format.identity import ArchiveInfo, Incarnation, Inventory, TopicInfo, parse_inventory, united
 from index_format.keys import (
     ARCHIVE_OBJECT,

@@ -11,10 +11,9 @@ from archiver.commit.driver import Driver, UnreadLog, Wait
 from archiver.commit.operations import CompareAndSwap, Get, ListClaimed, Operation, Protocol
 from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
-from blockgz.errors import StoreUnfit
+from blockgz.errors import BlockgzError, StoreUnfit
 from blockgz.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import objects
-from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo, Incarnation, Inventory, ended, parse_inventory, united, without
 from index_format.keys import PartitionKeys, TopicFolder, inventory_key
 

@@ -10,9 +10,9 @@ from archiver.commit import operations as op
 from archiver.commit.archive import refuse_lost_marker
 from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
+from blockgz.errors import BlockgzError
 from blockgz.kafka import LogBounds
 from blockgz.store.writer import Store
-from index_format.errors import BlockgzError
 from index_format.records import Record
 
 R = TypeVar("R")

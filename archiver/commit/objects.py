@@ -6,10 +6,9 @@ from typing import NamedTuple, TypeVar
 
 from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, retrying
 from archiver.errors import Fenced, passing
-from blockgz.errors import StoreError, StoreUnfit
+from blockgz.errors import BlockgzError, StoreError, StoreUnfit
 from blockgz.store.writer import Body, ContentTag, ObjectHead, StoredObject, in_parts
 from index_format import marker as markers
-from index_format.errors import BlockgzError
 from index_format.keys import Conflict
 from index_format.marker import Marker
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from archiver.errors import passing
+from blockgz.errors import BlockgzError
 from blockgz.store.writer import Body, ContentTag
-from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 
 R = TypeVar("R")

@@ -16,8 +16,8 @@ from archiver.ingest.topics import TopicWatch
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import RegularQuestion
+from blockgz.errors import BlockgzError
 from blockgz.kafka import LogBounds
-from index_format.errors import BlockgzError
 
 OWNERS_SECONDS = 30.0
 

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from archiver.errors import UnreadableRecord
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
-from blockgz.errors import AccessDenied, PartitionUnavailable, ShuttingDown
+from blockgz.errors import AccessDenied, BlockgzError, PartitionUnavailable, ShuttingDown
 from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import (
     FACTS_DEADLINE_SECONDS,
@@ -41,7 +41,6 @@ from blockgz.kafka.connection import (
 from blockgz.kafka.fetching import Message, Readable, batch_of
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.kafka.settings import make_client
-from index_format.errors import BlockgzError
 from index_format.identity import EVERY_TOPIC, AclsOfTopics, TopicConfig
 from index_format.records import Record, iter_records
 

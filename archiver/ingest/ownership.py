@@ -28,11 +28,10 @@ from archiver.ingest.partition_state import ArchivingState, Order, PartitionCoun
 from archiver.ingest.topics import TopicDirectory, TopicIds
 from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
-from blockgz.errors import PartitionUnavailable
+from blockgz.errors import BlockgzError, PartitionUnavailable
 from blockgz.kafka import LogBounds
 from blockgz.store.retry import backoff_seconds
 from blockgz.store.writer import Store
-from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
 
 C = TypeVar("C")

@@ -40,9 +40,8 @@ from archiver.ingest.partition_state import (
 )
 from archiver.ingest.topics import is_same_topic
 from archiver.logs import LogEvent, log
-from blockgz.errors import BufferFull, PartitionUnavailable, SyncFailed
+from blockgz.errors import BlockgzError, BufferFull, PartitionUnavailable, SyncFailed
 from blockgz.store.retry import backoff_seconds
-from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 
 # Attempts of a bounded run to write into a full buffer.

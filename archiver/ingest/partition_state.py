@@ -16,10 +16,9 @@ from archiver.commit.objects import RestingMarker
 from archiver.errors import Diverged
 from archiver.ingest.chunk_builder import ChunkBuilder, RollLimits, is_due
 from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, RecordRefused, name_of
-from blockgz.errors import BufferFull
+from blockgz.errors import BlockgzError, BufferFull
 from index_format import marker as markers
 from index_format.chunk_index import Gap
-from index_format.errors import BlockgzError
 from index_format.marker import Marker
 
 

@@ -54,7 +54,7 @@ from archiver.logs import LogEvent, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import ElasticPool
-from blockgz.errors import AccessDenied
+from blockgz.errors import AccessDenied, BlockgzError
 from blockgz.kafka import LogBounds
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.process import give_back
@@ -63,7 +63,6 @@ from blockgz.store.probe import probe
 from blockgz.store.retry import StoreBackoff, retry_while_busy
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection, matcher
-from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from index_format.keys import PartitionKeys
 

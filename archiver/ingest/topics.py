@@ -18,12 +18,11 @@ from archiver.commit.archive import adopt_topic_id, archived_topic_id, find_inca
 from archiver.errors import TopicGone
 from archiver.logs import LogEvent, log
 from blockgz.elastic_pool import RegularQuestion
-from blockgz.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
+from blockgz.errors import BlockgzError, BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
 from blockgz.kafka.admin import NOTHING_TOLD, TopicIdAnswers
 from blockgz.store.writer import Store
 from blockgz.topic_patterns import TopicSelection
 from index_format import objects
-from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo, TopicConfig
 from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, configs_home, dated_key, topic_home
 

@@ -48,11 +48,11 @@ from archiver.maintain.rewrite.replace import OldCatalog, Rewrite, num_catalogs,
 from archiver.maintain.rewrite.tree import CatalogRun, RunLimits, find_run, level_1_lists, read_known, runs_of
 from archiver.maintain.throttle import MaintenancePace
 from blockgz.encryption.keyring import REMEDY
+from blockgz.errors import BlockgzError, KeyMissing
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex
-from index_format.errors import BlockgzError, KeyMissing
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, Marker
 

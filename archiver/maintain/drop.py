@@ -11,11 +11,10 @@ from archiver.commit.driver import Driver, UnreadLog
 from archiver.errors import DropRefused
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem
-from blockgz.errors import NotInArchive, UsageError
+from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import ListedObject, ToolStore
 from blockgz.units import bytes_text
-from index_format.errors import BlockgzError
 from index_format.identity import parse_inventory, without
 from index_format.keys import MARKER_OBJECT, TOPIC_OBJECT, TopicFolder, check_topic, inventory_key, topic_folders
 

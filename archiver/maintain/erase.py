@@ -42,7 +42,7 @@ from archiver.maintain.rewrite.replace import Rewrite, chunks_of, parts_of, rewr
 from archiver.maintain.rewrite.tree import CatalogRun, References, RunLimits, first_run, level_1_lists
 from blockgz.atomic_file import replace_file, write_private
 from blockgz.encryption.keyring import Keyring
-from blockgz.errors import NotInArchive, UsageError
+from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from blockgz.record_filter import Condition, RecordFilter, ValueMatches
 from blockgz.signing import signature_of, signed
 from blockgz.store.retry import bounded_backoff
@@ -50,7 +50,6 @@ from blockgz.store.writer import ToolStore
 from blockgz.units import bytes_text
 from index_format.blocks import decode_parts
 from index_format.chunk_index import BlockEntry, ChunkIndex
-from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder, topic_folders
 from index_format.marker import ChunkEntry, Marker
 from index_format.objects import Count, Offset, Sha256, Timestamp

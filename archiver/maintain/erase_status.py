@@ -24,13 +24,12 @@ from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Cell, Problem
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from archiver.maintain.rewrite.encode import erased_in
-from blockgz.errors import NotInArchive, UsageError
+from blockgz.errors import BlockgzError, KeyMissing, NotInArchive, UsageError
 from blockgz.signing import check_signature, signature_of
 from blockgz.store.writer import Leftover, ToolStore
 from blockgz.units import timestamp_text
 from index_format import marker as markers
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ERASED
-from index_format.errors import BlockgzError, KeyMissing
 from index_format.keys import ObjectKind, PartitionKeys, parse_key
 
 

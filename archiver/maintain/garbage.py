@@ -53,10 +53,10 @@ from msgspec.structs import replace
 
 from archiver.commit.objects import read_marker, try_swap
 from archiver.commit.operations import Now, Protocol
+from blockgz.errors import FormatError
 from blockgz.store.writer import ListedObject, Store
 from index_format import groups
 from index_format.chunk_index import EMPTY, ERASED, Gap
-from index_format.errors import FormatError
 from index_format.keys import (
     ObjectKey,
     ObjectKind,

@@ -37,7 +37,7 @@ from archiver.maintain.garbage import (
     without_needed_tables,
 )
 from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem, check_names
-from blockgz.errors import UsageError
+from blockgz.errors import BlockgzError, FormatError, MalformedObject, UsageError
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
@@ -45,7 +45,6 @@ from blockgz.units import bytes_text
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
-from index_format.errors import BlockgzError, FormatError, MalformedObject
 from index_format.keys import (
     ENCRYPTED_SUFFIX,
     INDEX_SUFFIX,

@@ -9,10 +9,9 @@ from typing import Protocol as Interface
 
 from archiver.commit.archive import claimed_partitions, layout_of
 from archiver.maintain.rewrite.intent import RewriteOutcome, not_done
-from blockgz.errors import NotInArchive, UsageError, listed
+from blockgz.errors import BlockgzError, NotInArchive, UsageError, listed
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection, nothing_matches
-from index_format.errors import BlockgzError
 from index_format.keys import (
     ARCHIVE_OBJECT,
     LAYOUTS,

@@ -23,11 +23,10 @@ from archiver.maintain.rewrite.intent import RewriteOutcome, not_done
 from archiver.maintain.throttle import MaintenancePace, Throttle, ThrottledDriver, ThrottledRanges
 from archiver.monitor.snapshot import MaintenanceKind, MaintenanceSnapshot
 from blockgz.config.model import RunConfig, parse_age, parse_bytes
-from blockgz.errors import ShuttingDown
+from blockgz.errors import BlockgzError, ShuttingDown
 from blockgz.store.retry import TRIES_OF_COMMANDS, StoreBackoff
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicRules, TopicSelection
-from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 from index_format.marker import MAX_RETIRED, CatalogReference, Marker
 

@@ -24,10 +24,10 @@ from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail
 from archiver.maintain.rewrite.replace import Rewrite, chunks_of, old_catalogs, rewrite
 from archiver.maintain.rewrite.tree import CatalogRun, RunLimits, find_run, level_1_lists, read_known, runs_of
 from blockgz.encryption.keyring import Keyring
+from blockgz.errors import KeyMissing
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format.chunk_index import ChunkIndex, WrappedKey
-from index_format.errors import KeyMissing
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference
 

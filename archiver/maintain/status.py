@@ -10,10 +10,10 @@ from archiver.commit.archive import archive_info, claimed_partitions, layout_of
 from archiver.ingest.kafka_cluster import LogView
 from archiver.ingest.kafka_source import Partition
 from archiver.maintain.planned import archived_partitions
+from blockgz.errors import BlockgzError
 from blockgz.store.writer import StoredObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import marker as markers
-from index_format.errors import BlockgzError
 from index_format.keys import (
     PartitionKeys,
     TopicFolder,

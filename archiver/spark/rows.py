@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from blockgz.errors import UsageError
+from blockgz.errors import BlockgzError, UsageError
 from blockgz.spark.formats import KAFKA_COLUMNS
-from index_format.errors import BlockgzError
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, header_column_of_lists
 
 NULLABLE = ("key", "value", "headers")

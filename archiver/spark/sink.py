@@ -24,12 +24,11 @@ from archiver.spark.context import WriteContext, open_context, parse_options
 from archiver.spark.read_ranges import ask_ranges
 from archiver.spark.rows import BatchRefused, RowPartition, check_columns, to_rows
 from archiver.spark.task import SORT_REMEDY, PartitionBatch, write_task
-from blockgz.errors import UsageError
+from blockgz.errors import BlockgzError, UsageError
 from blockgz.spark.errors import WriteFailed, carry_errors, in_options
 from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
 from blockgz.store.retry import bounded_backoff
 from index_format.chunk_index import UNVERIFIED, Gap
-from index_format.errors import BlockgzError
 
 COMMITTERS = 16
 """Partitions that are committed at once: a commit is some requests, one after the other."""

@@ -20,9 +20,9 @@ from benchmarks.sections.replay import replayed
 from benchmarks.site import Site, clear
 from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, BareReader, archive_of, write_bare_chain
 from benchmarks.tables import Table
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Verdict
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up
+from blockgz.errors import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.reader import CountingReader
 from replayer.verify.report import Depth, PartitionFindings
@@ -150,7 +150,7 @@ def planning(chunks: int) -> Json:
             offset = chance.randrange(chunks * RECORDS_IN_CHUNK)
             reader = CountingReader(MemoryReader(stored))
             started = time.perf_counter()
-            found = await look_up(await Archive(reader).open_partition(TOPIC, 0), offset)
+            found = await look_up(await ArchiveReader(reader).open_partition(TOPIC, 0), offset)
             times.append(time.perf_counter() - started)
             requests.append(reader.requests)
             if not isinstance(found, FoundRecord) or found.record.offset != offset:
@@ -174,7 +174,7 @@ def verified(folder: str, chunks: int) -> Json:
     """Verifies; the peak is what the process had at most, all of Python included."""
 
     async def report() -> PartitionFindings:
-        archive = Archive(BareReader(LocalAddress(folder), chunks))
+        archive = ArchiveReader(BareReader(LocalAddress(folder), chunks))
         return await verify_partition(archive, TOPIC, 0, Depth.STRUCTURE, lambda *_: None)
 
     started = time.perf_counter()

@@ -27,7 +27,7 @@ from benchmarks.data import TopicShape
 from benchmarks.figures import Json, percentile
 from benchmarks.site import Site
 from benchmarks.tables import Table, percent
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.archive.partition import ArchivedPartition, Chunk
 from blockgz.store.address import parse_address
@@ -193,7 +193,7 @@ def _row(times: Times) -> Json:
 async def _cold(
     reader: CountingReader, topic: str, partition: int, offset: int
 ) -> tuple[ArchivedPartition, FoundRecord]:
-    opened = await Archive(reader).open_partition(topic, partition)
+    opened = await ArchiveReader(reader).open_partition(topic, partition)
     return opened, await _found(opened, offset)
 
 

@@ -16,7 +16,7 @@ from benchmarks.data import START_MS, STEP_MS, TopicShape
 from benchmarks.figures import Json
 from benchmarks.site import Site, all_bytes, clear
 from benchmarks.tables import Table, times
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import AT_START
 from blockgz.archive.selection import scan
 from blockgz.store.address import parse_address
@@ -153,7 +153,7 @@ async def _fetched(given: dict[str, str]) -> int:
     options = parse_options(given, default_start=AT_START)
     async with open_reader(parse_address(given["path"])) as reader:
         counting = CountingReader(reader)
-        archive = Archive(counting, options.place.max_block_bytes)
+        archive = ArchiveReader(counting, options.place.max_block_bytes)
         wanted = await planning.subscribed(archive, options)
         runs = await planning.ranges(wanted, options)
         for run in await planning.tasks([each.partition for each in wanted], runs, options):

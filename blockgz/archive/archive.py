@@ -9,17 +9,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from blockgz.archive.damage import Damaged
-from blockgz.archive.partition import ArchivedPartition, ObjectCache
+from blockgz.archive.partition import ArchivedPartition, Damaged, ObjectCache
 from blockgz.encryption.keyring import Keyring, keyring_of
-from blockgz.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing, UsageError, listed
+from blockgz.errors import (
+    AccessDenied,
+    BadName,
+    BlockgzError,
+    MalformedObject,
+    NoArchiveThere,
+    NotInArchive,
+    ObjectMissing,
+    UsageError,
+    listed,
+)
 from blockgz.store.address import Address, LocalAddress
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import ObjectReader
 from blockgz.store.s3_settings import AT_AWS, S3Settings
 from index_format import objects
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.identity import TopicConfig, TopicInfo
 from index_format.keys import (
     ARCHIVE_OBJECT,
@@ -56,10 +64,7 @@ class TopicPartitions:
     partitions: tuple[int, ...] | None
 
     def narrow(self, partitions: str | None) -> "TopicPartitions":
-        """Return the topic with the partitions that `--partitions` names.
-
-        Raises UsageError if the topic names some too.
-        """
+        """Return the topic with the partitions of `--partitions`; raises UsageError if it names some too."""
         if partitions is None:
             return self
         if self.partitions is not None:
@@ -100,7 +105,7 @@ class SurveyedTopic(NamedTuple):
     """Partitions that exist and cannot be opened, by number, and why."""
 
 
-class Archive:
+class ArchiveReader:
     """An archive at one address."""
 
     def __init__(
@@ -129,7 +134,7 @@ class Archive:
         """The archive's layout, once something of it has been found; the default one before."""
         return self._layouts[0]
 
-    async def pin(self) -> "Archive":
+    async def pin(self) -> "ArchiveReader":
         """Return a copy that keeps the list of topics of now, to go through all of them. Raises NoArchiveThere."""
         folders = await self.find()
         same = copy(self)
@@ -149,10 +154,7 @@ class Archive:
         return tuple(f"{topic}~{incarnation}" if topic in several else topic for topic, incarnation in sorted(folders))
 
     async def incarnations(self, topic: str) -> tuple[TopicFolder, ...]:
-        """Return the archived incarnations of a plain topic name, oldest first.
-
-        Raises NotInArchive or NoArchiveThere.
-        """
+        """Return a plain topic's archived incarnations, oldest first; raises NotInArchive, NoArchiveThere."""
         if self._pinned is not None and topic in self._pinned:
             return tuple(sorted(self._pinned[topic]))
         folders = await self.find()
@@ -168,25 +170,18 @@ class Archive:
         return tuple(mine)
 
     async def partitions(self, topic: str) -> tuple[int, ...]:
-        """Return the numbers of the topic's archived partitions; raises NotInArchive or NoArchiveThere.
-
-        A plain name means the newest incarnation that has a partition.
-        """
+        """Return the numbers of the topic's archived partitions; raises NotInArchive or NoArchiveThere."""
+        # A plain name means the newest incarnation that has a partition.
         numbers = [await self.partitions_in(folder) for folder in await self._folders_of(topic)]
         return tuple(sorted({number for each in numbers for number in each}))
 
     async def folder_of(self, topic: str) -> TopicFolder:
-        """Return the incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere.
-
-        If some partitions continue in later folders, because their log was truncated, it is the first of these folders.
-        """
+        """Return the incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere."""
+        # Partitions whose log was truncated continue in later folders: the topic is where they begin.
         return (await self._folders_of(topic))[0]
 
     async def whole_topic(self, folder: str) -> str:
-        """Return the name of a topic that begins in that folder: its plain name if it may continue in later folders.
-
-        Raises as `folder_of`.
-        """
+        """Return a folder's topic: by its plain name if it may continue in later ones. Raises as `folder_of`."""
         first = parse_topic_folder(folder)
         same = await self.pin()
         folders = await same._folders_of(first.topic)
@@ -224,10 +219,7 @@ class Archive:
             return None
 
     async def topic_config(self, topic: str) -> TopicConfig | None:
-        """Return the topic's settings when it was last archived, or None if they were not kept.
-
-        Raises as `folder_of`.
-        """
+        """Return the topic's settings when last archived; None if they were not kept. Raises as `folder_of`."""
         key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
         try:
             body = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
@@ -288,10 +280,7 @@ class Archive:
         return await same._with_older(found)
 
     async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
-        """Return the named partitions, or all that are archived, in order of their numbers.
-
-        Raises as `open_partition`.
-        """
+        """Return the named partitions, or all, in order of their numbers; raises as `open_partition`."""
         opened = await self.survey_topic(topic, partitions)
         for error in opened.damaged.values():
             raise error
@@ -339,10 +328,7 @@ class Archive:
         return None
 
     async def find(self) -> tuple[TopicFolder, ...]:
-        """Return the folders of all topics, each incarnation, in order; settles what kind of archive it is.
-
-        Raises NoArchiveThere.
-        """
+        """Return the folders of all topics, in order; settles the kind of archive. Raises NoArchiveThere."""
         if self._pinned is not None:
             return tuple(folder for folders in self._pinned.values() for folder in folders)
         if self.other is not None:
@@ -408,10 +394,7 @@ class Archive:
 
 
 def _parse_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = False) -> TopicFolder:
-    """Return the folder of the same topic that a marker names.
-
-    `is_behind`: its successor, else one that it continues.
-    """
+    """Return the folder that a marker names: its successor if `is_behind`, else one that it continues."""
     what = (
         f"{partition.keys.marker} names a {'successor that is none' if is_behind else 'folder that it cannot continue'}"
     )
@@ -448,8 +431,8 @@ async def opened(
     place: ArchivePlace,
     cache: ObjectCache | None = None,
     around: Callable[[ObjectReader], ObjectReader] = lambda reader: reader,
-) -> AsyncIterator[Archive]:
+) -> AsyncIterator[ArchiveReader]:
     """Open the archive of a place, which reads through `around`; close its store at the end."""
     keyring = keyring_of(place.keys)
     async with open_reader(place.address, place.s3) as reader:
-        yield Archive(around(reader), place.max_block_bytes, place.old_format, cache, keyring)
+        yield ArchiveReader(around(reader), place.max_block_bytes, place.old_format, cache, keyring)

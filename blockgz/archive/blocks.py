@@ -5,20 +5,18 @@ result of a caller's work on each block.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from blockgz.archive.damage import Damaged, Unreadable
-from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched
+from blockgz.archive.partition import ArchivedPartition, Chunk, Damaged, Unreadable, prefetched
 from blockgz.encryption.keyring import opened_block
-from blockgz.errors import ObjectTruncated
-from index_format.blocks import count_records, decode_block, decode_block_near, decode_parts
-from index_format.chunk_index import BlockEntry, Stored
+from blockgz.errors import BlockgzError, CorruptBlock, ObjectTruncated, TooLarge
+from index_format.blocks import decode_block
+from index_format.chunk_index import BlockEntry, ChunkIndex, Stored
 from index_format.encryption import check_stored
-from index_format.errors import BlockgzError, CorruptBlock, TooLarge
 from index_format.marker import ChunkEntry, TimeBounded, blocks_between, range_groups
 
 RANGE_BYTES = 8 * 1024 * 1024
@@ -95,14 +93,12 @@ async def stored_blocks(
     wanted: Callable[[TimeBounded], bool] | None = None,
     ahead_bytes: int = READ_AHEAD.fetched,
 ) -> AsyncGenerator[Chunk | StoredBlock | Unreadable]:
-    """Yield each chunk, followed by its blocks that may hold records of offsets [start_offset, end_offset).
-
-    A block that `wanted` refuses is left out. At most `ahead_bytes` are fetched before they are used.
-    """
+    """Yield each chunk, then its blocks that are `wanted` and may hold records of the offsets [start, end)."""
 
     async def fetched(item: Chunk | RangeRead | Unreadable) -> list[Chunk | StoredBlock | Unreadable]:
         return [*await fetch_range(partition, item)] if isinstance(item, RangeRead) else [item]
 
+    # At most `ahead_bytes` are fetched before they are used.
     reads = _range_reads(chunks, start_offset, end_offset, wanted)
     async for items in prefetched(reads, fetched, cost=_fetching_cost, budget=ahead_bytes):
         for item in items:
@@ -147,31 +143,13 @@ async def fetch_blocks(partition: ArchivedPartition, chunk: Chunk, numbers: rang
 async def read_block(partition: ArchivedPartition, chunk: Chunk, number: int) -> pa.RecordBatch:
     """Return the records of one block: one range read, decoded in a thread."""
     (block,) = await fetch_blocks(partition, chunk, range(number, number + 1))
-    return await asyncio.to_thread(decoded, block, partition.max_block_bytes)
+    return await asyncio.to_thread(decoded, decode_block, block, partition.max_block_bytes)
 
 
-def decoded(block: StoredBlock, max_bytes: int) -> pa.RecordBatch:
-    """Return the records of a block; raises TooLarge, CorruptBlock or UnsupportedVersion."""
+def decoded(decode: Callable[[Stored, BlockEntry, ChunkIndex, int], R], block: StoredBlock, max_bytes: int) -> R:
+    """Return what `decode_block`, `decode_parts` or their like make of a block; errors of the format name it."""
     with _located(block):
-        return decode_block(*opened(block), block.chunk.index, max_bytes)
-
-
-def decoded_parts(block: StoredBlock, max_bytes: int) -> list[pa.RecordBatch]:
-    """Return the records of a block as batches, each small or of one record; raises as `decoded` does."""
-    with _located(block):
-        return decode_parts(*opened(block), block.chunk.index, max_bytes)
-
-
-def decoded_near(block: StoredBlock, offsets: Sequence[int], max_bytes: int) -> pa.RecordBatch:
-    """Return the records at some offsets within the block, or their nearest neighbours; raises as `decoded` does."""
-    with _located(block):
-        return decode_block_near(*opened(block), block.chunk.index, max_bytes, offsets)
-
-
-def counted(block: StoredBlock, max_bytes: int) -> int:
-    """Return the number of records in a block, after checking its checksum; raises as `decoded` does."""
-    with _located(block):
-        return count_records(*opened(block), block.chunk.index, max_bytes)
+        return decode(*opened(block), block.chunk.index, max_bytes)
 
 
 def check_unopened(block: StoredBlock) -> None:

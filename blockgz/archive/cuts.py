@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blockgz.archive.blocks import RANGE_BYTES, StoredBlock, decoded, fetch_blocks
-from blockgz.archive.damage import Damaged, across_rewrites
 from blockgz.archive.group_tables import EndsAround
-from blockgz.archive.partition import END, ArchivedPartition, Chunk
+from blockgz.archive.partition import END, ArchivedPartition, Chunk, Damaged, across_rewrites
 from blockgz.archive.positions import BeforeTime, Rule
 from blockgz.errors import CutUndecided
 from blockgz.units import time_text
+from index_format.blocks import decode_block
 from index_format.chunk_index import BlockEntry
 from index_format.marker import CatalogReference, ChunkEntry, Span, TimeBounded, range_groups
 
@@ -282,11 +282,8 @@ class CutTally:
 
 
 async def find_cut(partition: ArchivedPartition, before: BeforeTime, seen: EndsAround) -> Cut:
-    """Find where a partition ends as of a time; `seen` is what is known of its log's end around that time.
-
-    Reads catalogs, indexes, and the blocks that hold records of both sides, until the budget is used.
-    Raises what the store raises; a damaged block leaves the cut undecided.
-    """
+    """Return where a partition ends as of a time; `seen` is the end of its log around that time, if known."""
+    # Blocks with records of both sides are read until the budget is used; a damaged one leaves the cut undecided.
     async with before.budget.limit:
         return await across_rewrites(partition, lambda newest: _Walk(newest, before, seen).cut())
 
@@ -434,7 +431,7 @@ class _Walk:
                 stored.update(
                     (each.number, each) for each in await fetch_blocks(self._partition, chunk, groups[number])
                 )
-            batch = await asyncio.to_thread(decoded, stored.pop(number), self._partition.max_block_bytes)
+            batch = await asyncio.to_thread(decoded, decode_block, stored.pop(number), self._partition.max_block_bytes)
         except (*Damaged, KeyError) as error:
             await self._unreadable(block.first_record_offset, block.num_records, error)
             return

@@ -5,29 +5,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
 
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import across_rewrites
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.archive import ArchiveReader
+from blockgz.archive.partition import ArchivedPartition, across_rewrites
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection, selected
-from blockgz.errors import NotInArchive, StoreUnavailable
+from blockgz.errors import MalformedObject, NotInArchive, StoreUnavailable
 from blockgz.record_filter import RecordFilter
-from index_format.errors import MalformedObject
 
 
 async def last_records(selection: Selection, record_filter: RecordFilter, count: int) -> list[pa.RecordBatch]:
-    """Return the last `count` selected records, fewer if there are no more, as batches in offset order.
-
-    Without conditions one run of blocks is read; with them, runs twice as long each until there are enough. Raises as
-    `selected` does.
-    """
+    """Return the last `count` selected records as batches in offset order; raises as `selected` does."""
     start, stop = selection.offsets
     found: deque[pa.RecordBatch] = deque()
     missing = records = count
+    # Without conditions one run of blocks is read; with them runs twice as long each, until there are enough.
     while missing and stop > start:
         find = partial(_start_of_last, offsets=OffsetRange(start, stop), record_filter=record_filter, records=records)
         middle = await across_rewrites(selection.partition, find)
@@ -74,11 +68,8 @@ POLLS_PER_LISTING = 10
 """Polls between two looks for new partitions, which take a listing."""
 
 
-class FollowedPartition(NamedTuple):
-    """A partition as last seen, and the offset from which on its records are new."""
-
-    partition: ArchivedPartition
-    position: int
+FollowedPartition = tuple[ArchivedPartition, int]
+"""A partition as last seen, and the offset from which on its records are new."""
 
 
 class Follower:
@@ -90,7 +81,7 @@ class Follower:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: ArchiveReader,
         topic: str,
         followed: Sequence[FollowedPartition],
         announce: Callable[[str], None],
@@ -99,7 +90,7 @@ class Follower:
     ) -> None:
         self._archive = archive
         self._topic = topic
-        self._followed = {each.partition.partition: each for each in followed}
+        self._followed = {partition.partition: (partition, position) for partition, position in followed}
         self._announce = announce
         self._watches = watch_for_partitions
         self._polls = 0
@@ -113,16 +104,16 @@ class Follower:
         """
         limit = asyncio.Semaphore(CONCURRENT_POLLS)
 
-        async def seen(followed: FollowedPartition) -> list[ArchivedPartition]:
+        async def seen(known: ArchivedPartition) -> list[ArchivedPartition]:
             async with limit:
-                return await self._reread(followed.partition)
+                return await self._reread(known)
 
         try:
             # A listing costs more than a poll of all known partitions.
             if self._watches and self._polls % POLLS_PER_LISTING == 0:
                 await self._find_partitions()
             numbers = sorted(self._followed)
-            versions = await asyncio.gather(*(seen(self._followed[number]) for number in numbers))
+            versions = await asyncio.gather(*(seen(self._followed[number][0]) for number in numbers))
         except StoreUnavailable as error:
             if not self._silent:
                 self._announce(f"{error.what} ({error.why}); retrying")
@@ -142,7 +133,7 @@ class Follower:
             if number not in self._followed:
                 opened = await self._archive.open_partition(self._topic, number)
                 self._announce(f"partition {opened} is new")
-                self._followed[number] = FollowedPartition(opened, opened.start_offset)
+                self._followed[number] = opened, opened.start_offset
 
     async def _reread(self, known: ArchivedPartition) -> list[ArchivedPartition]:
         here = known.keys.folder.incarnation
@@ -182,5 +173,5 @@ class Follower:
         for gap in newer.listed_gaps:
             if gap.end > max(position, before.next_offset) and gap not in before.listed_gaps:
                 self._announce(f"partition {newer} has a gap [{gap.start}..{gap.end}): {gap.reason}")
-        self._followed[number] = FollowedPartition(newer, max(position, newer.next_offset))
+        self._followed[number] = newer, max(position, newer.next_offset)
         return Selection(newer, OffsetRange(position, newer.next_offset)) if newer.next_offset > position else None

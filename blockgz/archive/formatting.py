@@ -95,10 +95,8 @@ def json_printer(end: bytes = b"\n") -> Printer:
 
 
 def envelope(topic: str, partition: int, record: Record) -> bytes:
-    """Return a record as kcat's `-J` prints it, to the byte; the broker, which an archive does not know, is -1.
-
-    As in kcat, bytes that are not UTF-8 are in the strings unchanged, so such a line is not JSON: `--json` is.
-    """
+    """Return a record as kcat's `-J` prints it, to the byte; an archive knows no broker: it is -1."""
+    # As in kcat, bytes that are not UTF-8 stay in the strings, so such a line is not JSON; that of `--json` is.
     timestamp = b""
     if record.timestamp_type in _TSTYPES:
         timestamp = b'"tstype":"%s","ts":%d,' % (_TSTYPES[record.timestamp_type], record.timestamp)

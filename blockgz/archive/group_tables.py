@@ -8,12 +8,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from blockgz.archive.damage import Damaged
-from blockgz.errors import ObjectMissing
+from blockgz.archive.partition import Damaged
+from blockgz.errors import FormatError, MalformedObject, ObjectMissing
 from blockgz.store.reader import ObjectReader
 from blockgz.units import time_text
 from index_format import groups, objects
-from index_format.errors import FormatError, MalformedObject
 from index_format.groups import ConsumerGroups
 from index_format.identity import TopicConfig
 from index_format.keys import (
@@ -67,10 +66,7 @@ async def groups_at(
 
 
 async def vanished_groups(reader: ObjectReader, layout: str, folder: TopicFolder, table: GroupTable) -> list[str]:
-    """Return the groups of the nearest older table that are not in this one, although they are not known to have left.
-
-    Compares with a table of the two days before, if there is one that can be read; raises the errors of the store.
-    """
+    """Return the groups of the table before, up to two days older, that are not known to have left since."""
     home = groups_home(layout, folder)
     oldest = dated_key(home, max(0, table.slot - WINDOW_MS))
     if await _last_listed(reader, home, oldest, table.slot - 1) is None:
@@ -106,10 +102,7 @@ async def config_at(
 
 
 async def _newest(reader: ObjectReader, home: str, likely_after: int | None, until: int | None) -> int | None:
-    """Return the greatest time, up to `until`, that names an object of `home`.
-
-    Looks first for one after `likely_after`.
-    """
+    """Return the greatest time, up to `until`, that names an object of `home`; the likely ones come first."""
     if likely_after is not None and likely_after > 0:
         found = await _last_listed(reader, home, dated_key(home, likely_after), until)
         if found is not None:
@@ -169,10 +162,8 @@ class EndsAround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def ends_around(
     reader: ObjectReader, layout: str, folder: TopicFolder, topic_id: str | None, numbers: Collection[int], at_ms: int
 ) -> dict[int, EndsAround]:
-    """Return where partitions of a topic ended around a time, in ms, by their numbers.
-
-    Only tables of the topic with that id count. One that is damaged is passed over: then less is known.
-    """
+    """Return where partitions of the topic with that id ended around a time, in ms, by their numbers."""
+    # A damaged table is passed over: then less is known.
     home = groups_home(layout, folder)
     slots = await _slots_around(reader, home, at_ms)
     behind = [slot for slot in slots if slot > at_ms]

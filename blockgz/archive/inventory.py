@@ -6,12 +6,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz.archive.archive import Archive, SurveyedTopic
-from blockgz.archive.damage import Damage, Damaged
-from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
-from blockgz.errors import NotInArchive, ObjectMissing
+from blockgz.archive.archive import ArchiveReader, SurveyedTopic
+from blockgz.archive.partition import ArchivedPartition, Damage, Damaged, prefetched, streamed
+from blockgz.errors import BlockgzError, NotInArchive, ObjectMissing
 from index_format import objects
-from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo, Inventory, parse_inventory
 from index_format.keys import TopicFolder, archive_key, inventory_key, parse_topic_folder
 
@@ -63,14 +61,11 @@ class Compared:
 def missing_partitions(
     inventory: Inventory, held: Mapping[TopicFolder, Collection[int]], wanted: Sequence[Wanted] = ()
 ) -> tuple[MissingPartition, ...]:
-    """Return the claimed partitions that the archive does not hold, in order; of everything if nothing is named.
-
-    `held` are the partitions that the archive holds, by incarnation. A plain topic means its newest incarnation and
-    those right before it that hold the same topic.
-    """
+    """Return the claimed partitions that are not in `held`, in order; of everything if nothing is named."""
     everything = [each.folder for each in inventory.incarnations]
     asked: list[tuple[TopicFolder, Sequence[int] | None]] = [(each, None) for each in everything]
     if wanted:
+        # A plain topic means its newest incarnation, and those right before it that hold the same topic.
         asked = [(each, numbers) for topic, numbers in wanted for each in _incarnations_of(inventory, held, topic)]
     found = set[MissingPartition]()
     for folder, numbers in asked:
@@ -94,7 +89,7 @@ def _incarnations_of(inventory: Inventory, held: Iterable[TopicFolder], topic: s
     return meant[:same]
 
 
-async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
+async def compare(archive: ArchiveReader, wanted: Sequence[Wanted] = ()) -> Compared:
     """Read the inventory, and list the folders that it names; raises NoArchiveThere and the store's errors."""
     await archive.find()
     if archive.other is not None:
@@ -115,7 +110,7 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
     return Compared(inventory, True, None, missing_partitions(inventory, held, wanted), held)
 
 
-async def archive_info(archive: Archive) -> ArchiveInfo | None:
+async def archive_info(archive: ArchiveReader) -> ArchiveInfo | None:
     """Return the archive's identity, or None if it is missing or damaged, which `replayer verify` reports."""
     key = archive_key(archive.layout)
     try:
@@ -151,10 +146,7 @@ def damaged_document(damaged: Mapping[int, BlockgzError]) -> list[dict[str, Any]
 
 
 def figures(partition: ArchivedPartition) -> dict[str, Any]:
-    """Return sums over a partition's chunks, as JSON values, and without a request; None for what is not known.
-
-    Bytes are counted as stored. Timestamps are in ms, of the records that have one.
-    """
+    """Return sums of a partition, and bounds in ms of the timestamps that there are, as JSON; no request."""
     timed = [span for span in partition.spans if span.max_timestamp >= 0]
     is_begun = partition.marker.next_offset is not None
     return {

@@ -11,18 +11,26 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.blocks import (
     RANGE_BYTES,
     READ_AHEAD,
     RangeRead,
     StoredBlock,
-    decoded_near,
+    decoded,
     fetch_range,
     read_block,
 )
-from blockgz.archive.damage import MOST_REWRITES, Damaged, Unreadable, across_rewrites
-from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched, streamed
+from blockgz.archive.partition import (
+    MOST_REWRITES,
+    ArchivedPartition,
+    Chunk,
+    Damaged,
+    Unreadable,
+    across_rewrites,
+    prefetched,
+    streamed,
+)
 from blockgz.archive.positions import (
     AtOffset,
     AtTime,
@@ -33,9 +41,9 @@ from blockgz.archive.positions import (
     parse_position,
     resolve_position,
 )
-from blockgz.errors import NotInArchive, UsageError
+from blockgz.errors import BlockgzError, NotInArchive, UsageError
+from index_format.blocks import decode_block_near
 from index_format.chunk_index import EMPTY, ERASED, Gap
-from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry, block_at_or_after, gap_at, range_groups
 from index_format.records import Record, batch_from_records, is_large, record_at
@@ -88,10 +96,7 @@ def in_gap(gap: Gap) -> Absent:
 
 
 def hole(before: int | None, after: int | None) -> Absent:
-    """Return the answer for an offset without a readable record, between the nearest two; None if there is none.
-
-    Such a record was compacted away, is a transaction marker, or was aborted.
-    """
+    """Return the answer for an offset that never had a record, or lost it to compaction, by its neighbours."""
     below = "none lies before" if before is None else f"the one before is {before}"
     above = "none follows yet" if after is None else f"the next is {after}"
     return Absent("hole", f"the log held no record there (compaction or a transaction): {below}, {above}", after)
@@ -119,11 +124,8 @@ Outcomes = dict[int, Outcome]
 
 
 async def look_up(partition: ArchivedPartition, offset: int) -> FoundRecord | Absent:
-    """Return the record at an offset, or why there is none: at most one index, one block, and one catalog per level.
-
-    A hole at the edge of a chunk may take a look at the chunk next to it. Raises a FormatError or ObjectMissing if the
-    catalog, index or block is damaged.
-    """
+    """Return the record at an offset, or why there is none; raises a FormatError or ObjectMissing if damaged."""
+    # At most one index, one block and one catalog per level are read, and at the edge of a chunk the next index.
     outcome = (await look_up_all(partition, [offset]))[offset]
     if isinstance(outcome, Lost):
         raise outcome.error
@@ -131,10 +133,8 @@ async def look_up(partition: ArchivedPartition, offset: int) -> FoundRecord | Ab
 
 
 async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> Outcomes:
-    """Return the outcomes of many offsets, read concurrently: each index and block once, adjacent blocks together.
-
-    All outcomes are held in memory. Damage costs only the offsets that it holds.
-    """
+    """Return the outcomes of many offsets, all in memory; damage costs only the offsets that it holds."""
+    # Each index and block is read once, adjacent blocks together.
     outcomes = await _all_outcomes(partition, offsets)
     # An object may have been rewritten and deleted since the marker was read.
     for _ in range(MOST_REWRITES):
@@ -208,10 +208,7 @@ async def offset_at(partition: ArchivedPartition, at: AtTime) -> TimedOffset:
 
 
 async def look_up_position(partition: ArchivedPartition, position: Position) -> Outcome:
-    """Return the first record at or after a position; for `latest` and `-N` the newest if none is as late.
-
-    The last offsets of a transactional topic hold no record, and `-1` would never find one.
-    """
+    """Return the first record at or after a position; for `latest` and `-N` the newest if none is as late."""
     if isinstance(position, AtTime):
         try:
             return await across_rewrites(partition, lambda newest: _first_since(newest, position.timestamp))
@@ -223,6 +220,7 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
         if not isinstance(outcome, Absent) or outcome.kind == "before first":
             return outcome
         if outcome.resume is None:
+            # The last offsets of a transactional topic hold no record: `-1` alone would never find one.
             is_newest = isinstance(position, BeforeEnd)
             return await _newest(partition) if is_newest else _after_last(partition.next_offset)
         offset = outcome.resume
@@ -324,7 +322,8 @@ async def _decided(partition: ArchivedPartition, outcomes: Outcomes, sought: _So
             return
         here = offsets[block.number]
         try:
-            batch = await asyncio.to_thread(decoded_near, block, here, partition.max_block_bytes)
+            near = partial(decode_block_near, offsets=here)
+            batch = await asyncio.to_thread(decoded, near, block, partition.max_block_bytes)
         except Damaged as error:
             outcomes.update(dict.fromkeys(here, Lost(error)))
             return
@@ -390,7 +389,7 @@ def failure(query: RecordQuery, outcome: Absent | Lost | NotInArchive) -> Blockg
 
 
 async def look_up_together(
-    archive: Archive, queries: Sequence[RecordQuery]
+    archive: ArchiveReader, queries: Sequence[RecordQuery]
 ) -> dict[RecordQuery, Outcome | NotInArchive]:
     """Return the outcome of each query: one look at each marker, and neighbours are read together."""
     limit = asyncio.Semaphore(CONCURRENT_PARTITIONS)

@@ -11,14 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from blockgz.archive.damage import Damage
-from blockgz.archive.partition import ArchivedPartition, Chunk
-from blockgz.errors import ObjectMissing
+from blockgz.archive.partition import ArchivedPartition, Chunk, Damage
+from blockgz.errors import CorruptBlock, ObjectMissing
 from blockgz.store.reader import ObjectReader, PassingReader
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
-from index_format.errors import CorruptBlock
 from index_format.keys import SeedLayoutKeys, TopicFolder
 from index_format.marker import ChunkEntry, Marker
 from index_format.old_files import (
@@ -93,7 +91,7 @@ class OldArchive:
                 step = advance(fetching, None)
                 while isinstance(step, Fetch):
                     step = await asyncio.to_thread(advance, fetching, await _fetched(self._reader, step))
-                return step.result
+                return step
 
         files = await asyncio.gather(*(opened(data) for data in found.data))
         marker = await _fetched(self._reader, Fetch(found.marker_key)) if found.marker_key else None
@@ -105,10 +103,10 @@ class OldArchivePartition(ArchivedPartition):
     """A partition of an old archive: its marker, entries and indexes are made up from what its objects hold."""
 
     def __init__(self, reader: ObjectReader, held: OldPartition, old_format: OldFormat, max_block_bytes: int) -> None:
-        pieces = held.choice.pieces
+        pieces = held.pieces
         entries = [_entry(piece) for piece in pieces]
         keys = SeedLayoutKeys(TopicFolder(held.place.topic), held.place.partition)
-        marker = _marker(held.place, entries, held.choice.gaps)
+        marker = _marker(held.place, entries, held.gaps)
         super().__init__(_EncodedReader(reader, self._encoded), keys, marker, max_block_bytes)
         self._notes = held.notes
         self._lines = self._delimited = 0

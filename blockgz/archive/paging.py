@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from blockgz.archive.blocks import decoded_parts, fetch_blocks, unreadable_blocks
-from blockgz.archive.damage import MOST_REWRITES, Damaged, Unreadable
-from blockgz.archive.partition import END, ArchivedPartition, Chunk
+from blockgz.archive.blocks import decoded, fetch_blocks, unreadable_blocks
+from blockgz.archive.partition import END, MOST_REWRITES, ArchivedPartition, Chunk, Damaged, Unreadable
 from blockgz.archive.positions import BeforeEnd, OffsetRange, Position, resolve_position
 from blockgz.archive.selection import chosen_entries, trimmed
+from index_format.blocks import decode_parts
 from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.marker import ChunkEntry, blocks_between
 from index_format.records import Record, iter_records, payload_bytes
@@ -149,7 +149,7 @@ class _PageMaker:
         for number in blocks_between(chunk.index.blocks, *offsets)[:: self._step]:
             try:
                 (block,) = await fetch_blocks(partition, chunk, range(number, number + 1))
-                parts = await asyncio.to_thread(decoded_parts, block, partition.max_block_bytes)
+                parts = await asyncio.to_thread(decoded, decode_parts, block, partition.max_block_bytes)
             except Damaged as error:
                 yield unreadable_blocks(chunk, range(number, number + 1), error)
                 continue

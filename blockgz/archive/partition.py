@@ -14,20 +14,18 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from blockgz.archive.damage import Damage, Damaged, Unreadable, across_rewrites
 from blockgz.encryption.keyring import Keyring, required
-from blockgz.errors import NotInArchive
+from blockgz.errors import BlockgzError, FormatError, MalformedObject, NotInArchive, ObjectMissing
 from blockgz.store.reader import ObjectReader
 from index_format import objects
 from index_format.chunk_index import EMPTY, ChunkIndex, Erased, Gap
-from index_format.errors import MalformedObject
 from index_format.keys import PartitionKeys, catalog_level
 from index_format.marker import (
     Catalog,
@@ -44,17 +42,103 @@ from index_format.marker import (
     span_at_or_after,
 )
 
-T = TypeVar("T")
+Damaged = (FormatError, ObjectMissing)
+"""Errors that mean damage; all others (denied, unavailable) end the work."""
+
+MOST_REWRITES = 5
+"""Rereads of a marker, each leading to another unreadable object, before that counts as damage."""
+
+
 R = TypeVar("R")
+
+
+async def across_rewrites(partition: "ArchivedPartition", work: Callable[["ArchivedPartition"], Awaitable[R]]) -> R:
+    """Return the result of `work`, which can start over: after damage, if the marker now leads elsewhere."""
+    # `blockgz.archive.selection.scan` does it for records, of which some were handed out already.
+    for _ in range(MOST_REWRITES):
+        try:
+            return await work(partition)
+        except Damaged:
+            newer = await partition.newer()
+            if newer is None:
+                raise
+            partition = newer
+    return await work(partition)
+
+
+class Unreadable(NamedTuple):
+    """A damaged block, chunk or catalog in its place among those that can be read."""
+
+    start: int
+    end: int
+    """Offsets [start, end): its first record's and the one after its last's."""
+    num_records: int
+    """How many records it had."""
+    key: str
+    """The damaged object."""
+    error: BlockgzError
+
+    @property
+    def reason(self) -> str:
+        return self.error.reason
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An object that is not what it must be, whether or not records are lost by it.
+
+    The chunks at offsets [start, end) have to be read to find it again; None if every verification finds it.
+    """
+
+    key: str
+    reason: str
+    start: int | None = field(default=None, compare=False)
+    end: int | None = field(default=None, compare=False)
+
+
+class LostRange(NamedTuple):
+    """Offsets [start, end) whose records cannot be read."""
+
+    start: int
+    end: int
+    reason: str
+
+
+class DamagePolicy:
+    """A scan's behaviour when it comes to something that it cannot read: it ends with the error that says what."""
+
+    def meet(self, unreadable: Unreadable) -> None:
+        """Raise to end the scan there; called in offset order, between the records before and behind it."""
+        raise unreadable.error
+
+
+class SkipDamage(DamagePolicy):
+    """Skips what is damaged, and remembers it: one object for each scan."""
+
+    def __init__(self) -> None:
+        self.skipped: list[LostRange] = []
+        """In offset order and apart; damage of one object for one reason is one range."""
+
+    def meet(self, unreadable: Unreadable) -> None:
+        before = self.skipped[-1] if self.skipped else None
+        found = LostRange(unreadable.start, unreadable.end, unreadable.reason)
+        if before is not None and before.end == found.start and before.reason == found.reason:
+            self.skipped[-1] = before._replace(end=found.end)
+        else:
+            self.skipped.append(found)
+
+
+STOP = DamagePolicy()
+
+
+T = TypeVar("T")
 
 
 async def prefetched(
     items: AsyncIterator[T], work: Callable[[T], Coroutine[Any, Any, R]], *, cost: Callable[[T], int], budget: int
 ) -> AsyncGenerator[R]:
-    """Yield the result of `work` for each item, in order; as many run at once as fit into `budget`, at least one.
-
-    An error of `items` or `work` is raised in its place: all results before it come first.
-    """
+    """Yield the result of `work` for each item, in order; those run at once that fit `budget`, at least one."""
+    # An error of `items` or `work` is raised in its place, behind all results before it.
     pending: deque[tuple[asyncio.Task[R], int]] = deque()
     spent = 0
     exhausted = False
@@ -236,10 +320,7 @@ class ArchivedPartition:
             await asyncio.to_thread(keyring.unwrap, self.marker.tail_key, str(self))
 
     def tail_secret(self) -> bytes | None:
-        """Return the key of the marker's `tail_hash`; None if it has none, or without keys.
-
-        It may ask a key service. Raises KeyMissing.
-        """
+        """Return the key of the marker's `tail_hash`, if any and if keys were given; raises KeyMissing."""
         wrapped = self.marker.tail_key
         return self.keyring.unwrap(wrapped, str(self)) if wrapped and self.keyring else None
 
@@ -286,21 +367,16 @@ class ArchivedPartition:
         return next((folder.originals[entry.name] for folder in self._older if entry.name in folder.originals), entry)
 
     async def append_folder(self, newer: "ArchivedPartition", offset: int) -> "ArchivedPartition":
-        """Return both as one partition: this one below `offset`, the newer one from there on; reads catalogs around it.
-
-        Raises MalformedObject if a chunk lies on both sides.
-        """
+        """Return this partition below `offset` and the newer one above as one; raises MalformedObject."""
+        # A chunk may not lie on both sides: catalogs around the offset are read to see that none does.
         older = [await self._cut(folder.keys, folder, offset) for folder in self._older]
         older.append(await self._cut(self.keys, None, offset))
         limit, cache, reopen = self.max_block_bytes, self._cache, newer._reopen
         return ArchivedPartition(self.reader, newer.keys, newer.marker, limit, cache, older, reopen, self.keyring)
 
     async def newer(self, offset: int | None = None) -> "ArchivedPartition | None":
-        """Return the partition by its current marker, if that leads elsewhere: at an offset, or in its catalogs.
-
-        For callers that find damage: an object may have been rewritten, and deleted, since this marker was read. None
-        if the marker leads to the same, or cannot be read.
-        """
+        """Return the partition by its current marker, if that leads elsewhere: at an offset, or in its catalogs."""
+        # An object that a reader finds damaged may have been rewritten, and deleted, since this marker was read.
         if self._reopen is None:
             return None
         try:
@@ -346,11 +422,7 @@ class ArchivedPartition:
     async def entries(
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
     ) -> AsyncIterator[ChunkEntry]:
-        """Yield the chunks that may hold records of offsets [start, end), in order; reads the catalogs above them.
-
-        A chunk or catalog that `wanted` refuses is left out, with everything below it. Raises a FormatError or
-        ObjectMissing at the first catalog that cannot be read.
-        """
+        """Yield the wanted chunks with offsets of [start, end), in order; raises at an unreadable catalog."""
         async for opened in self.walk(start, end, wanted):
             if isinstance(opened, ChunkEntry):
                 yield opened
@@ -364,10 +436,7 @@ class ArchivedPartition:
         return self._walk(self.spans, max(start, self.floor), end, wanted)
 
     async def gaps(self) -> tuple[Gap, ...]:
-        """Return all recorded gaps in offset order, without mere holes.
-
-        Reads all catalogs, into which old gaps fold.
-        """
+        """Return all recorded gaps in offset order, without mere holes; reads all catalogs, into which they fold."""
         return await across_rewrites(self, ArchivedPartition._gaps)
 
     async def _gaps(self) -> tuple[Gap, ...]:
@@ -380,10 +449,7 @@ class ArchivedPartition:
         return tuple(sorted(self.telling(found), key=lambda gap: gap.start))
 
     async def gap_at(self, offset: int) -> Gap | None:
-        """Return the gap that markers or catalogs list at an offset, unless it is a mere hole.
-
-        Reads one catalog per level.
-        """
+        """Return the listed gap at an offset, unless it is a mere hole; reads one catalog per level."""
         gap = gap_at(self.listed_gaps, offset)
         span: Span | None = None if gap is not None else span_at_or_after(self.spans, offset)
         while isinstance(span, CatalogReference) and span.start_offset <= offset:
@@ -475,7 +541,6 @@ class ArchivedPartition:
         for span in candidates(spans):
             if isinstance(span, ChunkEntry):
                 return span
-            assert isinstance(span, CatalogReference)
             found = await self._descend((await self.catalog(span)).entries, candidates)
             if found is not None:
                 return found
@@ -505,5 +570,4 @@ class ArchivedPartition:
             except Damaged as error:
                 key = self.keys_of(span).home + span.name
                 return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
-        assert isinstance(span, ChunkEntry)
         return span

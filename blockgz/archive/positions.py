@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz.archive.blocks import read_block
-from blockgz.archive.damage import across_rewrites
-from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.partition import ArchivedPartition, Chunk, across_rewrites
 from blockgz.errors import UsageError
 from blockgz.units import timestamp_text
 from index_format.marker import block_for_time
@@ -108,10 +107,7 @@ class OffsetRange(NamedTuple):
 
 
 def parse_position(text: str, now: int, zone: tzinfo | None = None) -> Position:
-    """Return the position that `text` names; `now` is ms since the epoch.
-
-    Times without an offset are in `zone`, or UTC. Raises UsageError with the accepted forms.
-    """
+    """Return the position that `text` names, `now` in ms, in `zone` or UTC; raises UsageError with all forms."""
     words: dict[str, Position] = {"earliest": AT_START, "latest": AT_END}
     position = words.get(text) or _parse_number(text) or _parse_time(text, now, zone)
     if position is None:
@@ -120,10 +116,7 @@ def parse_position(text: str, now: int, zone: tzinfo | None = None) -> Position:
 
 
 def parse_time(text: str, now: int, zone: tzinfo | None = None) -> AtTime:
-    """Return the time that `text` names, as parse_position does.
-
-    Raises UsageError for a position that is not a time.
-    """
+    """Return the time that `text` names, as parse_position does; raises UsageError for other positions."""
     time = _parse_time(text, now, zone)
     if time is None:
         raise _unknown(text, "a time", TIME_FORMS, now, zone)
@@ -143,10 +136,8 @@ def _unknown(text: str, what: str, forms: str, now: int, zone: tzinfo | None) ->
 
 
 def position_text(text: str, position: Position | None, zone: tzinfo | None) -> str:
-    """Return what a job stores of a position: a time that a zone or today's date decides becomes RFC 3339.
-
-    All other texts stay as they were written, as jobs are found by them.
-    """
+    """Return what a job stores of a position: a time that a zone or today decides becomes RFC 3339."""
+    # All other texts stay as they were written: jobs are found by them.
     if not isinstance(position, AtTime) or text[:1] in ("@", "-"):
         return text
     is_naive = zone is not None and _DATE.fullmatch(text) and datetime.fromisoformat(text.upper()).tzinfo is None
@@ -154,10 +145,7 @@ def position_text(text: str, position: Position | None, zone: tzinfo | None) -> 
 
 
 def position_of(place: int | str | datetime, now: int) -> Position:
-    """Return a position, as parse_position does, from an offset or time that may be a value.
-
-    -N and "-N" mean the same.
-    """
+    """Return a position, as parse_position does, from an offset (-N as well) or time that may be a value."""
     return _at(place) if isinstance(place, datetime) else parse_position(str(place), now)
 
 
@@ -248,10 +236,7 @@ def _at(time: datetime) -> AtTime:
 
 
 async def resolve_position(position: Position, partition: ArchivedPartition, range_start: int | None = None) -> int:
-    """Return the offset that a position means in a partition, at least its start_offset, at most its next_offset.
-
-    `range_start` is what `+N` counts from; without it the partition's start.
-    """
+    """Return the offset that a position means within a partition; `+N` counts from `range_start`, if given."""
     first, end = partition.start_offset, partition.next_offset
     match position:
         case AtOffset(offset):
@@ -266,21 +251,15 @@ async def resolve_position(position: Position, partition: ArchivedPartition, ran
 
 
 async def resolve_range(partition: ArchivedPartition, start: Position | None, end: Position | None) -> OffsetRange:
-    """Return the offsets from `start` (None: the beginning) to `end` (None: the end), excluded.
-
-    `--at T` is end=AtTime(T).
-    """
+    """Return the offsets from `start` (None: the beginning) to `end` (None: the end), excluded."""
     first = await resolve_position(start or AT_START, partition)
     last = await resolve_position(end or AT_END, partition, first)
     return OffsetRange(first, max(first, last))
 
 
 async def seek_time(partition: ArchivedPartition, timestamp: int) -> int:
-    """Return the offset of the first record, in offset order, at or after `timestamp` (ms); next_offset if none is.
-
-    One catalog per level, one index and one block are read. If the record format holds no timestamps (`text`), the
-    answer is exact to the block only: its first offset.
-    """
+    """Return the first offset whose record is at or after `timestamp` (ms); next_offset if none is."""
+    # Format `text` holds no timestamps: the answer is the first offset of a block. One catalog per level is read.
     return await across_rewrites(partition, lambda newest: _seek_time(newest, timestamp))
 
 

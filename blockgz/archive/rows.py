@@ -5,7 +5,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_format.errors import BlockgzError
+from blockgz.errors import BlockgzError
 from index_format.records import HEADER_TYPE
 
 HEADERS, INCARNATION = "headers", "incarnation"

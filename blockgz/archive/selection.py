@@ -1,29 +1,43 @@
 """A part of one partition, pinned to one version of its marker, and the selected records in it."""
 
 import asyncio
+import csv
+import hashlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, NoReturn
+from datetime import tzinfo
+from typing import Any, NamedTuple, NoReturn
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
 from blockgz.archive.blocks import (
     READ_AHEAD,
     ReadAhead,
     StoredBlock,
-    decoded_parts,
+    decoded,
     readable_chunks,
     stored_blocks,
     worked,
 )
 from blockgz.archive.cuts import PARTITIONS_SHOWN, Cut, behind_note, find_cut
-from blockgz.archive.damage import MOST_REWRITES, STOP, Damaged, DamagePolicy, Unreadable
 from blockgz.archive.group_tables import EndsAround, ends_around
-from blockgz.archive.partition import END, ArchivedPartition, Chunk
+from blockgz.archive.partition import (
+    END,
+    MOST_REWRITES,
+    STOP,
+    ArchivedPartition,
+    Chunk,
+    Damaged,
+    DamagePolicy,
+    LostRange,
+    SkipDamage,
+    Unreadable,
+)
 from blockgz.archive.positions import (
     AT_START,
     AtOffset,
@@ -34,14 +48,16 @@ from blockgz.archive.positions import (
     OffsetRange,
     Position,
     Rule,
+    parse_position,
     resolve_position,
     resolve_range,
 )
 from blockgz.errors import NotInArchive, UsageError
-from blockgz.record_filter import RecordFilter
+from blockgz.record_filter import Condition, RecordFilter
 from blockgz.units import timestamp_text
+from index_format.blocks import decode_parts
 from index_format.chunk_index import ERASED
-from index_format.keys import TopicFolder
+from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog, TimeBounded
 
 
@@ -118,12 +134,9 @@ def positions_before(start: Position | None, end: BeforeTime, asked: tuple[str, 
 
 
 async def select(
-    archive: Archive, topic: str, partitions: Sequence[int] | None, positions: Positions
+    archive: ArchiveReader, topic: str, partitions: Sequence[int] | None, positions: Positions
 ) -> list[Selection]:
-    """Return the selected offsets in the named partitions, or in all, each as of one version of its marker.
-
-    Raises NotInArchive if positions are given for a partition that is not among them.
-    """
+    """Return the selected offsets in the named partitions, or in all, each as of one version of its marker."""
     return await resolved(archive, await archive.open_topic(topic, partitions), positions)
 
 
@@ -132,7 +145,9 @@ def cuts_of(chosen: Iterable[Selection]) -> tuple[tuple[str, int, Cut], ...]:
     return tuple((each.partition.topic, each.partition.partition, each.cut) for each in chosen if each.cut is not None)
 
 
-async def resolved(archive: Archive, partitions: Sequence[ArchivedPartition], positions: Positions) -> list[Selection]:
+async def resolved(
+    archive: ArchiveReader, partitions: Sequence[ArchivedPartition], positions: Positions
+) -> list[Selection]:
     """Return the offsets that positions mean in opened partitions; raises as `select`."""
     unknown = sorted(positions.of_partitions.keys() - {partition.partition for partition in partitions})
     if unknown:
@@ -148,7 +163,7 @@ async def resolved(archive: Archive, partitions: Sequence[ArchivedPartition], po
 
 
 async def _seen(
-    archive: Archive, partitions: Sequence[ArchivedPartition], positions: Positions
+    archive: ArchiveReader, partitions: Sequence[ArchivedPartition], positions: Positions
 ) -> dict[int, EndsAround]:
     wanted: dict[tuple[TopicFolder, str | None, int], dict[int, int]] = {}
     for each in partitions if archive.other is None else ():
@@ -213,11 +228,8 @@ class Reading(NamedTuple):
 async def selected(
     selection: Selection, record_filter: RecordFilter, on_damage: DamagePolicy = STOP, ahead: ReadAhead = READ_AHEAD
 ) -> AsyncGenerator[pa.RecordBatch]:
-    """Yield the selected records as non-empty batches, in offset order; close it (`aclosing`) when you stop early.
-
-    Blocks without such a record, by their timestamps and key filters, are not read. Raises as `scan` does, and
-    UsageError if records are selected by timestamps that the archive does not have.
-    """
+    """Yield the selected records as `scan` does; raises UsageError for timestamps that the archive does not have."""
+    # Blocks without such a record, by their timestamps and key filters, are not read.
     partition, offsets = selection[:2]
     wanted = None if record_filter.passes_all else record_filter.may_match
     if record_filter.by_time:
@@ -240,23 +252,17 @@ async def scan(
     on_damage: DamagePolicy = STOP,
     ahead: ReadAhead = READ_AHEAD,
 ) -> AsyncGenerator[pa.RecordBatch]:
-    """Yield the archived records of offsets [start_offset, end_offset) in order, as batches of `records.SCHEMA`.
+    """Yield the records of [start_offset, end_offset) in order, as batches that are small, or of a single record.
 
-    Batches are never empty; each is (a part of) one block, small or of a single record. Close the iterator (`aclosing`)
-    when you stop early.
-
-    `wanted` decides about catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
-    `on_damage` meets each damaged block, chunk or catalog in its place, with the offsets that it costs within the
-    wanted ones; by default the scan ends there with a FormatError or ObjectMissing. What came before is right.
-
-    Objects rewritten since the marker was read are read through the current marker, from the same offset on. Pruned
-    offsets are damage as well: NotInArchive by default.
+    What `wanted` refuses of catalogs, chunks and blocks is not read. `on_damage` meets what is damaged or pruned in its
+    place; by default the scan ends there with a FormatError, ObjectMissing or NotInArchive. Close it with `aclosing`.
     """
     at, rewrites = start_offset, 0
     while True:
         if at < min(partition.floor, end_offset):
             on_damage.meet(_pruned(partition, at, min(partition.floor, end_offset)))
             at = partition.floor
+        # Objects rewritten since the marker was read are read through the current one, from the same offset on.
         newer: ArchivedPartition | None = None
         async with aclosing(_scan(partition, at, end_offset, wanted, ahead)) as items:
             async for item in items:
@@ -294,7 +300,7 @@ async def _scan(
 ) -> AsyncGenerator[pa.RecordBatch | Unreadable]:
 
     def decode(block: StoredBlock) -> deque[pa.RecordBatch]:
-        return deque(decoded_parts(block, partition.max_block_bytes))
+        return deque(decoded(decode_parts, block, partition.max_block_bytes))
 
     chunks = readable_chunks(partition, chosen_entries(partition, start_offset, end_offset, wanted))
     blocks = stored_blocks(partition, chunks, start_offset, end_offset, wanted, ahead.fetched)
@@ -328,10 +334,7 @@ async def chosen_entries(
 
 
 async def erased_ranges(partition: ArchivedPartition, start: int, end: int) -> list[OffsetRange]:
-    """Return the offsets of [start, end) whose records were erased, in order and apart; reads catalogs and indexes.
-
-    Damaged ones are passed over.
-    """
+    """Return which of [start, end) were erased, in order and apart, as far as catalogs and indexes are whole."""
     if not partition.is_maintained:
         return []
     found = [(gap.start, gap.end) for gap in partition.listed_gaps if gap.reason == ERASED]
@@ -374,3 +377,218 @@ async def _newest_readable(partition: ArchivedPartition) -> Chunk | None:
         except Damaged:
             continue
     return None
+
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+CSV_FORMS = (
+    "topic,partition,offset",
+    "group,topic,partition,offset",
+    "a header line with topic, partition, and from or to or both",
+)
+REMEDY = (
+    f"write CSV lines {CSV_FORMS[0]} or {CSV_FORMS[1]}, or {CSV_FORMS[2]}; "
+    'or JSON {"partitions":[{"topic":"orders","partition":3,"from":17,"to":"latest"}]}'
+)
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    partition: int | str
+    """A text in CSV."""
+    start: int | str | None = msgspec.field(name="from", default=None)
+    end: int | str | None = msgspec.field(name="to", default=None)
+    offset: int | None = None
+
+
+class _Document(msgspec.Struct):
+    partitions: list[_Row]
+
+
+def parse_offset_file(body: bytes, topic: str, now: int, zone: tzinfo | None = None) -> Mapping[int, Ends]:
+    """Return the ends of each partition of `topic` that the file names; lines of other topics do not matter.
+
+    `now` is ms since the epoch, `zone` that of times without one, UTC if None. Raises UsageError with the line if the
+    file cannot be understood, names a partition twice, or names none of the topic.
+    """
+    if len(body) > MAX_FILE_BYTES:
+        raise UsageError(f"the positions file has {len(body)} bytes", why=f"at most {MAX_FILE_BYTES} are allowed")
+    found: dict[int, Ends] = {}
+    rows = _json_rows(body) if body.lstrip()[:1] in (b"{", b"[") else _csv_rows(body)
+    for number, row in rows:
+        if row.topic != topic:
+            continue
+        partition = _partition(number, str(row.partition))
+        if partition in found:
+            raise _unusable(number, f"partition {partition} appears twice")
+        texts = (row.offset if row.start is None else row.start, row.end)
+        start, end = (None if text is None else _position(number, str(text), now, zone) for text in texts)
+        found[partition] = (start, end)
+    if not found:
+        raise UsageError(f"the positions file names no partition of {topic}", why="no line has this topic")
+    return found
+
+
+def _partition(number: int, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise _unusable(number, f"{text[:40]!r} is not a partition")
+    return int(text)
+
+
+def _position(number: int, text: str, now: int, zone: tzinfo | None) -> Position:
+    try:
+        return parse_position(text, now, zone)
+    except UsageError as error:
+        raise _unusable(number, error.what) from error
+
+
+def _csv_rows(body: bytes) -> Iterator[tuple[int, _Row]]:
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(body.decode("utf-8-sig").splitlines())]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError("the positions file is neither CSV nor JSON", why=str(error), remedy=REMEDY) from error
+    numbered = [(number, row) for number, row in enumerate(rows, 1) if any(row)]
+    header = [name.lower() for name in numbered[0][1]] if numbered else []
+    if "topic" in header and "partition" in header:
+        yield from _with_header(header, numbered[1:])
+        return
+    for number, row in numbered:
+        if len(row) not in (3, 4):
+            raise _unusable(number, f"it has {len(row)} columns")
+        topic, partition, offset = row[-3:]
+        yield number, _Row(topic, partition, offset)
+
+
+def _with_header(header: Sequence[str], numbered: Sequence[tuple[int, Sequence[str]]]) -> Iterator[tuple[int, _Row]]:
+    starts = [name for name in ("from", "offset") if name in header]
+    if not starts and "to" not in header:
+        raise _unusable(1, "the header has neither from nor to")
+    for number, row in numbered:
+        if len(row) != len(header):
+            raise _unusable(number, f"it has {len(row)} columns, the header {len(header)}")
+        cells: dict[str, str] = dict(zip(header, row, strict=True))
+        start = cells[starts[0]] if starts else ""
+        yield number, _Row(cells["topic"], cells["partition"], start or None, cells.get("to") or None)
+
+
+def _json_rows(body: bytes) -> Iterator[tuple[int, _Row]]:
+    try:
+        shape: Any = _Document if body.lstrip().startswith(b"{") else list[_Row]
+        decoded = msgspec.json.decode(body, type=shape)
+    except msgspec.MsgspecError as error:
+        raise UsageError("the positions file is not valid JSON of positions", why=str(error), remedy=REMEDY) from error
+    return enumerate(decoded.partitions if isinstance(decoded, _Document) else decoded, 1)
+
+
+def _unusable(number: int, why: str) -> UsageError:
+    return UsageError(f"line {number} of the positions file cannot be used", why=why, remedy=REMEDY)
+
+
+STOPS, SKIPS = "stop", "skip"
+
+
+@dataclass(frozen=True)
+class SelectionRequest:
+    """The selected records: positions, a file with some for single partitions, partitions, and a filter.
+
+    `now` is what durations before now count from, ms since the epoch; `zone` is that of times in the file that name
+    none, UTC if None.
+    """
+
+    positions: Positions = field(default_factory=Positions)
+    offset_file: bytes | None = None
+    partitions: str | None = None
+    filter: RecordFilter = field(default_factory=RecordFilter)
+    now: int = 0
+    zone: tzinfo | None = None
+
+    async def select(self, archive: ArchiveReader, topic: TopicPartitions) -> list[Selection]:
+        """Return the selected offsets of a topic; raises UsageError, NotInArchive, or what opening raises."""
+        return await self.resolve(archive, topic, await self.open(archive, topic))
+
+    async def open(self, archive: ArchiveReader, topic: TopicPartitions) -> tuple[ArchivedPartition, ...]:
+        """Open the selected partitions of a topic; raises as `select`."""
+        wanted = topic.narrow(self.partitions)
+        return await archive.open_topic(wanted.topic, wanted.partitions)
+
+    async def resolve(
+        self, archive: ArchiveReader, topic: TopicPartitions, opened: Sequence[ArchivedPartition]
+    ) -> list[Selection]:
+        """Return the selected offsets in the partitions that `open` returned; raises as `select`."""
+        positions = self.positions
+        if self.offset_file is not None:
+            plain = parse_topic_folder(topic.topic).topic
+            named = parse_offset_file(self.offset_file, plain, self.now, self.zone)
+            positions = replace(positions, of_partitions=named)
+        return await resolved(archive, opened, positions)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Everything that decides which offsets and records are selected, as it was written, except partitions."""
+        zone = "" if self.zone is None else f" in {self.zone}"
+        file = () if self.offset_file is None else (f"positions {hashlib.sha256(self.offset_file).hexdigest()}{zone}",)
+        only = () if self.filter.passes_all else (f"records {self.filter}",)
+        return (*self.positions.asked, *file, *only)
+
+    @property
+    def narrows(self) -> bool:
+        """Return whether anything but partitions is chosen."""
+        return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
+
+    @property
+    def ends(self) -> bool:
+        """Return whether the selection has an end before the archive's."""
+        return self.positions.end is not None or self.filter.until is not None
+
+    def ruled(self, rule: Rule | None) -> "SelectionRequest":
+        return replace(self, positions=self.positions.ruled(rule))
+
+    def narrow(self, *conditions: Condition) -> "SelectionRequest":
+        return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
+
+
+SelectedBatch = tuple[ArchivedPartition, pa.RecordBatch]
+"""Records of one partition, in offset order; never empty."""
+
+
+async def selected_batches(
+    chosen: Iterable[Selection],
+    record_filter: RecordFilter,
+    limit: int | None,
+    damage: "DamagePolicies",
+    ahead: ReadAhead = READ_AHEAD,
+) -> AsyncGenerator[SelectedBatch]:
+    """Yield at most `limit` selected records, partition after partition, as `selected` does; close it too."""
+    left = limit
+    for each in chosen:
+        if left == 0:
+            return
+        async with aclosing(selected(each, record_filter, damage.of(each.partition), ahead)) as batches:
+            async for batch in batches:
+                part = batch if left is None else batch.slice(0, left)
+                left = None if left is None else left - part.num_rows
+                yield each.partition, part
+                del batch, part
+                if left == 0:
+                    return
+
+
+class DamagePolicies:
+    """The behaviour of each partition's scan at damage (`stop` or `skip`), and what all of them skipped."""
+
+    def __init__(self, on_damage: str = STOPS) -> None:
+        self._skips = on_damage == SKIPS
+        self._partitions: list[tuple[ArchivedPartition, SkipDamage]] = []
+
+    def of(self, partition: ArchivedPartition) -> DamagePolicy:
+        if not self._skips:
+            return STOP
+        policy = SkipDamage()
+        self._partitions.append((partition, policy))
+        return policy
+
+    @property
+    def skipped(self) -> list[tuple[ArchivedPartition, LostRange]]:
+        """The offsets skipped so far, once if several scans came to them."""
+        return list(
+            dict.fromkeys((partition, each) for partition, policy in self._partitions for each in policy.skipped)
+        )

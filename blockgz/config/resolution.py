@@ -13,11 +13,10 @@ from pydantic_core import ErrorDetails
 from blockgz.config.files import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings, read_config_file
 from blockgz.config.kinds import FIELDS, option_name, variable_name, wanted
 from blockgz.config.model import KAFKA_RESERVED, RunConfig
-from blockgz.errors import UnresolvedReference, UsageError, joined
+from blockgz.errors import MASK, BlockgzError, UnresolvedReference, UsageError, joined, masked_urls
 from blockgz.kafka.secrets import is_secret, refuse_code
 from blockgz.references import check_references, has_reference, naming, resolve_references
 from blockgz.store.s3_settings import REFERENCES
-from index_format.errors import MASK, BlockgzError, masked_urls
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from blockgz.errors import UsageError
+from blockgz.errors import KeyMissing, MalformedObject, UsageError
 from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Stored, WrappedKey, block_crc32
 from index_format.encryption import (
     CIPHER,
@@ -28,7 +28,6 @@ from index_format.encryption import (
     unwrapped_key,
     wrapped_key,
 )
-from index_format.errors import KeyMissing, MalformedObject
 
 FORMS = "file:/path, env:NAME or kms:ARN, several separated by commas, the newest last"
 REMEDY = "give its keys: --keys KEYS, --encrypt KEYS to write, or `encrypt` in the configuration file"
@@ -37,17 +36,7 @@ MAKE_ONE = "make one: openssl rand -base64 32 >> FILE"
 _log = logging.getLogger(__name__)
 
 
-class KeySource(NamedTuple):
-    """A source of master keys: `kind` is file, env or kms."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
-
-
-def parse_keys(text: str) -> tuple[KeySource, ...]:
+def parse_keys(text: str) -> tuple[str, ...]:
     """Return the sources that a setting names, without reading them. Raises ValueError."""
     sources = tuple(_source(part.strip()) for part in text.split(","))
     if len(set(sources)) != len(sources):
@@ -55,7 +44,7 @@ def parse_keys(text: str) -> tuple[KeySource, ...]:
     return sources
 
 
-def _source(text: str) -> KeySource:
+def _source(text: str) -> str:
     kind, separator, name = text.partition(":")
     if kind not in ("file", "env", "kms") or not separator or not name:
         raise ValueError(f"{text[:80]!r} is not {FORMS}")
@@ -63,7 +52,7 @@ def _source(text: str) -> KeySource:
         raise ValueError(f"{name[:200]!r} is not an absolute path")
     if kind == "kms" and not (name.startswith("arn:") and name.count(":") == 5 and ":key/" in name):
         raise ValueError(f"{name[:200]!r} is not the ARN of a key, such as arn:aws:kms:REGION:ACCOUNT:key/ID")
-    return KeySource(kind, name)
+    return text
 
 
 class MasterKey(Protocol):
@@ -127,10 +116,7 @@ class Keyring:
         return self.new_key()
 
     def unwrap(self, wrapped: WrappedKey, what: str) -> bytes:
-        """Return the key of a stored one; `what` is what it opens.
-
-        Raises KeyMissing if its master key is none of these, MalformedObject if it was changed.
-        """
+        """Return a stored key, of `what`; raises KeyMissing without its master, MalformedObject if changed."""
         master = self._masters.get(wrapped.id)
         if master is None:
             raise KeyMissing(
@@ -150,17 +136,14 @@ class Keyring:
 
 @cache
 def load_keyring(keys: str) -> Keyring:
-    """Return the keys that a setting names, read on this machine; one keyring for each setting and process.
-
-    Raises UsageError.
-    """
+    """Return the keys that a setting names here, one keyring a setting and process; raises UsageError."""
     masters: list[MasterKey] = []
     for source in _parsed(keys):
-        if source.kind == "kms":
+        if source.startswith("kms:"):
             # Here, because a client of AWS takes long to load.
             from blockgz.encryption.key_service import ServiceKey  # noqa: PLC0415
 
-            masters.append(ServiceKey(source.name))
+            masters.append(ServiceKey(source.removeprefix("kms:")))
         else:
             masters += _local_keys(source, os.environ)
     return Keyring(masters, keys)
@@ -176,23 +159,24 @@ def joined_keys(keys: str | None, newer: str | None) -> str | None:
     if keys is None or newer is None:
         return keys or newer
     last = _parsed(newer)
-    return ",".join(map(str, (*(source for source in _parsed(keys) if source not in last), *last)))
+    return ",".join((*(source for source in _parsed(keys) if source not in last), *last))
 
 
-def _parsed(keys: str) -> tuple[KeySource, ...]:
+def _parsed(keys: str) -> tuple[str, ...]:
     try:
         return parse_keys(keys)
     except ValueError as error:
         raise UsageError("the keys cannot be used", why=str(error), remedy=f"write {FORMS}") from error
 
 
-def _local_keys(source: KeySource, environ: Mapping[str, str]) -> list[LocalKey]:
-    text = environ.get(source.name) if source.kind == "env" else _file_text(source.name)
+def _local_keys(source: str, environ: Mapping[str, str]) -> list[LocalKey]:
+    kind, _, name = source.partition(":")
+    text = environ.get(name) if kind == "env" else _file_text(name)
     if text is None:
         raise UsageError(
-            f"the environment variable {source.name} is not set",
+            f"the environment variable {name} is not set",
             why=f"{source} names it for keys",
-            remedy=f"set {source.name} where the program runs",
+            remedy=f"set {name} where the program runs",
         )
     words = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
     if not words:
@@ -200,7 +184,7 @@ def _local_keys(source: KeySource, environ: Mapping[str, str]) -> list[LocalKey]
     return [_local_key(word, number, source) for number, word in enumerate(words, 1)]
 
 
-def _local_key(word: str, number: int, source: KeySource) -> LocalKey:
+def _local_key(word: str, number: int, source: str) -> LocalKey:
     try:
         return LocalKey(parse_key(word))
     except ValueError:  # its text may be a part of a key
@@ -242,10 +226,7 @@ def plain(number: int, stored: Stored, entry: BlockEntry) -> tuple[Stored, Block
 
 
 def opener_of(index: ChunkIndex, data_key: str, keyring: Keyring | None) -> Opener:
-    """Return the function that opens the blocks of a chunk.
-
-    `data_key` names the chunk in errors. Raises KeyMissing, a FormatError, and what a key service raises.
-    """
+    """Return the function that opens a chunk's blocks; raises KeyMissing, FormatError, a key service's errors."""
     if not index.encryption:
         return plain
     secret = required(keyring, data_key).unwrap(index.encryption.key, data_key)

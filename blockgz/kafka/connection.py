@@ -6,9 +6,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from blockgz.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
+from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka import LOGGER
-from index_format.errors import BlockgzError
 
 BROKER_DEADLINE_SECONDS = 10.0
 REFUSED_DEADLINE_SECONDS = 2.0

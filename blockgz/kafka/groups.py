@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, cimpl
 from confluent_kafka.admin import AdminClient
 
-from blockgz.errors import BrokerUnreachable
+from blockgz.errors import BlockgzError, BrokerUnreachable
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
 from blockgz.kafka.settings import make_client
-from index_format.errors import BlockgzError
 from index_format.groups import MAX_METADATA_BYTES, GroupPosition
 
 CONSUMER = 1

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from blockgz.errors import UsageError
+from blockgz.errors import MASK, BlockgzError, UsageError, masked_urls
 from blockgz.references import naming, references_in, resolve_references
-from index_format.errors import MASK, BlockgzError, masked_urls
 
 LOADS_CODE = {
     "plugin.library.paths": "it loads libraries",

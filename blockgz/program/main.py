@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from blockgz.errors import FAILED, PARTLY_FAILED, USAGE, UsageError, exit_code
+from blockgz.errors import FAILED, PARTLY_FAILED, USAGE, BlockgzError, UsageError, exit_code, masked_urls
 from blockgz.process import interrupted_by_signals
 from blockgz.program.command import completed, debug
 from blockgz.program.help_page import HelpPageOfGroup
 from blockgz.program.terminal import escaped_terminals
-from index_format.errors import BlockgzError, masked_urls
 from index_format.kernel_choice import Kernel
 
 INTERRUPTED = 130

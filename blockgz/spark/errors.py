@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 
 from pyspark.errors import PySparkException
 
-from blockgz.errors import UsageError, camel_case, exit_code
-from index_format.errors import BlockgzError
+from blockgz.errors import BlockgzError, UsageError, camel_case, exit_code
 
 PREFIX = "blockgz failure: "
 """The text before an error of ours, as JSON, in Spark's message about an exception."""

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from blockgz.errors import UsageError
-from index_format.errors import BadName, masked_urls
+from blockgz.errors import BadName, UsageError, masked_urls
 
 REMEDY = "write s3://bucket/prefix, file:///dir or a path such as ./dir or /dir"
 

@@ -14,13 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from blockgz.errors import AccessDenied, ObjectMissing, StoreError, StoreUnavailable, UsageError
+from blockgz.errors import AccessDenied, FormatError, ObjectMissing, StoreError, StoreUnavailable, UsageError
 from blockgz.references import naming, resolve_references
 from blockgz.store.reader import ObjectReader, PassingReader
 from blockgz.store.writer import ToolStore
 from index_format import objects
 from index_format.encryption import KEY_BYTES, key_id, parse_key
-from index_format.errors import FormatError
 from index_format.identity import ArchiveInfo
 from index_format.keys import ARCHIVE_OBJECT, LAYOUTS, archive_key
 

@@ -30,6 +30,7 @@ from blockgz.errors import (
     StoreFull,
     StoreUnavailable,
     SyncFailed,
+    TooLarge,
 )
 from blockgz.store.address import LocalAddress
 from blockgz.store.writer import (
@@ -42,7 +43,6 @@ from blockgz.store.writer import (
     ObjectHead,
     StoredObject,
 )
-from index_format.errors import TooLarge
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from blockgz.errors import StoreUnavailable, StoreUnfit
+from blockgz.errors import BlockgzError, StoreUnavailable, StoreUnfit
 from blockgz.store.writer import FileBody, Store
-from index_format.errors import BlockgzError
 
 RACERS = 32
 OVER_ONE_PART_BYTES = 16 * 1024 * 1024 + 1

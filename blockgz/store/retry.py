@@ -15,8 +15,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from blockgz.errors import AccessDenied, ShuttingDown, StoreFull, StoreUnavailable
-from index_format.errors import BlockgzError
+from blockgz.errors import AccessDenied, BlockgzError, ShuttingDown, StoreFull, StoreUnavailable
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0

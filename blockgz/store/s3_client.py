@@ -30,11 +30,10 @@ from botocore.parsers import ResponseParserError
 from botocore.session import Session
 from urllib3.exceptions import HTTPError
 
-from blockgz.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
+from blockgz.errors import AccessDenied, BlockgzError, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from blockgz.references import naming, resolve_references
 from blockgz.store.address import S3Address
 from blockgz.store.s3_settings import CREDENTIALS, S3Settings
-from index_format.errors import BlockgzError
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 60

@@ -20,7 +20,7 @@ from aiobotocore.session import AioSession
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from blockgz.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated
+from blockgz.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated, TooLarge
 from blockgz.store.address import S3Address
 from blockgz.store.customer_key import CustomerKey, load_customer_key
 from blockgz.store.reader import ObjectReader, PassingReader
@@ -38,7 +38,6 @@ from blockgz.store.s3_client import (
     setup_errors,
 )
 from blockgz.store.s3_settings import S3Settings
-from index_format.errors import TooLarge
 
 MAX_CONNECTIONS = 64
 READ_SECONDS = 20

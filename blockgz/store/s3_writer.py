@@ -24,7 +24,7 @@ from s3transfer.utils import ReadFileChunk
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from blockgz.elastic_pool import ElasticPool
-from blockgz.errors import AccessDenied, ShuttingDown, StoreError, StoreUnavailable
+from blockgz.errors import AccessDenied, BlockgzError, ShuttingDown, StoreError, StoreUnavailable
 from blockgz.store.address import S3Address
 from blockgz.store.customer_key import load_customer_key
 from blockgz.store.s3_client import (
@@ -54,7 +54,6 @@ from blockgz.store.writer import (
     StoredObject,
     in_parts,
 )
-from index_format.errors import BlockgzError
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client

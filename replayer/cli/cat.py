@@ -11,8 +11,7 @@ import click
 from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from blockgz.archive.positions import parse_kcat_offset
-from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
-from blockgz.archive.selection import Positions, Selection
+from blockgz.archive.selection import DamagePolicies, Positions, Selection, SelectionRequest, selected_batches
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, closing
 from blockgz.program.options import OptionSet

@@ -11,9 +11,8 @@ import click
 import msgspec
 
 from blockgz.archive.archive import ArchivePlace
-from blockgz.archive.damage import Verdict
 from blockgz.archive.positions import Rule
-from blockgz.errors import PARTLY_FAILED
+from blockgz.errors import PARTLY_FAILED, Verdict
 from blockgz.process import run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code

@@ -8,7 +8,7 @@ import orjson
 
 from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.positions import Rule
-from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
+from blockgz.archive.selection import DamagePolicies, SelectionRequest, selected_batches
 from blockgz.process import run_async
 from blockgz.program.main import closing
 from blockgz.program.options import Option, OptionSet, choice_option

@@ -16,7 +16,7 @@ from blockgz.archive.cuts import behind_note
 from blockgz.archive.formatting import Printer
 from blockgz.archive.lookup import TimedOffset, offset_at
 from blockgz.archive.positions import AtTime, parse_time
-from blockgz.archive.request import DamagePolicies, SelectionRequest
+from blockgz.archive.selection import DamagePolicies, SelectionRequest
 from blockgz.errors import UsageError
 from blockgz.process import run_async
 from blockgz.program.main import closing

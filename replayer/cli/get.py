@@ -11,7 +11,7 @@ import click
 import msgspec
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive, ArchivePlace
+from blockgz.archive.archive import ArchivePlace, ArchiveReader
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
 from blockgz.archive.lookup import Absent, FoundRecord, Outcome, RecordQuery, failure, look_up_together, parse_query
 from blockgz.errors import NotInArchive, StoreUnavailable
@@ -148,7 +148,7 @@ class _Lookups(NamedTuple):
         return Stats(counting.requests, fetched, fetched - data, data, cached, 0, time.perf_counter())
 
     async def _outcomes(
-        self, archive: Archive, queries: Sequence[RecordQuery]
+        self, archive: ArchiveReader, queries: Sequence[RecordQuery]
     ) -> dict[RecordQuery, Outcome | NotInArchive]:
         outcomes = await look_up_together(archive, queries)
         is_silent = False

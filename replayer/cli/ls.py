@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from blockgz.archive.archive import ArchivePlace, SurveyedTopic, TopicPartitions, parse_topic
-from blockgz.archive.damage import Damaged
 from blockgz.archive.inventory import (
     MissingPartition,
     compare,
@@ -15,12 +14,12 @@ from blockgz.archive.inventory import (
     partition_document,
     topic_document,
 )
-from blockgz.errors import PARTLY_FAILED, exit_code
+from blockgz.archive.partition import Damaged
+from blockgz.errors import PARTLY_FAILED, BlockgzError, exit_code
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
 from blockgz.program.tables import bytes_text, print_rows, print_table, range_text
 from blockgz.units import time_text
-from index_format.errors import BlockgzError
 from replayer.cli.options.options import archive_options, format_option, open_archive, time_printer, times_option
 
 FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")

@@ -18,10 +18,18 @@ import msgspec
 
 from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
-from blockgz.archive.damage import LostRange
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import ArchivedPartition, LostRange
 from blockgz.archive.positions import OffsetRange, Rule
-from blockgz.errors import FAILED, PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable, UsageError, exit_code
+from blockgz.errors import (
+    FAILED,
+    PARTLY_FAILED,
+    BlockgzError,
+    BrokerUnreachable,
+    PartitionUnavailable,
+    UsageError,
+    exit_code,
+    masked_urls,
+)
 from blockgz.process import loop_signals, run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code, noting_what_is_left, print_failure
@@ -39,7 +47,6 @@ from blockgz.program.progress import RecordProgress, record_progress
 from blockgz.program.tables import bytes_text, print_each, print_table, range_text
 from blockgz.store.writer import Store
 from blockgz.units import time_text
-from index_format.errors import BlockgzError, masked_urls
 from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
 from replayer.cli.options.selection_options import (
     CHOOSE_BY_OPTION,

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from blockgz.archive.damage import Verdict
-from blockgz.errors import PARTLY_FAILED, UsageError, listed
+from blockgz.errors import PARTLY_FAILED, UsageError, Verdict, listed
 from blockgz.program.main import closing, noting_what_is_left
 from blockgz.program.options import report_key_option
 from blockgz.program.tables import print_each, print_table

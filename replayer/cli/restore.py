@@ -15,16 +15,14 @@ from typing import Any
 import click
 import msgspec
 
-from blockgz.archive.archive import Archive, ArchivePlace
-from blockgz.archive.damage import Verdict
-from blockgz.errors import FAILED, PARTLY_FAILED, CutUndecided, UsageError, listed
+from blockgz.archive.archive import ArchivePlace, ArchiveReader
+from blockgz.errors import FAILED, PARTLY_FAILED, BlockgzError, CutUndecided, UsageError, Verdict, listed
 from blockgz.process import ENDING, loop_signals, run_async, share_heaps
 from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import bytes_text, print_each, print_table
 from blockgz.units import time_text
-from index_format.errors import BlockgzError
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.options.selection_options import with_choice
@@ -161,7 +159,7 @@ def adjusted(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
     return msgspec.structs.replace(with_acls(plan, options), groups=groups)
 
 
-def surroundings(running: Running, archive: Archive, kafka: dict[str, str], place: ArchivePlace) -> Surroundings:
+def surroundings(running: Running, archive: ArchiveReader, kafka: dict[str, str], place: ArchivePlace) -> Surroundings:
     """Return the surroundings of a restore; the calls of all its topics get threads."""
     executor = ThreadPoolExecutor(THREADS_OF_A_TOPIC * (running.workers + 1))
     asyncio.get_running_loop().set_default_executor(executor)

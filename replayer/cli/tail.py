@@ -8,13 +8,12 @@ from typing import NamedTuple
 import click
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive, ArchivePlace, TopicPartitions, parse_topic
-from blockgz.archive.follow import FollowedPartition, Follower, last_records
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, TopicPartitions, parse_topic
+from blockgz.archive.follow import Follower, last_records
 from blockgz.archive.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.positions import OffsetRange
-from blockgz.archive.request import SelectionRequest
-from blockgz.archive.selection import Selection, selected
+from blockgz.archive.selection import Selection, SelectionRequest, selected
 from blockgz.errors import StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
@@ -92,11 +91,11 @@ class _RecordTail(NamedTuple):
             if interval is not None:
                 await self._follow(archive, selections, interval)
 
-    async def _follow(self, archive: Archive, selections: list[Selection], interval: float) -> None:
+    async def _follow(self, archive: ArchiveReader, selections: list[Selection], interval: float) -> None:
         follower = Follower(
             archive,
             self.topic.topic,
-            [FollowedPartition(partition, offsets.end) for partition, offsets, *_ in selections],
+            [(partition, offsets.end) for partition, offsets, *_ in selections],
             lambda line: click.echo(line, err=True),
             watch_for_partitions=self.topic.partitions is None and self.selection.partitions is None,
         )

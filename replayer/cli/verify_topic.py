@@ -9,10 +9,8 @@ import click
 import msgspec
 
 from blockgz.archive.archive import ArchivePlace, TopicPartitions
-from blockgz.archive.damage import Verdict
-from blockgz.archive.request import SKIPS, DamagePolicies
-from blockgz.archive.selection import Positions, Reading, Selection
-from blockgz.errors import PARTLY_FAILED
+from blockgz.archive.selection import SKIPS, DamagePolicies, Positions, Reading, Selection
+from blockgz.errors import PARTLY_FAILED, Verdict
 from blockgz.process import run_async
 from blockgz.program.progress import record_progress
 from blockgz.program.tables import print_each, print_table

@@ -9,10 +9,9 @@ from uuid import uuid4
 
 import msgspec
 
-from blockgz.errors import UsageError
+from blockgz.errors import BlockgzError, FormatError, UsageError
 from blockgz.kafka.groups import GroupMembers, GroupOffset, KafkaGroups
 from blockgz.store.writer import Store
-from index_format.errors import BlockgzError, FormatError
 from index_format.objects import Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.groups.planning import GroupPlan

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import SkipDamage
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.group_tables import GroupTable, groups_at, vanished_groups
+from blockgz.archive.partition import SkipDamage
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection, selected
 from blockgz.errors import NotInArchive, UsageError, listed
@@ -367,7 +367,7 @@ CSV_FORM = "group,topic,partition,offset"
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
-async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | None) -> GroupTable:
+async def archived_groups(archive: ArchiveReader, folder: TopicFolder, at_ms: int | None) -> GroupTable:
     """Return the newest table from before or at that time. Raises NotInArchive if there is none."""
     table = await groups_at(archive.reader, archive.layout, folder, at_ms)
     if table is None:
@@ -379,7 +379,9 @@ async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | No
     return table
 
 
-async def vanished_text(archive: Archive, folder: TopicFolder, table: GroupTable, globs: Collection[str]) -> str | None:
+async def vanished_text(
+    archive: ArchiveReader, folder: TopicFolder, table: GroupTable, globs: Collection[str]
+) -> str | None:
     """Return a warning of groups that the table before had and that did not leave; None if there are none.
 
     `globs` choose groups, as for `chosen_groups`.

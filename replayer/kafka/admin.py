@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
-from blockgz.errors import AccessDenied, BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
+from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
 from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import (
     LEADERLESS,
@@ -41,7 +41,6 @@ from blockgz.kafka.connection import (
 )
 from blockgz.kafka.groups import KafkaGroups, listed_groups
 from blockgz.kafka.settings import client_settings, make_client
-from index_format.errors import BlockgzError
 from index_format.identity import Acl, AclsOfTopics
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID

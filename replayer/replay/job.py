@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from blockgz.archive.damage import STOP, DamagePolicy
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import STOP, ArchivedPartition, DamagePolicy
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection, chosen_entries
 from blockgz.errors import UsageError

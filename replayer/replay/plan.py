@@ -22,8 +22,16 @@ from blockgz.archive.blocks import (
     worked,
 )
 from blockgz.archive.cuts import Cut, cut_lines
-from blockgz.archive.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
-from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched, streamed
+from blockgz.archive.partition import (
+    ArchivedPartition,
+    Chunk,
+    Damaged,
+    DamagePolicy,
+    Unreadable,
+    across_rewrites,
+    prefetched,
+    streamed,
+)
 from blockgz.archive.positions import Budget, OffsetRange
 from blockgz.archive.selection import Reading, Selection, chosen_entries, scan, selected, trimmed
 from blockgz.errors import NoSuchTopic
@@ -31,6 +39,7 @@ from blockgz.kafka import LogBounds
 from blockgz.kafka.batch_producer import sizes_above
 from blockgz.record_filter import RecordFilter
 from blockgz.units import time_text
+from index_format.blocks import decode_block
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry, TimeBounded, blocks_between
 from replayer.errors import ReplayRefused
@@ -287,7 +296,7 @@ async def _add_divided(
 
     def kept(stored: StoredBlock) -> BlockEntry | None:
         """Return the entry that a block would have if it held the selected records alone; None if there are none."""
-        block, rows = stored.entry, trimmed(decoded(stored, partition.max_block_bytes), start, end)
+        block, rows = stored.entry, trimmed(decoded(decode_block, stored, partition.max_block_bytes), start, end)
         rows = in_time.apply(rows)
         if not rows.num_rows:
             return None

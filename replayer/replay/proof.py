@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz.archive.blocks import ReadAhead
-from blockgz.archive.damage import SkipDamage, Verdict
+from blockgz.archive.partition import SkipDamage
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection, erased_ranges, joined_ranges, selected
+from blockgz.errors import Verdict
 from blockgz.record_filter import RecordFilter
 from index_format.records import batch_from_records
 from replayer.kafka.reader import KafkaReader

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError
@@ -161,7 +161,7 @@ def _ranges_now(
     return {**dict.fromkeys(maps, (0, 0)), **kept.ranges, **moved}
 
 
-async def source_selections(archive: Archive, kept: JobRequest) -> dict[int, Selection]:
+async def source_selections(archive: ArchiveReader, kept: JobRequest) -> dict[int, Selection]:
     """Return by source partition what the job was to send; raises ReplayRefused if it is another archive's job."""
     topic = kept.folder if kept.follows is True else await archive.whole_topic(kept.folder)
     opened = await archive.open_topic(topic, sorted(kept.ranges))

@@ -8,12 +8,11 @@ from functools import partial
 
 import msgspec
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.inventory import compare
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.positions import Budget, OffsetRange
-from blockgz.archive.request import SKIPS, DamagePolicies
-from blockgz.archive.selection import Reading, Selection, cuts_of, notes_of, selected
+from blockgz.archive.selection import SKIPS, DamagePolicies, Reading, Selection, cuts_of, notes_of, selected
 from blockgz.errors import NotInArchive, listed
 from blockgz.process import allow_open_files
 from blockgz.store.writer import Store
@@ -90,7 +89,9 @@ def job_alone(request: ReplayRequest, name: str) -> AbstractContextManager[None]
     return (shared if request.transactional else held)(lock_folder(), name)
 
 
-async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, kept: JobRequest | None) -> ReplayRequest:
+async def _of_the_same_incarnation(
+    request: ReplayRequest, archive: ArchiveReader, kept: JobRequest | None
+) -> ReplayRequest:
     """Return the request with the incarnation that a resumed job began with, even if a newer one is archived."""
     if kept is None or not request.resume or request.follows:
         return request
@@ -153,7 +154,7 @@ def _asked_of_folder(request: ReplayRequest, job: Job, partition: ArchivedPartit
     )
 
 
-async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str, ...]:
+async def missing_sources(request: ReplayRequest, archive: ArchiveReader) -> tuple[str, ...]:
     """Return what the archive lacks of the topic by its inventory; empty if it is whole.
 
     Raises ReplayRefused, unless the request is `partial`.
@@ -172,7 +173,7 @@ async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str
     return tuple(missing)
 
 
-async def opened_partitions(request: ReplayRequest, archive: Archive) -> tuple[ArchivedPartition, ...]:
+async def opened_partitions(request: ReplayRequest, archive: ArchiveReader) -> tuple[ArchivedPartition, ...]:
     """Open the partitions of a request, at least one; raises NotInArchive, or KeyMissing."""
     opened = await request.selection.open(archive, request.topic)
     if not opened:
@@ -339,7 +340,7 @@ async def plan_work(
 
 
 async def check_request(
-    request: ReplayRequest, archive: Archive, missing: Sequence[str] | None = None
+    request: ReplayRequest, archive: ArchiveReader, missing: Sequence[str] | None = None
 ) -> tuple[str, ...]:
     """Return what the archive lacks, unless `missing` says it already, before any client of the cluster is made.
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from blockgz.archive.archive import TopicPartitions
-from blockgz.archive.request import STOPS, SelectionRequest
+from blockgz.archive.selection import STOPS, SelectionRequest
 from blockgz.errors import UsageError
 from blockgz.record_filter import (
     Condition,
-    HasHeader,
     HeaderIs,
     KeyIn,
     Not,
@@ -386,10 +385,8 @@ def _condition_json(condition: Condition) -> list[Any]:
             return ["key", [None if key is None else _text(key) for key in keys]]
         case ValueMatches(pattern):
             return ["value", pattern.expression, pattern.ignore_case]
-        case HasHeader(key):
-            return ["header", key]
         case HeaderIs(key, value):
-            return ["header", key, _text(value)]
+            return ["header", key] if value is None else ["header", key, _text(value)]
         case Not(inner):
             return ["not", _condition_json(inner)]
     raise TypeError(f"no job asks for {condition}")
@@ -402,7 +399,7 @@ def _condition(told: Any) -> Condition:
         case ["value", expression, ignore_case]:
             return ValueMatches(Pattern(expression, ignore_case))
         case ["header", key]:
-            return HasHeader(key)
+            return HeaderIs(key)
         case ["header", key, value]:
             return HeaderIs(key, _content(value))
         case ["not", inner]:

@@ -13,8 +13,7 @@ import pyarrow as pa
 from blockgz.archive.blocks import ReadAhead
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection, selected
-from blockgz.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavailable
-from index_format.errors import BlockgzError
+from blockgz.errors import BlockgzError, BrokerUnreachable, PartitionUnavailable, StoreUnavailable
 from index_format.records import payload_bytes
 from replayer.errors import CommitLost, JobTakenOver, ProducerFenced, TargetChanged
 from replayer.replay.job import Acknowledged, Job, LanePosition, Ledger, Outstanding, Run, continued, refuse_other_job

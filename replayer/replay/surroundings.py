@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import Budget
 from blockgz.store.writer import Store
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
@@ -18,7 +18,7 @@ class Surroundings:
     `properties` are librdkafka's, `jobs` holds the folders of jobs and of restores.
     """
 
-    archive: Archive
+    archive: ArchiveReader
     properties: Mapping[str, str]
     jobs: Store
     pace: Slowest = field(default_factory=Slowest)
@@ -47,7 +47,7 @@ class Surroundings:
         vars(same)["admin"] = self.refresh_admin()
         return same
 
-    def reading(self, archive: Archive) -> "Surroundings":
+    def reading(self, archive: ArchiveReader) -> "Surroundings":
         """Return a copy with another view of the archive; it keeps the clients that were made."""
         same = replace(self, archive=archive)
         vars(same).update({name: made for name, made in vars(self).items() if name in ("admin", "changes")})

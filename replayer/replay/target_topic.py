@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.request import SKIPS
+from blockgz.archive.archive import ArchiveReader
+from blockgz.archive.selection import SKIPS
 from blockgz.atomic_file import make_private_folder, replace_file
 from blockgz.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
@@ -221,7 +221,7 @@ class TargetTopic:
 
 
 async def find_target(
-    request: ReplayRequest, archive: Archive, properties: Mapping[str, str], admin: KafkaAdmin
+    request: ReplayRequest, archive: ArchiveReader, properties: Mapping[str, str], admin: KafkaAdmin
 ) -> TargetTopic:
     """Ask archive and cluster; change nothing.
 
@@ -248,7 +248,7 @@ async def find_target(
     return TargetTopic(request, properties, admin, held, creates, holds, pipeline, left_out, notes)
 
 
-async def _planned(request: ReplayRequest, archive: Archive) -> NewTopic:
+async def _planned(request: ReplayRequest, archive: ArchiveReader) -> NewTopic:
     if request.new_topic is not None:
         return request.new_topic
     topic = request.topic.topic

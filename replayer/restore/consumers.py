@@ -6,10 +6,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from blockgz.errors import NotInArchive, listed
+from blockgz.errors import BlockgzError, NotInArchive, listed
 from blockgz.kafka.groups import GroupOffset, KafkaGroups
 from blockgz.units import time_text
-from index_format.errors import BlockgzError
 from index_format.identity import Acl
 from index_format.keys import parse_topic_folder
 from replayer.groups import map_of

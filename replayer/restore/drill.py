@@ -8,10 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from blockgz.archive.damage import Verdict, worst
 from blockgz.archive.positions import Rule
-from blockgz.errors import NotInArchive
-from index_format.errors import BlockgzError
+from blockgz.errors import BlockgzError, NotInArchive, Verdict, worst
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.pipeline import wall_clock

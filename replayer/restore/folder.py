@@ -10,8 +10,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from blockgz.archive.damage import Verdict
-from blockgz.errors import UsageError
+from blockgz.errors import UsageError, Verdict
 from blockgz.store.writer import Store
 from index_format.objects import Count, Sealed, Timestamp, encode, stored
 from replayer.errors import ReplayRefused

@@ -7,19 +7,16 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from blockgz.archive.archive import Archive, SurveyedTopic, TopicPartitions
+from blockgz.archive.archive import ArchiveReader, SurveyedTopic, TopicPartitions
 from blockgz.archive.cuts import Cut, cut_lines
-from blockgz.archive.damage import Damaged
 from blockgz.archive.group_tables import config_at, groups_at
 from blockgz.archive.inventory import Compared, archive_info, compare
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import ArchivedPartition, Damaged
 from blockgz.archive.positions import AtOffset, BeforeTime, Budget
-from blockgz.archive.request import SelectionRequest
-from blockgz.archive.selection import Positions, cuts_of, positions_before, resolved
-from blockgz.errors import AccessDenied, BrokerUnreachable, NotInArchive, UsageError
+from blockgz.archive.selection import Positions, SelectionRequest, cuts_of, positions_before, resolved
+from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, NotInArchive, UsageError
 from blockgz.kafka.groups import GroupOffset
 from blockgz.units import time_text
-from index_format.errors import BlockgzError
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
 from replayer.groups import GroupMap, map_of
@@ -156,7 +153,7 @@ LookedAt = tuple[TopicToRestore | TopicLeftOut, str | None, str | None]
 class Looking(NamedTuple):
     """Looks up topics in an archive that is pinned, and `compared` with its inventory, as of the time of a plan."""
 
-    archive: Archive
+    archive: ArchiveReader
     compared: Compared
     plan: RestorePlan
     rename: GroupMap
@@ -325,7 +322,7 @@ def name_of(plan: RestorePlan, cluster: str) -> str:
     return restore_name(plan.archive_id, plan.at, [(each.source, each.target) for each in plan.topics], cluster)
 
 
-async def refuse_other_archive(plan: RestorePlan, archive: Archive) -> None:
+async def refuse_other_archive(plan: RestorePlan, archive: ArchiveReader) -> None:
     """Raise UsageError if the plan was made for another archive, whose topics may have the same names."""
     info = await archive_info(archive)
     if info is not None and plan.archive_id and info.archive_id != plan.archive_id:

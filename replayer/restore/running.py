@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from blockgz.archive.damage import Verdict, worst
+from blockgz.errors import BlockgzError, Verdict, worst
 from blockgz.process import allow_open_files
-from index_format.errors import BlockgzError
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.replay.jobs.folder import JobFolder, refuse_changed_target
 from replayer.replay.pace import Commands

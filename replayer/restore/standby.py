@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz.archive.damage import SkipDamage
+from blockgz.archive.partition import SkipDamage
 from blockgz.archive.positions import OffsetRange, resolve_range
 from blockgz.archive.selection import Reading, Selection
+from blockgz.errors import BlockgzError
 from blockgz.process import allow_open_files
-from index_format.errors import BlockgzError
 from replayer.errors import JobTakenOver
 from replayer.replay.job import LanePosition, decode_position
 from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process

@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from blockgz.errors import UsageError
-from index_format.errors import BlockgzError
+from blockgz.errors import BlockgzError, UsageError
 from replayer.serve import archive_routes, job_routes
 from replayer.serve.errors import MAX_BODY_BYTES, told
 from replayer.serve.guard import Guard, Logins

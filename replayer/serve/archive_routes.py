@@ -19,12 +19,10 @@ from blockgz.archive.inventory import damaged_document, partition_document
 from blockgz.archive.lookup import FoundRecord, RecordQuery, failure, look_up_together, offset_at
 from blockgz.archive.paging import Missing, Page, page_at, page_before
 from blockgz.archive.positions import parse_position, parse_time
-from blockgz.archive.request import DamagePolicies, SelectionRequest, selected_batches
-from blockgz.archive.selection import Positions
-from blockgz.errors import UsageError
+from blockgz.archive.selection import DamagePolicies, Positions, SelectionRequest, selected_batches
+from blockgz.errors import BlockgzError, UsageError
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from index_format.chunk_index import Gap
-from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats import json_object
 from index_format.records import TIMESTAMP_TYPES, Record

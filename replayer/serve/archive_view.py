@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockgz.archive.archive import Archive, SurveyedTopic
+from blockgz.archive.archive import ArchiveReader, SurveyedTopic
 from blockgz.archive.inventory import MissingPartition, compare, topic_document
 from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
 from blockgz.errors import NotInArchive
@@ -108,7 +108,7 @@ class _CoveredTopic:
 class ArchiveView:
     """One archive behind all pages."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: ArchiveReader) -> None:
         self.archive = archive
         self.look = Look(FRESH_SECONDS, SHARE_OF_TIME)
         self._survey: ArchiveSurvey | None = None
@@ -140,7 +140,7 @@ class ArchiveView:
 
     async def topic(self, name: str, seconds: float | None = None) -> SurveyedTopic | None:
         """Return a topic as of the last look, or its incarnation (`orders~1`) read now; raise as
-        `Archive.survey_topic`.
+        `ArchiveReader.survey_topic`.
 
         None if the first look takes longer than `seconds`.
         """
@@ -239,7 +239,7 @@ class ArchiveView:
             held -= dropped.num_chunks
 
 
-async def _incarnations(archive: Archive, topics: Iterable[str]) -> dict[str, list[str]]:
+async def _incarnations(archive: ArchiveReader, topics: Iterable[str]) -> dict[str, list[str]]:
     """Return the incarnations of topics that have several, by plain name; a pinned archive makes no requests for it."""
     names = {parse_topic_folder(topic).topic for topic in topics}
     found = {name: await archive.incarnations(name) for name in names}

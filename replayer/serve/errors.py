@@ -13,13 +13,14 @@ from blockgz.errors import (
     FAILED,
     PARTLY_FAILED,
     USAGE,
+    BlockgzError,
     BrokerUnreachable,
     CutUndecided,
     PartitionUnavailable,
     StoreUnavailable,
     exit_code,
+    masked_urls,
 )
-from index_format.errors import BlockgzError, masked_urls
 
 # The status of each exit code; 410 is damage: what was requested can no longer be read.
 STATUS_OF_CODE = {USAGE: 400, PARTLY_FAILED: 410, 4: 404, 10: 503, 11: 409, 12: 502, FAILED: 502}

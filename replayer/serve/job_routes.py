@@ -14,11 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from blockgz.archive.archive import parse_topic
 from blockgz.archive.positions import parse_position
-from blockgz.archive.request import SelectionRequest
-from blockgz.archive.selection import Positions
-from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
+from blockgz.archive.selection import Positions, SelectionRequest
+from blockgz.errors import BlockgzError, NotInArchive, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
-from index_format.errors import BlockgzError
 from replayer.replay.pace import parse_rate
 from replayer.serve.archive_routes import conditions
 from replayer.serve.errors import failure_of

@@ -26,11 +26,20 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from blockgz.archive.archive import parse_topic
 from blockgz.atomic_file import make_private_folder
 from blockgz.elastic_pool import ElasticPool
-from blockgz.errors import CORE_DUMP, FAILED, NotInArchive, StoreBusy, UsageError, end_text
+from blockgz.errors import (
+    CORE_DUMP,
+    FAILED,
+    BadName,
+    BlockgzError,
+    FormatError,
+    NotInArchive,
+    StoreBusy,
+    UsageError,
+    end_text,
+)
 from blockgz.kafka.secrets import LOADS_CODE
 from blockgz.store.opening import open_store
 from blockgz.store.writer import ToolStore
-from index_format.errors import BadName, BlockgzError, FormatError
 from index_format.keys import check_topic, parse_topic_folder
 from index_format.objects import Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused, TargetInUse

@@ -8,11 +8,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockgz.archive.archive import Archive, TopicPartitions
-from blockgz.archive.request import SKIPS, DamagePolicies, SelectionRequest
-from blockgz.archive.selection import Reading, Selection, scan
-from blockgz.errors import NotInArchive, UsageError
-from index_format.errors import BlockgzError
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
+from blockgz.archive.selection import SKIPS, DamagePolicies, Reading, Selection, SelectionRequest, scan
+from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from index_format.records import iter_records
 from replayer.replay.plan import describe_source
 from replayer.serve.content import preview_of
@@ -201,7 +199,7 @@ class Search:
         return {"topic": self.topic, "records": self.records, "bytes": self.bytes, "requests": self.requests}
 
 
-async def planned_search(archive: Archive, topic: TopicPartitions, selection: SelectionRequest) -> Search:
+async def planned_search(archive: ArchiveReader, topic: TopicPartitions, selection: SelectionRequest) -> Search:
     """Look up what a search has to read; raise UsageError, NotInArchive, or what the archive raises."""
     chosen = await selection.select(archive, topic)
     reading = Reading(on_damage=DamagePolicies(SKIPS).of)

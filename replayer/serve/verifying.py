@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz.archive.archive import Archive, TopicPartitions
-from blockgz.archive.damage import Verdict
-from blockgz.errors import NotInArchive, StoreBusy
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
+from blockgz.errors import BadName, BlockgzError, NotInArchive, StoreBusy, Verdict
 from blockgz.signing import is_signed_by, signature_of
 from blockgz.store.writer import ContentTag, ToolStore
-from index_format.errors import BadName, BlockgzError
 from index_format.keys import topic_of
 from index_format.objects import Sealed, decode, encode, stored
 from replayer.replay.jobs.control import TRIES
@@ -245,7 +243,7 @@ def _kept_key(archive_id: str | None, address: str) -> str:
 
 async def verify(
     task: Task,
-    archive: Archive,
+    archive: ArchiveReader,
     settings: ServeSettings,
     keep: Callable[[dict[str, Any]], Awaitable[None]],
     wanted: list[TopicPartitions],

@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from blockgz.errors import UnresolvedReference, UsageError
+from blockgz.errors import BlockgzError, UnresolvedReference, UsageError
 from blockgz.spark.formats import FormatOptions
-from index_format.errors import BlockgzError
 from replayer.spark.schema_registry import HEADER_BYTES
 
 BAD = "bad"

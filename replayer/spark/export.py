@@ -14,13 +14,12 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
-from blockgz.archive.archive import Archive, ArchivePlace, TopicPartitions, opened, parse_partitions, parse_topic
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, TopicPartitions, opened, parse_partitions, parse_topic
 from blockgz.archive.cuts import Cut
-from blockgz.archive.damage import STOP, SkipDamage
+from blockgz.archive.partition import STOP, SkipDamage
 from blockgz.archive.positions import OffsetRange
-from blockgz.archive.request import SelectionRequest
 from blockgz.archive.rows import to_rows
-from blockgz.archive.selection import Selection, cuts_of, notes_of, selected
+from blockgz.archive.selection import Selection, SelectionRequest, cuts_of, notes_of, selected
 from blockgz.errors import UsageError
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import PREFIX, TaskFailed, carry_errors, spark_errors
@@ -59,7 +58,7 @@ class _Lists(AccumulatorParam["list[Skipped]"]):
         return value1 + value2
 
 
-async def match_topics(archive: Archive, texts: Sequence[str], more: Iterable[str] = ()) -> list[TopicPartitions]:
+async def match_topics(archive: ArchiveReader, texts: Sequence[str], more: Iterable[str] = ()) -> list[TopicPartitions]:
     """Return the topics that names, globs and `~regex` match, each once; raises UsageError or NotInArchive.
 
     Patterns match `more` names of topics in addition to the archived ones.

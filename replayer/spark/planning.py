@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyspark.sql import datasource
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Damaged
-from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
+from blockgz.archive.archive import ArchiveReader
+from blockgz.archive.partition import ArchivedPartition, Damaged, prefetched, streamed
 from blockgz.archive.positions import (
     AT_END,
     AfterStart,
@@ -28,10 +27,9 @@ from blockgz.archive.positions import (
     seek_time,
 )
 from blockgz.archive.selection import first_notes, notes_behind
-from blockgz.errors import NotInArchive, UsageError
+from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from blockgz.units import timestamp_text
 from index_format.chunk_index import ERASED, UNVERIFIED, BlockEntry
-from index_format.errors import BlockgzError
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry, TimeBounded
 from index_format.records import NO_TIMESTAMP
@@ -79,7 +77,7 @@ class Listing:
         """List again when asked next."""
         self._listed_at = None
 
-    async def places(self, archive: Archive) -> Sequence[Place]:
+    async def places(self, archive: ArchiveReader) -> Sequence[Place]:
         """Return places by topic in the subscription's order, then from the oldest incarnation; raises NotInArchive."""
         if self._listed_at is None or self._clock() - self._listed_at > LISTED_SECONDS:
             listed_at = self._clock()
@@ -88,10 +86,10 @@ class Listing:
         return self._places
 
 
-async def log_parts(archive: Archive, listing: Listing) -> list[LogPart]:
+async def log_parts(archive: ArchiveReader, listing: Listing) -> list[LogPart]:
     """Every partition that is subscribed to, in the order of `Listing.places`, as its marker is now.
 
-    Takes a request for each. Raises NotInArchive, or as `Archive.open_partition`.
+    Takes a request for each. Raises NotInArchive, or as `ArchiveReader.open_partition`.
     """
     found = parts_of(await _opened(archive, await listing.places(archive)))
     known = {f"{part.folder.topic}~{part.folder.incarnation}" for part in found}
@@ -123,7 +121,7 @@ def parts_of(opened: Sequence[ArchivedPartition]) -> list[LogPart]:
     return parts
 
 
-async def _listed(archive: Archive, subscription: Subscription) -> list[Place]:
+async def _listed(archive: ArchiveReader, subscription: Subscription) -> list[Place]:
     folders = sorted(map(parse_topic_folder, await archive.all_incarnations()))
     topics = subscription.topics
     if subscription.pattern is not None:
@@ -151,7 +149,7 @@ async def _listed(archive: Archive, subscription: Subscription) -> list[Place]:
     return [place for places in await each_of(list(wanted), partitions_in) for place in places]
 
 
-async def _opened(archive: Archive, places: Sequence[Place]) -> list[ArchivedPartition]:
+async def _opened(archive: ArchiveReader, places: Sequence[Place]) -> list[ArchivedPartition]:
     async def opened(place: Place) -> ArchivedPartition:
         folder, number = place
         return await archive.open_partition(f"{folder.topic}~{folder.incarnation}", number)
@@ -207,7 +205,7 @@ class WantedLog(NamedTuple):
     is_past: bool
 
 
-async def subscribed(archive: Archive, options: SourceOptions) -> list[WantedLog]:
+async def subscribed(archive: ArchiveReader, options: SourceOptions) -> list[WantedLog]:
     """Return the partitions that the options select, the logs of each topic oldest first.
 
     Older logs of a topic are read where a partition begins at the earliest offset or at a time, each to its end.

@@ -8,15 +8,13 @@ from functools import partial, reduce
 
 from pyspark.sql import SparkSession
 
-from blockgz.archive.archive import Archive, ArchivePlace, opened
-from blockgz.archive.damage import STOP, LostRange, SkipDamage
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
+from blockgz.archive.partition import STOP, LostRange, SkipDamage
 from blockgz.archive.positions import OffsetRange
-from blockgz.archive.request import SKIPS
-from blockgz.archive.selection import Reading, Selection
-from blockgz.errors import BrokerUnreachable, StoreUnavailable, UsageError
+from blockgz.archive.selection import SKIPS, Reading, Selection
+from blockgz.errors import BlockgzError, BrokerUnreachable, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import spark_errors
-from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
 from replayer.kafka.admin import KafkaAdmin
 from replayer.replay.job import LanePosition, decode_position, refuse_long_metadata
@@ -235,7 +233,7 @@ BY_SOURCE = "a lane for each source partition"
 
 @asynccontextmanager
 async def planned_lanes(
-    request: ReplayRequest, archive: Archive, place: ArchivePlace, properties: Mapping[str, str]
+    request: ReplayRequest, archive: ArchiveReader, place: ArchivePlace, properties: Mapping[str, str]
 ) -> AsyncIterator[tuple[TargetTopic, ReplayPlan, Replay]]:
     """Plan a replay, whose tasks open the archive at `place`; write nothing. Raises as `planned_replay`."""
     producing = request.producing(properties)

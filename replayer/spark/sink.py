@@ -15,10 +15,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from blockgz.errors import UsageError
+from blockgz.errors import BlockgzError, UsageError
 from blockgz.spark.errors import WriteFailed, report_errors
 from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
-from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.replay.job import LanePosition
 from replayer.replay.pipeline import ScannedBatch, sendable

@@ -14,8 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from blockgz.archive.archive import opened
-from blockgz.archive.damage import STOP, DamagePolicy, Unreadable
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import STOP, ArchivedPartition, DamagePolicy, Unreadable
 from blockgz.archive.positions import AT_START, Position
 from blockgz.archive.rows import HEADERS, INCARNATION, to_rows
 from blockgz.archive.selection import scan

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.positions import AT_END, AT_START, AtOffset, AtTime, Position
-from blockgz.errors import UsageError, camel_case
+from blockgz.errors import BadName, UsageError, camel_case
 from blockgz.spark.formats import FormatOptions, bad_value, json_object
 from blockgz.store.address import parse_address
 from blockgz.store.s3_settings import CONNECTION, S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-from index_format.errors import BadName
 from index_format.keys import TopicFolder
 from replayer.spark.decoding import Decoding, parse_decoding
 

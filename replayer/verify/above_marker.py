@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Damage, Damaged, LostRange
-from blockgz.archive.partition import ArchivedPartition, prefetched, streamed
+from blockgz.archive.archive import ArchiveReader
+from blockgz.archive.partition import ArchivedPartition, Damage, Damaged, LostRange, prefetched, streamed
 from blockgz.errors import ObjectMissing
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
@@ -104,7 +103,9 @@ class AboveListing:
         return [] if kept is None else kept.keys + ([kept.newest] if kept.newest else [])
 
 
-async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chunks: bool = False) -> AboveListing:
+async def list_above(
+    archive: ArchiveReader, places: Iterable[tuple[str, int]], *, chunks: bool = False
+) -> AboveListing:
     """List the objects above the markers of partitions. Done before the markers are read that the list is compared
     with.
 
@@ -138,7 +139,7 @@ async def list_above(archive: Archive, places: Iterable[tuple[str, int]], *, chu
 
 
 async def _list_partition(
-    archive: Archive, partition: ArchivedPartition, kept: _AbovePartition, listing: AboveListing
+    archive: ArchiveReader, partition: ArchivedPartition, kept: _AbovePartition, listing: AboveListing
 ) -> None:
     for keys, _ in partition.folders:
         is_newest = keys.home == partition.keys.home
@@ -154,7 +155,7 @@ async def _list_partition(
                     kept.offer(key)
 
 
-async def _list_all(archive: Archive, listing: AboveListing) -> None:
+async def _list_all(archive: ArchiveReader, listing: AboveListing) -> None:
     newest = {(folder.topic, number): kept for (folder, number), kept in listing.kept.items()}
     async for name in archive.reader.list(""):
         key = parse_key("seed", name)

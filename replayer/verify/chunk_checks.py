@@ -15,20 +15,18 @@ import pyarrow.compute as pc
 from blockgz.archive.blocks import (
     StoredBlock,
     check_unopened,
-    counted,
-    decoded_parts,
+    decoded,
     readable_chunks,
     stored_blocks,
     unreadable_blocks,
     unreadable_chunk,
     worked,
 )
-from blockgz.archive.damage import Damage, LostRange, Unreadable
-from blockgz.archive.partition import ArchivedPartition, Chunk, prefetched
+from blockgz.archive.partition import ArchivedPartition, Chunk, Damage, LostRange, Unreadable, prefetched
 from blockgz.archive.positions import OffsetRange
-from blockgz.errors import ObjectMissing
+from blockgz.errors import CorruptBlock, ObjectMissing
+from index_format.blocks import count_records, decode_parts
 from index_format.chunk_index import Erased, Gap
-from index_format.errors import CorruptBlock
 from index_format.key_filter import column_hashes, holds_all
 from index_format.marker import ChunkEntry
 from index_format.records import RecordsDigest, record_hash, record_view
@@ -331,14 +329,14 @@ class _ChunkChecks:
             check_unopened(block)
             return block, None
         if self._depth < Depth.RECORDS:
-            count = counted(block, limit)
+            count = decoded(count_records, block, limit)
             if count != block.entry.num_records:
                 raise CorruptBlock(
                     f"block {block.number} of {block.chunk.data_key} holds {count} records",
                     why=f"its index says {block.entry.num_records}",
                 )
             return block, None
-        parts = decoded_parts(block, limit)
+        parts = decoded(decode_parts, block, limit)
         times = pc.min_max(pa.chunked_array([part.column("timestamp") for part in parts])).as_py()
         known = {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}
         if block.chunk.index.record_format != "text" and times != known:

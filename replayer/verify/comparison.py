@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from blockgz.archive.archive import Archive, TopicPartitions
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
 from blockgz.archive.blocks import readable_chunks
-from blockgz.archive.damage import Damaged, SkipDamage, Unreadable, Verdict
-from blockgz.archive.partition import ArchivedPartition, Chunk
+from blockgz.archive.partition import ArchivedPartition, Chunk, Damaged, SkipDamage, Unreadable
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Positions, Selection, chosen_entries, erased_ranges, scan, select
-from blockgz.errors import NoSuchTopic, listed
+from blockgz.errors import NoSuchTopic, Verdict, listed
 from blockgz.kafka import LogBounds
 from index_format.chunk_index import ERASED, Gap
 from index_format.records import RecordsDigest, batch_from_records, payload_bytes, record_at
@@ -371,7 +370,7 @@ def _unwatched(_: Sequence[Selection], __: ComparisonReport) -> AbstractAsyncCon
 
 
 async def compare_with_topic(
-    archive: Archive,
+    archive: ArchiveReader,
     topic: TopicPartitions,
     against: str,
     properties: Mapping[str, str],

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from blockgz.archive.archive import Archive, TopicPartitions
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
 from blockgz.archive.blocks import read_block
-from blockgz.archive.damage import Damaged
-from blockgz.archive.partition import END, ArchivedPartition
+from blockgz.archive.partition import END, ArchivedPartition, Damaged
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import erased_ranges
 from blockgz.errors import NotInArchive, UsageError
@@ -50,7 +49,7 @@ def selected(report: StoredReport, topics: Sequence[TopicPartitions]) -> list[St
 
 
 async def compare_with(
-    archive: Archive, archive_id: str | None, report: StoredReport, topics: Sequence[TopicPartitions]
+    archive: ArchiveReader, archive_id: str | None, report: StoredReport, topics: Sequence[TopicPartitions]
 ) -> EarlierFindings:
     """Compare what an earlier report found of these topics, or of all if none is named, with what is there now.
 

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from blockgz.archive.damage import Damage, LostRange, Verdict, worst
 from blockgz.archive.inventory import MissingPartition
+from blockgz.archive.partition import Damage, LostRange
 from blockgz.archive.positions import OffsetRange
 from blockgz.atomic_file import write_private
-from blockgz.errors import UsageError
+from blockgz.errors import BlockgzError, UsageError, Verdict, worst
 from blockgz.signing import signature_of, signed
 from index_format.chunk_index import Erased, Gap
-from index_format.errors import BlockgzError
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.record_formats import json_object
 from index_format.records import Record

@@ -11,10 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from blockgz.archive.archive import Archive, TopicPartitions
-from blockgz.archive.damage import MOST_REWRITES, Damage, Damaged, LostRange, Unreadable
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
 from blockgz.archive.inventory import Compared, Wanted, compare
-from blockgz.archive.partition import ArchivedPartition, streamed
+from blockgz.archive.partition import MOST_REWRITES, ArchivedPartition, Damage, Damaged, LostRange, Unreadable, streamed
 from blockgz.archive.selection import joined_ranges
 from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
@@ -69,7 +68,7 @@ class Identity:
         return found
 
 
-async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
+async def read_identity(archive: ArchiveReader, topics: Iterable[str]) -> Identity:
     """Check the objects that say whose the archive and its topics are, and the topics' configurations if any.
 
     An old archive has none.
@@ -102,7 +101,7 @@ NO_INVENTORY = "no inventory lists what the archive should hold: archiver repair
 
 
 async def survey(
-    archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()
+    archive: ArchiveReader, wanted: Sequence[Wanted], expected: Sequence[str] = ()
 ) -> tuple[Identity, list[tuple[str, int]], ArchiveReport]:
     """Return whose the archive is, the topics and partitions to verify in order, and a report of what is missing.
 
@@ -130,14 +129,14 @@ async def survey(
     return identity, places, report
 
 
-async def _is_held(archive: Archive, topic: str) -> bool:
+async def _is_held(archive: ArchiveReader, topic: str) -> bool:
     try:
         return bool(await archive.partitions(topic))
     except NotInArchive:
         return False
 
 
-async def _is_lost(archive: Archive, topic: str, compared: Compared) -> bool:
+async def _is_lost(archive: ArchiveReader, topic: str, compared: Compared) -> bool:
     """Return whether the archive has no folder of the topic, though it had one."""
     folder = parse_topic_folder(topic)
     if folder.topic not in {each.topic for each in compared.missing}:
@@ -160,7 +159,7 @@ def _note(report: ArchiveReport, compared: Compared) -> None:
         report.warnings.append(NO_INVENTORY)
 
 
-async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damage]) -> T | None:
+async def _checked(archive: ArchiveReader, key: str, kind: type[T], damage: list[Damage]) -> T | None:
     """Return the object; None if it is damaged, which is noted, or missing, which is damage unless it is a
     configuration.
     """
@@ -177,7 +176,7 @@ Joint = tuple[int, int, str]
 
 
 async def verify_partition(
-    archive: Archive,
+    archive: ArchiveReader,
     topic: str,
     partition: int,
     depth: Depth,
@@ -211,7 +210,7 @@ async def verify_partition(
     return report
 
 
-async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionFindings:
+async def open_to_verify(archive: ArchiveReader, topic: str, partition: int) -> ArchivedPartition | PartitionFindings:
     """Return the partition, or the findings if its marker is damaged."""
     try:
         return await archive.open_partition(topic, partition)
@@ -390,7 +389,7 @@ def _has_newest(partition: ArchivedPartition, chain: ChunkChain) -> bool:
     return not partition.is_maintained if newest is None else newest == chain.last_offsets[-1]
 
 
-async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:
+async def _unreachable(archive: ArchiveReader, keys: PartitionKeys) -> list[LostRange]:
     """Return the offsets of a partition without a marker, as far as the indexes in its folder show."""
     lost = []
     suffix = INDEX_SUFFIXES[keys.layout]
@@ -433,7 +432,7 @@ def _unwatched(_: VerifyWork) -> AbstractContextManager[Callable[[], None]]:
 
 
 async def verify_archive(
-    archive: Archive,
+    archive: ArchiveReader,
     wanted: Sequence[TopicPartitions],
     depth: Depth,
     *,

@@ -17,10 +17,9 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from blockgz.archive.archive import Archive, ArchivePlace, opened
-from blockgz.archive.damage import Damaged
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.lookup import FoundRecord, Lost, Outcome, look_up_all
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import ArchivedPartition, Damaged
 from blockgz.store.address import parse_address
 from blockgz.store.s3_settings import S3Settings
 from index_format.errors import BlockgzError
@@ -41,7 +40,7 @@ class _Held(NamedTuple):
     offsets: range
 
 
-async def read(archive: Archive, root: Path, answers: IO[str], grace: float, rng: random.Random) -> None:
+async def read(archive: ArchiveReader, root: Path, answers: IO[str], grace: float, rng: random.Random) -> None:
     held: dict[str, _Held] = {}
     while True:
         await asyncio.sleep(_PAUSE_SECONDS)

@@ -61,7 +61,7 @@ def begun() -> list[bytes]:
         record(2**63 - 1, "é€😀".encode(), b"", timestamp=-(2**63)),
     ]
     encode = JsonLines().encode_in_python
-    return [encode(batch_from_records(part), 0).data for part in (rows, *([row] for row in rows))]
+    return [encode(batch_from_records(part), 0)[0] for part in (rows, *([row] for row in rows))]
 
 
 def compiled(place: Path) -> Path:

@@ -120,6 +120,15 @@ class TestJson:
             ("once", "true", "f.json:4"),
         ]
 
+    def test_texts_are_taken_as_json_means_them(self) -> None:
+        text = '{\n\t"config.providers" :\t"file",\n\t"b":{"c":["\\u00e9\\/\\ud83d\\ude00",\n"x"]},"d":null, "e": 1.50}'
+        assert entries("f.json", text) == [
+            ("config.providers", "file", "f.json:2"),
+            ("b.c", ("é/😀", "x"), "f.json:3"),
+            ("d", None, "f.json:4"),
+            ("e", "1.50", "f.json:4"),
+        ]
+
     @pytest.mark.parametrize("text", ["", "[]", "3", '{"a": }', '{"topics": [[1]]}', "[" * 100_000])
     def test_malformed(self, text: str) -> None:
         assert refused("f.json", text).what.startswith("f.json")

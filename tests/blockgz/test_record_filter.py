@@ -12,7 +12,6 @@ from blockgz.archive.formatting import Printer, envelope, envelope_printer, json
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.record_filter import (
     Condition,
-    HasHeader,
     HeaderIs,
     KeyIn,
     Not,
@@ -46,12 +45,12 @@ def kept(*conditions: Condition, since: int | None = None, until: int | None = N
         (KeyIn([None]), [0]),
         (KeyIn([b""]), [1]),
         (KeyIn([b"k", b"\xff", None]), [0, 2, 3]),
-        (HasHeader("a"), [0, 2, 3]),
-        (HasHeader(""), []),
+        (HeaderIs("a"), [0, 2, 3]),
+        (HeaderIs(""), []),
         (HeaderIs("a", b"2"), [3]),
         (HeaderIs("a", b""), []),
         (HeaderIs("b", b""), [2]),
-        (Not(HasHeader("a")), [1]),
+        (Not(HeaderIs("a")), [1]),
         (ValueMatches(Pattern("é")), [0]),
         (ValueMatches(Pattern("CAFÉ", ignore_case=True)), [0]),
         (ValueMatches(Pattern("^caf.$")), [0]),
@@ -72,7 +71,7 @@ def test_each_condition(condition: Condition, offsets: list[int]) -> None:
 )
 def test_times_are_half_open_and_conditions_all_hold(since: int | None, until: int | None, offsets: list[int]) -> None:
     assert kept(since=since, until=until) == offsets
-    assert kept(HasHeader("a"), since=since, until=until) == [offset for offset in offsets if offset != 1]
+    assert kept(HeaderIs("a"), since=since, until=until) == [offset for offset in offsets if offset != 1]
 
 
 @pytest.mark.slow
@@ -97,7 +96,7 @@ def test_text_that_no_single_byte_is_can_be_searched_for_beside_bytes(text: str,
 
 def test_part_of_a_batch_is_filtered_by_its_own_headers() -> None:
     part = batch_from_records(RECORDS).slice(1, 2)
-    assert [r.offset for r in iter_records(RecordFilter(conditions=(HasHeader("b"),)).apply(part))] == [2]
+    assert [r.offset for r in iter_records(RecordFilter(conditions=(HeaderIs("b"),)).apply(part))] == [2]
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
@@ -115,7 +114,7 @@ def test_what_is_not_a_pattern_is_refused(expression: str) -> None:
 
 
 def test_header_conditions() -> None:
-    assert header_condition("a") == HasHeader("a")
+    assert header_condition("a") == HeaderIs("a")
     assert header_condition("a=") == HeaderIs("a", b"")
     assert header_condition("a=b=\udcff") == HeaderIs("a", b"b=\xff")
     with pytest.raises(UsageError):

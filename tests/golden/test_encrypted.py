@@ -10,7 +10,7 @@ from blockgz.encryption.keyring import ChunkSeal, Keyring
 from index_format import objects
 from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex, DataObject, Encryption, Gap
-from index_format.encryption import CIPHER, BlockCipher, opened_block
+from index_format.encryption import CIPHER, BlockCipher, cipher_of, opened_with
 from index_format.errors import KeyMissing
 from index_format.keys import data_suffix
 from index_format.marker import Marker, appended, decode_index, decode_marker, encode, entry_of
@@ -67,7 +67,7 @@ def test_what_is_stored_is_read_with_its_key() -> None:
     secret, tail = ring.unwrap(index.encryption.key, "it"), ring.unwrap(found.tail_key, "it")
     read: list[Record] = []
     for number, entry in enumerate(index.blocks):
-        opened = opened_block(body[entry.byte_offset : entry.byte_end], number, index, secret)
+        opened = opened_with(cipher_of(index, secret), number, body[entry.byte_offset : entry.byte_end], entry)
         read += iter_records(decode_block(*opened, index, 1 << 20))
     assert [each._replace(headers=list(each.headers)) for each in read] == RECORDS
     assert record_hash(read[-1], tail) == found.tail_hash

@@ -200,13 +200,13 @@ def test_every_offset_is_taken_once_from_the_best_file() -> None:
             start, count = rng.randrange(30), rng.randrange(12)
             block = OldBlock(0, 1, start, count)
             files.append(OldFile(str(number), 1, start, (block,), is_indexed=rng.random() < 0.5))
-        choice = choose(files)
+        pieces, gaps = choose(files)
         held = {offset for file in files for offset in range(file.first_offset, file.next_offset)}
-        taken = [offset for piece in choice.pieces for offset in range(piece.start, piece.end)]
+        taken = [offset for piece in pieces for offset in range(piece.start, piece.end)]
         assert taken == sorted(held)
-        lost = {offset for gap in choice.gaps for offset in range(gap.start, gap.end)}
+        lost = {offset for gap in gaps for offset in range(gap.start, gap.end)}
         assert lost == set(range(min(held, default=0), max(held, default=-1) + 1)) - held
-        for piece in choice.pieces:
+        for piece in pieces:
             for offset in range(piece.start, piece.end):
                 begun = [f for f in files if f.is_indexed and f.first_offset <= offset < f.next_offset]
                 assert piece.file.is_indexed or not begun, "a doubtful file before one whose index fits"

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from index_format.blocks import COMPRESSORS, decode_block
-from index_format.chunk_index import AUTHENTICATED, ChunkIndex, Encryption, WrappedKey, block_crc32
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, ChunkIndex, Encryption, Stored, WrappedKey, block_crc32
 from index_format.encryption import (
     CIPHER,
     KEY_BYTES,
     TAG_BYTES,
     BlockCipher,
     check_stored,
-    opened_block,
+    cipher_of,
+    opened_with,
     unwrapped_key,
     wrapped_key,
 )
@@ -88,6 +89,10 @@ def test_no_changed_bit_and_no_cut_goes_unnoticed() -> None:
             cipher().opened(0, sealed[:end])
     with pytest.raises(CorruptBlock):
         cipher().opened(0, sealed + b"x")
+
+
+def opened_block(stored: bytes, number: int, index: ChunkIndex, secret: bytes) -> tuple[Stored, BlockEntry]:
+    return opened_with(cipher_of(index, secret), number, stored, index.blocks[number])
 
 
 @pytest.mark.parametrize(("codec", "form"), [("gzip", "json"), ("zstd", "json"), ("gzip", "arrow"), ("gzip", "text")])

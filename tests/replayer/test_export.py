@@ -22,7 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blockgz.archive.partition import ArchivedPartition
-from blockgz.archive.request import SelectedBatch
+from blockgz.archive.selection import SelectedBatch
 from index_format.records import Record, batch_from_records
 from replayer import export as exporting
 from replayer.cli import main
@@ -242,7 +242,7 @@ def _batches(count: int, taken: list[int], fault: BaseException | None = None) -
         partition = cast("ArchivedPartition", SimpleNamespace(topic="orders", partition=0))
         for offset in range(count):
             taken.append(offset)
-            yield SelectedBatch(partition, batch_from_records([Record(offset, 0, 0, None, b"x", ())]))
+            yield partition, batch_from_records([Record(offset, 0, 0, None, b"x", ())])
         if fault is not None:
             raise fault
 

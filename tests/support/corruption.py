@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import pytest
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import STOP, Damaged, SkipDamage, Verdict
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.inventory import compare
+from blockgz.archive.partition import STOP, Damaged, SkipDamage
 from blockgz.archive.selection import scan
+from blockgz.errors import Verdict
 from index_format import marker as marker_module
 from index_format import objects as format_objects
 from index_format.blocks import GZIP_HEADER, GZIP_TRAILER_BYTES, inflate
@@ -333,7 +334,7 @@ def _grown(body: bytes, rng: random.Random) -> bytes:
 async def check(sample: Sample, case: Case) -> None:
     """Asserts that the case is detected, that what is reported lost is the truth, and that all else is read."""
     after = damaged(sample, case)
-    archive = Archive(MemoryReader(after))
+    archive = ArchiveReader(MemoryReader(after))
     identity = await read_identity(archive, sorted({partition.topic for partition in sample.partitions}))
     found = [Verdict.FAILURE] if identity.damage or (await compare(archive)).damage else []
     for partition in sample.partitions:
@@ -346,7 +347,7 @@ async def check(sample: Sample, case: Case) -> None:
 
 
 async def _check_partition(
-    sample: Sample, partition: Written, archive: Archive, identity: Identity, after: Objects
+    sample: Sample, partition: Written, archive: ArchiveReader, identity: Identity, after: Objects
 ) -> PartitionFindings:
     lost = truth(sample, partition, after)
     report = await _verified(partition, archive, identity)
@@ -382,7 +383,7 @@ def _indexed(partition: Written, sample: Sample, after: Objects) -> set[int]:
     return named & {record.offset for record in partition.records}
 
 
-async def _check_older(partition: Written, archive: Archive, identity: Identity, marker: bytes) -> None:
+async def _check_older(partition: Written, archive: ArchiveReader, identity: Identity, marker: bytes) -> None:
     """An older marker is an older archive, whole and shorter, unless what lies above it proves that it was put back."""
     older, newest = _marker(marker), _marker(partition.markers[-1])
     end = older.tail[-1].next_offset
@@ -400,13 +401,13 @@ async def _check_older(partition: Written, archive: Archive, identity: Identity,
     assert await _read_on(partition, archive, expected) == set()
 
 
-async def _verified(partition: Written, archive: Archive, identity: Identity) -> PartitionFindings:
+async def _verified(partition: Written, archive: ArchiveReader, identity: Identity) -> PartitionFindings:
     return await verify_partition(
         archive, partition.topic, partition.number, Depth.RECORDS, lambda *_: None, identity=identity
     )
 
 
-async def _read_on(partition: Written, archive: Archive, expected: Sequence[Record]) -> set[int]:
+async def _read_on(partition: Written, archive: ArchiveReader, expected: Sequence[Record]) -> set[int]:
     """Reads with damage skipped, which must give the expected records; the offsets that were skipped."""
     policy = SkipDamage()
     opened = await archive.open_partition(partition.topic, partition.number)
@@ -416,7 +417,7 @@ async def _read_on(partition: Written, archive: Archive, expected: Sequence[Reco
     return {offset for each in policy.skipped for offset in range(each.start, each.end)}
 
 
-async def _stopped(partition: Written, archive: Archive, first_lost: int) -> None:
+async def _stopped(partition: Written, archive: ArchiveReader, first_lost: int) -> None:
     """Reads up to the first damage: exactly the records before it."""
     opened = await archive.open_partition(partition.topic, partition.number)
     found: list[Record] = []

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from blockgz.store.reader import CountingReader
@@ -20,10 +20,10 @@ class Opened:
         self.root = root
         self.counts = CountingReader(LocalReader(LocalAddress(str(root))))
 
-    def read(self, use: Callable[[Archive], Awaitable[T]]) -> T:
+    def read(self, use: Callable[[ArchiveReader], Awaitable[T]]) -> T:
         self.counts = CountingReader(LocalReader(LocalAddress(str(self.root))))
 
         async def used() -> T:
-            return await use(Archive(self.counts))
+            return await use(ArchiveReader(self.counts))
 
         return asyncio.run(used())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.store.address import LocalAddress
@@ -15,7 +15,7 @@ def selections_of(root: Path, topic: str, start: int = 0, end: int = 2**62) -> l
     """Each archived partition of the topic, with what it holds of offsets [start, end)."""
 
     async def opened() -> list[Selection]:
-        partitions = await Archive(LocalReader(LocalAddress(str(root)))).open_topic(topic)
+        partitions = await ArchiveReader(LocalReader(LocalAddress(str(root)))).open_topic(topic)
         ranges = [OffsetRange(max(start, each.start_offset), min(end, each.next_offset)) for each in partitions]
         return [Selection(each, offsets) for each, offsets in zip(partitions, ranges, strict=True)]
 

@@ -20,6 +20,7 @@ from archiver.maintain.garbage import Chain
 from archiver.maintain.gc import pieces, read_chain, scan
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
+from blockgz.errors import BlockgzError, CorruptBlock, FormatError, KeyMissing, MalformedObject
 from blockgz.errors import listed as listed_names
 from blockgz.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
@@ -32,7 +33,6 @@ from index_format.chunk_index import (
     Gap,
     ancestor_index,
 )
-from index_format.errors import BlockgzError, CorruptBlock, FormatError, KeyMissing, MalformedObject
 from index_format.key_filter import probes_of
 from index_format.keys import (
     ENCRYPTED_SUFFIX,

@@ -24,13 +24,12 @@ from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import SalvagedPiece, cut_chunk, members_of
 from blockgz.encryption.keyring import keyring_of, opened_block
-from blockgz.errors import BrokerUnreachable, ObjectMissing, UsageError
+from blockgz.errors import BlockgzError, BrokerUnreachable, ObjectMissing, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.kafka.settings import client_settings
 from blockgz.store.writer import ToolStore
 from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex
-from index_format.errors import BlockgzError
 from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, parse_topic_folder
 from index_format.marker import ChunkEntry, decode_index, decode_marker
 from index_format.records import Record, record_at

@@ -8,10 +8,9 @@ from archiver.commit.archive import listed_inventory
 from archiver.commit.claims import Change, InventoryDriver, change_inventory
 from archiver.commit.driver import Wait
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place
-from blockgz.errors import NotInArchive, StoreError, UsageError
+from blockgz.errors import FormatError, NotInArchive, StoreError, UsageError
 from blockgz.store.writer import StoredObject, ToolStore
 from index_format import objects
-from index_format.errors import FormatError
 from index_format.identity import Inventory, parse_inventory, united, without
 from index_format.keys import TopicFolder, inventory_key, parse_topic_folder
 

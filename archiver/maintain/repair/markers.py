@@ -24,12 +24,12 @@ from archiver.maintain.repair.chunk_indexes import (
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from blockgz.encryption.keyring import Keyring, keyring_of, opened_block
+from blockgz.errors import BlockgzError, FormatError, KeyMissing, MalformedObject
 from blockgz.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import decode_block
 from index_format.chunk_index import ERASED, UNVERIFIED, Gap, WrappedKey
-from index_format.errors import BlockgzError, FormatError, KeyMissing, MalformedObject
 from index_format.keys import (
     CATALOGS_FOLDER,
     FLOORS_FOLDER,

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from archiver.commit.archive import layout_of
 from archiver.importing import OldReader
 from archiver.maintain.planned import Problem
-from blockgz.errors import NoArchiveThere, NotInArchive, StoreError, UsageError
+from blockgz.errors import BlockgzError, MalformedObject, NoArchiveThere, NotInArchive, StoreError, UsageError
 from blockgz.store.writer import ContentTag, ListedObject, ToolStore
-from index_format.errors import BlockgzError, MalformedObject
 from index_format.keys import (
     LAYOUTS,
     ObjectKey,

@@ -26,10 +26,10 @@ from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from blockgz.encryption.keyring import ChunkSeal, Sealing, keyring_of, opened_block
+from blockgz.errors import BlockgzError
 from blockgz.store.writer import FileBody, ToolStore
 from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, decode_block
 from index_format.chunk_index import ERASED, BlockEntry, ChunkIndex, Gap, Stored
-from index_format.errors import BlockgzError
 from index_format.keys import ChunkStart, ObjectKind, PartitionKeys
 from index_format.marker import Marker, blocks_between, replaceable_gap
 from index_format.record_formats import record_format

@@ -25,10 +25,10 @@ from blockgz.encryption.keyring import (
     plain,
     required,
 )
+from blockgz.errors import CorruptBlock
 from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
 from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap, Stored
-from index_format.errors import CorruptBlock
 from index_format.keys import PartitionKeys, data_suffix
 from index_format.marker import ChunkEntry, merged_ranges
 

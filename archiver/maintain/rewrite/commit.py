@@ -10,9 +10,8 @@ from archiver.commit.operations import Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain.rewrite.intent import RewriteAttempt, RewriteOutcome, maintained, maintenance_of, read_existing
 from archiver.maintain.rewrite.tree import References, read_catalogs
-from blockgz.errors import ObjectMissing
+from blockgz.errors import FormatError, ObjectMissing
 from index_format import marker as markers
-from index_format.errors import FormatError
 from index_format.keys import catalog_name
 from index_format.marker import CatalogReference, Marker, ReferenceCatalog, Retired
 

@@ -13,9 +13,8 @@ from archiver.commit.operations import NewToken, Now, Protocol, Wait
 from archiver.commit.recovery import claim_and_fold
 from archiver.errors import Fenced, RewriteOvertaken, RewriteRefused
 from archiver.maintain.rewrite.chunks import OffsetRanges
-from blockgz.errors import ObjectMissing, StoreError
+from blockgz.errors import BlockgzError, FormatError, ObjectMissing, StoreError
 from blockgz.store.writer import Body
-from index_format.errors import BlockgzError, FormatError
 from index_format.keys import PartitionKeys, Rewritten
 from index_format.marker import MAX_RETIRED, Maintenance, Marker, Rewriting
 

@@ -6,10 +6,9 @@ from typing import NamedTuple
 from archiver.commit.archive import lost_marker
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import GetAll, Protocol, retrying
-from blockgz.errors import ObjectMissing
+from blockgz.errors import MalformedObject, ObjectMissing
 from blockgz.store.writer import StoredObject
 from index_format import marker as markers
-from index_format.errors import MalformedObject
 from index_format.keys import PartitionKeys, is_catalog_name
 from index_format.marker import Catalog, CatalogReference, Marker
 

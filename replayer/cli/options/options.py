@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from blockgz.archive.archive import Archive, ArchivePlace, opened
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.partition import ObjectCache
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import (
@@ -155,7 +155,7 @@ cache_option = Option(
 
 
 @asynccontextmanager
-async def open_archive(place: ArchivePlace, cache: ObjectCache | None = None) -> AsyncIterator[Archive]:
+async def open_archive(place: ArchivePlace, cache: ObjectCache | None = None) -> AsyncIterator[ArchiveReader]:
     """The archive that the options name; its store is closed at the end."""
     async with open_counted_archive(place, cache) as (archive, _):
         yield archive
@@ -164,7 +164,7 @@ async def open_archive(place: ArchivePlace, cache: ObjectCache | None = None) ->
 @asynccontextmanager
 async def open_counted_archive(
     place: ArchivePlace, cache: ObjectCache | None = None
-) -> AsyncIterator[tuple[Archive, CountingReader]]:
+) -> AsyncIterator[tuple[ArchiveReader, CountingReader]]:
     """Open the archive, with a reader that counts requests; close its store at the end."""
 
     def counted(reader: ObjectReader) -> CountingReader:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from blockgz.archive.positions import Rule, parse_time
-from blockgz.archive.request import STOPS
+from blockgz.archive.selection import STOPS
 from blockgz.program.options import (
     DURATION,
     Argument,

@@ -10,8 +10,18 @@ import click
 
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.positions import AtTime, BeforeTime, Rule, parse_position, parse_time, position_text
-from blockgz.archive.request import MAX_FILE_BYTES, SKIPS, STOPS, DamagePolicies, SelectionRequest
-from blockgz.archive.selection import Positions, Selection, cuts_of, notes_of, positions_before
+from blockgz.archive.selection import (
+    MAX_FILE_BYTES,
+    SKIPS,
+    STOPS,
+    DamagePolicies,
+    Positions,
+    Selection,
+    SelectionRequest,
+    cuts_of,
+    notes_of,
+    positions_before,
+)
 from blockgz.errors import PARTLY_FAILED, CutUndecided
 from blockgz.program.main import print_failure
 from blockgz.program.options import (

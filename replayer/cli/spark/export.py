@@ -9,7 +9,7 @@ import msgspec
 
 from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
-from blockgz.archive.request import SKIPS
+from blockgz.archive.selection import SKIPS
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
 from blockgz.program.command import debug

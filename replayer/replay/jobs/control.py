@@ -12,9 +12,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from blockgz.errors import StoreBusy
+from blockgz.errors import BlockgzError, FormatError, StoreBusy
 from blockgz.store.writer import ContentTag, Store
-from index_format.errors import BlockgzError, FormatError
 from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused
 from replayer.replay.job import LanePosition

@@ -15,11 +15,10 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from blockgz.archive.archive import ArchivePlace
-from blockgz.errors import NoArchiveThere, UsageError
+from blockgz.errors import FormatError, NoArchiveThere, UsageError
 from blockgz.store.opening import open_existing_store, open_store
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ContentTag, Store, ToolStore
-from index_format.errors import FormatError
 from index_format.objects import Count, Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.topic_facts import TopicFacts

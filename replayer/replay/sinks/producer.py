@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from blockgz.errors import AccessDenied, UsageError
+from blockgz.errors import AccessDenied, BlockgzError, UsageError
 from blockgz.kafka.batch_producer import batch_producer
 from blockgz.kafka.connection import DENIED, ConnectionErrors
 from blockgz.kafka.settings import client_settings
-from index_format.errors import BlockgzError
 from index_format.records import iter_records, payload_bytes
 from replayer.errors import DeliveryFailed, JobTakenOver
 from replayer.kafka import CLIENT_ID

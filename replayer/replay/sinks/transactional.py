@@ -9,9 +9,8 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from blockgz.errors import BrokerUnreachable, UsageError
+from blockgz.errors import BlockgzError, BrokerUnreachable, UsageError
 from blockgz.kafka.connection import DENIED
-from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, DeliveryFailed, ProducerFenced
 from replayer.replay.job import Job, Position
 from replayer.replay.pipeline import Router

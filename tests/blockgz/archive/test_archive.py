@@ -12,13 +12,12 @@ from click.testing import CliRunner, Result
 from msgspec import UNSET
 
 from blockgz.archive import old_archive
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.group_tables import WINDOW_MS, GroupTable, config_at, groups_at, vanished_groups
 from blockgz.archive.inventory import Compared, MissingPartition, Wanted, compare, missing_partitions
 from blockgz.archive.lookup import Absent, FoundRecord, Outcome, hole, in_gap, look_up, not_yet
 from blockgz.archive.positions import AT_END, AtOffset, AtTime, BeforeEnd, Ends
-from blockgz.archive.request import parse_offset_file
-from blockgz.archive.selection import scan
+from blockgz.archive.selection import parse_offset_file, scan
 from blockgz.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing, UsageError
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
@@ -51,13 +50,15 @@ from tests.support.memory_reader import MemoryReader
 from tests.support.opened import Opened
 
 
-async def scanned(archive: Archive, topic: str, partition: int, start: int = 0, end: int = 2**63 - 1) -> list[Record]:
+async def scanned(
+    archive: ArchiveReader, topic: str, partition: int, start: int = 0, end: int = 2**63 - 1
+) -> list[Record]:
     opened = await archive.open_partition(topic, partition)
     return [record async for batch in scan(opened, start, end) for record in iter_records(batch)]
 
 
 def lookup(opened: Opened, offset: int, topic: str = "orders") -> Outcome:
-    async def use(archive: Archive) -> Outcome:
+    async def use(archive: ArchiveReader) -> Outcome:
         return await look_up(await archive.open_partition(topic, 0), offset)
 
     return opened.read(use)
@@ -90,7 +91,7 @@ def test_planning_a_look_up_does_not_grow_with_the_archive(opened: Opened, write
     for topic, chunks in (("small", 100), ("large", 20_000)):
         writer.partition(topic, 0).pretend(range(chunks))
 
-    async def plan(archive: Archive, topic: str, offset: int) -> int:
+    async def plan(archive: ArchiveReader, topic: str, offset: int) -> int:
         entry = await (await archive.open_partition(topic, 0)).chunk_at_or_after(offset)
         assert entry is not None
         return entry.start_offset
@@ -150,7 +151,7 @@ def test_old_gaps_are_found_after_they_have_folded_into_catalogs(opened: Opened,
     for offset in (1, 301, 659):
         assert lookup(opened, offset) == in_gap(Gap(offset, offset + 1, "retention"))
 
-    async def gaps(archive: Archive) -> list[Gap]:
+    async def gaps(archive: ArchiveReader) -> list[Gap]:
         return list(await (await archive.open_partition("orders", 0)).gaps())
 
     assert opened.read(gaps) == [Gap(offset, offset + 1, "retention") for offset in range(1, 660, 2)]
@@ -297,10 +298,10 @@ class TestAbsence:
                 except ObjectMissing:
                     raise AccessDenied(f"the store denies {key}") from None
 
-        archive = Archive(Denying(LocalAddress(str(opened.root / "seed"))))
+        archive = ArchiveReader(Denying(LocalAddress(str(opened.root / "seed"))))
         assert asyncio.run(archive.open_partition("orders", 0)).marker.num_records == 3
         with pytest.raises(AccessDenied, match="denies topic=orders/partition=00007"):
-            asyncio.run(Archive(Denying(LocalAddress(str(opened.root)))).open_partition("orders", 7))
+            asyncio.run(ArchiveReader(Denying(LocalAddress(str(opened.root)))).open_partition("orders", 7))
 
 
 INVENTORY = Inventory(
@@ -337,7 +338,7 @@ def test_a_newest_incarnation_that_is_lost_as_a_whole_is_noticed() -> None:
 
 
 def _compared(root: Path, *wanted: Wanted) -> Compared:
-    return asyncio.run(compare(Archive(LocalReader(LocalAddress(str(root)))), wanted))
+    return asyncio.run(compare(ArchiveReader(LocalReader(LocalAddress(str(root)))), wanted))
 
 
 @pytest.mark.parametrize("layout", ["topic", "seed"])

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from blockgz.archive import cuts
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.cuts import Cut, cut_lines, find_cut
-from blockgz.archive.follow import POLLS_PER_LISTING, FollowedPartition, Follower, last_records
+from blockgz.archive.follow import POLLS_PER_LISTING, Follower, last_records
 from blockgz.archive.group_tables import EndsAround
 from blockgz.archive.partition import prefetched
 from blockgz.archive.positions import AtTime, BeforeTime, Budget, OffsetRange, Rule
@@ -34,8 +34,8 @@ News = list[tuple[str, int, int]]
 def following(opened: Opened, steps: list[Callable[[], object]], said: list[str]) -> list[News]:
     """What each step's poll tells, after the archive was changed by it."""
 
-    async def use(archive: Archive) -> list[News]:
-        begin = [FollowedPartition(each, each.next_offset) for each in await archive.open_topic("orders")]
+    async def use(archive: ArchiveReader) -> list[News]:
+        begin = [(each, each.next_offset) for each in await archive.open_topic("orders")]
         follower = Follower(archive, "orders", begin, said.append, watch_for_partitions=True)
         told = []
         for step in steps:
@@ -230,7 +230,7 @@ def test_get_waits_on_though_the_store_is_silent_meanwhile(
 
 
 def last(opened: Opened, count: int, record_filter: RecordFilter, start: int = 0, end: int = 2**62) -> list[Record]:
-    async def use(archive: Archive) -> list[Record]:
+    async def use(archive: ArchiveReader) -> list[Record]:
         partition = await archive.open_partition("orders", 0)
         batches = await last_records(Selection(partition, OffsetRange(start, end)), record_filter, count)
         return [record for batch in batches for record in iter_records(batch)]
@@ -357,7 +357,7 @@ T0 = 1_760_000_000_000 // HOUR * HOUR
 
 
 def cut(opened: Opened, at: int, rule: Rule | None = None, budget: Budget | None = None) -> Cut:
-    async def use(archive: Archive) -> Cut:
+    async def use(archive: ArchiveReader) -> Cut:
         position = BeforeTime(at, rule, budget or Budget())
         (selection,) = await select(archive, "orders", None, Positions(None, position))
         assert selection.cut is not None
@@ -430,7 +430,7 @@ def test_cuts_agree_with_the_judge(
         upper = rng.choice([None, rng.randrange(first, end + 3)])
         seen = EndsAround(lower, None if lower is None else at - 5, upper, None if upper is None else at + 5)
 
-        async def use(archive: Archive, rule: Rule, at: int = at, seen: EndsAround = seen) -> Cut:
+        async def use(archive: ArchiveReader, rule: Rule, at: int = at, seen: EndsAround = seen) -> Cut:
             return await find_cut(await archive.open_partition("orders", 0), BeforeTime(at, rule), seen)
 
         found = opened.read(lambda archive: use(archive, "majority"))
@@ -587,7 +587,7 @@ def test_times_around_each_other_meet(opened: Opened, writer: ArchiveWriter) -> 
     an_hour(writer, {100: 45 * MINUTE})
     at = AtTime(T0 + 50 * MINUTE)
 
-    async def use(archive: Archive) -> list[tuple[int, int]]:
+    async def use(archive: ArchiveReader) -> list[tuple[int, int]]:
         ranges = [Positions(None, at), Positions(at, None)]
         return [tuple((await select(archive, "orders", None, each))[0].offsets) for each in ranges]
 
@@ -596,7 +596,7 @@ def test_times_around_each_other_meet(opened: Opened, writer: ArchiveWriter) -> 
 
 
 def ranged(opened: Opened, start: AtTime | None, end: AtTime | None) -> tuple[str, ...]:
-    async def use(archive: Archive) -> tuple[str, ...]:
+    async def use(archive: ArchiveReader) -> tuple[str, ...]:
         return (await select(archive, "orders", None, Positions(start, end)))[0].notes
 
     return opened.read(use)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import LostRange, SkipDamage
-from blockgz.archive.follow import FollowedPartition, Follower, last_records
+from blockgz.archive.archive import ArchiveReader
+from blockgz.archive.follow import Follower, last_records
 from blockgz.archive.inventory import partition_document
 from blockgz.archive.lookup import (
     FoundRecord,
@@ -25,7 +24,7 @@ from blockgz.archive.lookup import (
     pruned,
 )
 from blockgz.archive.paging import Missing, page_from
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import ArchivedPartition, LostRange, SkipDamage
 from blockgz.archive.positions import AtOffset, AtTime, OffsetRange, seek_time
 from blockgz.archive.selection import Positions, Selection, erased_ranges, scan, select
 from blockgz.errors import NotInArchive, ObjectMissing
@@ -64,8 +63,8 @@ def maintainer(maintained: PartitionWriter) -> Maintainer:
     return Maintainer(maintained)
 
 
-def reader_of(archive: MemoryArchiveWriter) -> Archive:
-    return Archive(MemoryReader(archive.objects))
+def reader_of(archive: MemoryArchiveWriter) -> ArchiveReader:
+    return ArchiveReader(MemoryReader(archive.objects))
 
 
 async def open_orders(archive: MemoryArchiveWriter) -> ArchivedPartition:
@@ -268,7 +267,7 @@ async def test_a_partition_in_several_folders_has_the_highest_floor(archive: Mem
 
 async def test_who_follows_is_told_what_was_pruned_unread(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
     told: list[str] = []
-    followed = [FollowedPartition(await open_orders(archive), 5)]
+    followed = [(await open_orders(archive), 5)]
     follower = Follower(reader_of(archive), "orders", followed, told.append, watch_for_partitions=False)
     maintainer.prune(1)
     (selection,) = await follower.poll()

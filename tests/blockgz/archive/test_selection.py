@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from blockgz.archive import paging
-from blockgz.archive.archive import Archive, ArchivePlace, opened
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.paging import Missing, Page, missing_between, page_at, page_before, page_from
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.positions import (
@@ -30,8 +30,7 @@ from blockgz.archive.positions import (
     resolve_range,
     seek_time,
 )
-from blockgz.archive.request import DamagePolicies, selected_batches
-from blockgz.archive.selection import Positions, Selection, select, selected
+from blockgz.archive.selection import DamagePolicies, Positions, Selection, select, selected, selected_batches
 from blockgz.errors import UsageError
 from blockgz.record_filter import KeyIn, Not, RecordFilter
 from blockgz.store.address import LocalAddress
@@ -45,7 +44,7 @@ from tests.support.sampling import seeded_random
 
 
 def read(opened: Opened, record_filter: RecordFilter) -> list[Record]:
-    async def use(archive: Archive) -> list[Record]:
+    async def use(archive: ArchiveReader) -> list[Record]:
         partition = await archive.open_partition("orders", 0)
         selection = Selection(partition, OffsetRange(0, partition.next_offset))
         async with aclosing(selected(selection, record_filter)) as batches:
@@ -80,7 +79,7 @@ def test_runs_of_wanted_blocks_are_read_without_what_lies_between(opened: Opened
 
 
 def found(opened: Opened, *conditions: KeyIn | Not) -> list[int]:
-    async def read(archive: Archive) -> list[int]:
+    async def read(archive: ArchiveReader) -> list[int]:
         chosen = await select(archive, "orders", None, Positions())
         batches = selected_batches(chosen, RecordFilter(conditions=conditions), None, DamagePolicies())
         return [offset async for each in batches for offset in each.batch.column("offset").to_pylist()]
@@ -383,7 +382,7 @@ def test_a_time_is_not_an_offset() -> None:
 
 
 def seek(opened: Opened, timestamp: int) -> int:
-    async def use(archive: Archive) -> int:
+    async def use(archive: ArchiveReader) -> int:
         return await seek_time(await archive.open_partition("orders", 0), timestamp)
 
     return opened.read(use)
@@ -418,7 +417,7 @@ def test_ranges(opened: Opened, writer: ArchiveWriter) -> None:
     partition.commit(records(range(150, 200)), next_offset=205)
 
     def resolved(start: Position | None, end: Position | None) -> OffsetRange:
-        async def use(archive: Archive) -> OffsetRange:
+        async def use(archive: ArchiveReader) -> OffsetRange:
             return await resolve_range(await archive.open_partition("orders", 0), start, end)
 
         return opened.read(use)
@@ -438,7 +437,7 @@ def test_ranges(opened: Opened, writer: ArchiveWriter) -> None:
 def test_an_empty_partition_has_an_empty_range(opened: Opened, writer: ArchiveWriter) -> None:
     writer.partition("orders", 0)
 
-    async def use(archive: Archive) -> tuple[OffsetRange, int]:
+    async def use(archive: ArchiveReader) -> tuple[OffsetRange, int]:
         partition = await archive.open_partition("orders", 0)
         return await resolve_range(partition, AtTime(0), AT_END), await resolve_position(BeforeEnd(3), partition)
 

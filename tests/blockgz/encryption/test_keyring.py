@@ -16,7 +16,6 @@ from blockgz.encryption import keyring as keyrings
 from blockgz.encryption.key_service import ServiceKey
 from blockgz.encryption.keyring import (
     Keyring,
-    KeySource,
     joined_keys,
     keyring_of,
     load_keyring,
@@ -48,9 +47,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_sources() -> None:
     assert parse_keys(f"kms:{ARN}, env:KEYS,file:/etc/keys") == (
-        KeySource("kms", ARN),
-        KeySource("env", "KEYS"),
-        KeySource("file", "/etc/keys"),
+        f"kms:{ARN}",
+        "env:KEYS",
+        "file:/etc/keys",
     )
 
 

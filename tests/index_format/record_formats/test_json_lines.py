@@ -58,9 +58,9 @@ def test_lines_are_those_of_single_records(rows: list[Record]) -> None:
 
 
 def test_a_piece_keeps_at_most_as_much_again_in_memory() -> None:
-    lines = FORMAT.encode(batch_from_records([record(offset, None, b"v" * 100) for offset in range(10)]), 0)
+    data, ends = FORMAT.encode(batch_from_records([record(offset, None, b"v" * 100) for offset in range(10)]), 0)
     for stop in range(1, 11):
-        piece = lines.piece(0, stop)
+        piece = FORMAT.piece(data, ends, 0, stop)
         assert bytes(piece) == encoded(*[record(offset, None, b"v" * 100) for offset in range(stop)])
         assert len(memoryview(piece.obj)) <= 2 * len(piece)
 

@@ -25,7 +25,7 @@ CASES = 100_000
 
 
 def lines_of(*rows: Record, timestamp_type: int = 0) -> bytes:
-    return JsonLines().encode_in_python(batch_from_records(rows), timestamp_type).data
+    return JsonLines().encode_in_python(batch_from_records(rows), timestamp_type)[0]
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_every_length_about_a_block_of_the_processors_and_every_place_in_it() ->
 def test_no_records_are_left_to_python() -> None:
     empty = batch_from_records([])
     assert KERNEL.module.encode_json_lines(empty, 0) is None
-    assert JsonLines().encode(empty, 0).data == b""
+    assert JsonLines().encode(empty, 0)[0] == b""
     assert KERNEL.module.decode_json_lines(b"", 0) is None
     check_batch(empty, 0)
     check_batch(batch_from_records([record(1), record(2)]).slice(1, 0), 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz.archive.archive import Archive, TopicPartitions
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.kafka.groups import GroupOffset
@@ -274,7 +274,7 @@ def test_the_table_of_a_time(tmp_path: Path) -> None:
         group = Group("team-a", slot - 5, (GroupPosition(0, offset, "m"),))
         table = ConsumerGroups(archive_id=ARCHIVE_ID, topic="orders", topic_id=None, interval=60_000, groups=(group,))
         writer.put(dated_key(groups_home("topic", folder), slot), encode(table))
-    archive = Archive(LocalReader(LocalAddress(str(tmp_path))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(tmp_path))))
 
     def offsets(at_ms: int | None) -> object:
         return positions_of(asyncio.run(archived_groups(archive, folder, at_ms)))

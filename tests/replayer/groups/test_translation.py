@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.record_filter import Condition, KeyIn, Not, RecordFilter
@@ -190,7 +190,7 @@ def random_positions(chance: random.Random, copy: Copy) -> dict[int, int | None]
 async def translations(
     copy: Copy, root: Path, asked: list[dict[int, int | None]]
 ) -> list[tuple[dict[int, int | None], LaneTranslation]]:
-    opened = await Archive(LocalReader(LocalAddress(str(root)))).open_topic("orders")
+    opened = await ArchiveReader(LocalReader(LocalAddress(str(root)))).open_topic("orders")
     selections = {each.partition: Selection(each, copy.ranges[each.partition]) for each in opened}
     runs = ArchivedRuns(copy.pipeline, copy.filter, selections)
     lanes = [copy.mapped(lane) for lane in copy.lanes]
@@ -274,7 +274,7 @@ def test_an_archive_that_lost_records_of_a_run_is_refused(tmp_path: Path) -> Non
     ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(20)))
 
     async def counted() -> int:
-        (opened,) = await Archive(LocalReader(LocalAddress(str(tmp_path)))).open_topic("orders")
+        (opened,) = await ArchiveReader(LocalReader(LocalAddress(str(tmp_path)))).open_topic("orders")
         runs = ArchivedRuns(Pipeline(), RecordFilter(), {0: Selection(opened, OffsetRange(0, 20))})
         lane = replace(a_lane(Run(0, 0, 20, 0, 0, 21)))
         found = await translate(lane, {0: 7}, runs.count, runs.archived)

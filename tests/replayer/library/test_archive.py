@@ -17,7 +17,7 @@ import pytest
 import archiver
 import blockgz
 from blockgz.archive.archive import TopicPartitions
-from blockgz.archive.damage import Verdict
+from blockgz.errors import Verdict
 from index_format.records import iter_records
 from replayer.kafka.reader import KafkaReader
 from replayer.library import BackgroundLoop

@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 from archiver.cli import main as archiver
 from blockgz.archive.archive import parse_topic
 from blockgz.archive.positions import Budget, OffsetRange
-from blockgz.archive.request import SKIPS, DamagePolicies, SelectionRequest
-from blockgz.archive.selection import Reading, Selection
+from blockgz.archive.selection import SKIPS, DamagePolicies, Reading, Selection, SelectionRequest
 from blockgz.errors import NoSuchTopic, UsageError
 from blockgz.kafka import LogBounds, connection
-from blockgz.record_filter import HasHeader, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
+from blockgz.record_filter import HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError, CorruptBlock
 from replayer.cli import main as replayer
@@ -247,7 +246,7 @@ CHAIN |= {"transforms.a.type": "InsertHeader", "transforms.a.header": "h", "tran
 CONDITIONS = (
     KeyIn((b"\xff", None)),
     ValueMatches(Pattern("a+", ignore_case=True)),
-    Not(HasHeader("x")),
+    Not(HeaderIs("x")),
     HeaderIs("y", b"\x00"),
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection, erased_ranges
 from blockgz.store.address import LocalAddress
@@ -42,7 +42,7 @@ def proof_of(
             yield batch_from_records(list(target[start : start + 7]))
 
     async def prove() -> LaneProof:
-        archive = Archive(LocalReader(LocalAddress(str(root))))
+        archive = ArchiveReader(LocalReader(LocalAddress(str(root))))
         (partition,) = await archive.open_topic("orders")
         selection = Selection(partition, OffsetRange(0, 40))
         task = LaneTask(0, lane_map, OffsetRange(0, 0), found, {0: selection}, {0: required}, rolls_back, open_end)
@@ -219,7 +219,7 @@ def proof_of_sample(
             yield batch_from_records(inside[first : first + 7])
 
     async def prove() -> LaneProof:
-        (partition,) = await Archive(LocalReader(LocalAddress(str(sampled_root)))).open_topic("orders")
+        (partition,) = await ArchiveReader(LocalReader(LocalAddress(str(sampled_root)))).open_topic("orders")
         lane = OffsetRange(FIRST, max(FIRST + COUNT, target[-1].offset + 1))
         selection = Selection(partition, OffsetRange(0, COUNT))
         task = LaneTask(

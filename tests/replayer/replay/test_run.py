@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Reading, Selection
 from blockgz.kafka.fetching import KERNEL
@@ -240,7 +240,7 @@ def test_only_blocks_above_the_limit_are_read_for_sizes(tmp_path: Path) -> None:
     rows[20] = rows[20]._replace(value=b"x" * 1000)
     index = writer.commit(rows, block_bytes=400)
     reader = CountingReader(LocalReader(LocalAddress(str(tmp_path))))
-    (partition,) = asyncio.run(Archive(reader).open_topic("sized"))
+    (partition,) = asyncio.run(ArchiveReader(reader).open_topic("sized"))
     selections = [Selection(partition, OffsetRange(0, 80))]
     before = reader.data_bytes_fetched
     config = parse_config({"max.message.bytes": "1000"})

@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import AtOffset, BeforeTime
 from blockgz.errors import AccessDenied, NotInArchive, UsageError
 from blockgz.store.address import LocalAddress
@@ -65,7 +65,7 @@ AT = CLAIMED_MS + 20
 
 
 def planned(writer: ArchiveWriter, at: int = AT, **asked: object) -> RestorePlan:
-    archive = Archive(LocalReader(LocalAddress(str(writer.root))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(writer.root))))
     around = Surroundings(archive, {}, LocalStore(writer.root.parent / "jobs"))
     wanted = WantedTopics(asked.pop("topics", ()), asked.pop("rename", ()))  # type: ignore[arg-type]
     plan = RestorePlan(archive_id="", at=at, at_rule="majority", **asked)  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ def test_what_all_topics_share_is_asked_once(writer: ArchiveWriter) -> None:
     for number in range(20):
         writer.partition(f"topic-{number:02}", 0).commit(records(range(3)))
     reader = Requests(LocalReader(LocalAddress(str(writer.root))))
-    around = Surroundings(Archive(reader), {}, LocalStore(writer.root.parent / "jobs"))
+    around = Surroundings(ArchiveReader(reader), {}, LocalStore(writer.root.parent / "jobs"))
     plan = asyncio.run(found_topics(RestorePlan(archive_id="", at=AT, groups=None), WantedTopics(), around))
     assert len(plan.topics) == 22
     assert reader.asked.count("_inventory.json") == 1
@@ -470,7 +470,7 @@ def test_a_plan_without_a_rule_keeps_kafkas_and_its_jobs_their_names() -> None:
     del document["at_rule"]
     older = parse_plan(msgspec.json.encode(document), "plan.json")
     (small, *_) = older.topics
-    around = Surroundings(Archive(MemoryReader({})), {}, MemoryStore())
+    around = Surroundings(ArchiveReader(MemoryReader({})), {}, MemoryStore())
     asked = replay_of(older, small, "night", around).selection
     assert asked.asked == ("earliest", "@1760000000000")
     assert asked.positions.end == BeforeTime(1_760_000_000_000, "first")
@@ -479,7 +479,7 @@ def test_a_plan_without_a_rule_keeps_kafkas_and_its_jobs_their_names() -> None:
 def test_the_cuts_of_a_plan_are_where_its_partitions_end() -> None:
     plan = msgspec.structs.replace(PLAN, at_rule="majority", topics=(topic("small~1", cuts={0: 17, 7: 4}),))
     asked = replay_of(
-        plan, plan.topics[0], "night", Surroundings(Archive(MemoryReader({})), {}, MemoryStore())
+        plan, plan.topics[0], "night", Surroundings(ArchiveReader(MemoryReader({})), {}, MemoryStore())
     ).selection
     assert asked.positions.of(0) == (None, AtOffset(17))
     assert asked.positions.of(1) == (None, BeforeTime(1_760_000_000_000, "majority"))

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Verdict
-from blockgz.errors import BrokerUnreachable, NotInArchive
+from blockgz.archive.archive import ArchiveReader
+from blockgz.errors import BrokerUnreachable, NotInArchive, Verdict
 from blockgz.kafka.groups import GroupOffset
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
@@ -61,7 +60,7 @@ def around(tmp_path: Path) -> Surroundings:
     for partition in (0, 2):
         writer.partition("orders", partition).commit(records(range(40), timestamps=range(1000, 1040)))
     writer.partition("bills", 0).commit(records(range(10)))
-    archive = Archive(LocalReader(LocalAddress(str(writer.root))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(writer.root))))
     return Surroundings(archive, {"bootstrap.servers": "127.0.0.1:1"}, LocalStore(tmp_path / "jobs"))
 
 
@@ -186,7 +185,7 @@ class Standby:
 
     def resumed(self) -> StandbyRun:
         """Another process."""
-        archive = Archive(LocalReader(LocalAddress(str(self.writer.root))))
+        archive = ArchiveReader(LocalReader(LocalAddress(str(self.writer.root))))
         around = Surroundings(archive, {"bootstrap.servers": "127.0.0.1:1"}, LocalStore(self.root / "jobs"))
         vars(around)["admin"] = self.cluster
         return StandbyRun(PLAN, self.folder, around, self.copies, None, 2, 0.001, self.told.append)
@@ -406,7 +405,7 @@ class GroupStandby:
 @pytest.fixture
 def group_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupStandby:
     monkeypatch.setattr("replayer.restore.consumers.REST", 0)
-    archive = Archive(LocalReader(LocalAddress(str(tmp_path))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(tmp_path))))
     around = Surroundings(archive, {}, LocalStore(tmp_path / "jobs"))
     planning = Planning({"orders": {"a": 3, "b": 4}, "bills": {"a": 5}})
     monkeypatch.setattr("replayer.restore.consumers.plan_groups", planning.planned)
@@ -566,7 +565,7 @@ def resumed(path: Path, topic_id: str | None) -> TopicOutcome:
     JobFolder(jobs, job).create(JobRequest(target="orders", target_topic_id="first", **kept))
     folder = RestoreFolder(jobs, "night")
     folder.put(TopicDone(source=restored.source, target="orders", records=3, verdict="OK", at=1), job)
-    around = Surroundings(Archive(LocalReader(LocalAddress(str(path / "archive")))), {}, jobs)
+    around = Surroundings(ArchiveReader(LocalReader(LocalAddress(str(path / "archive")))), {}, jobs)
     vars(around).update(admin=EmptyCluster(topic_id), changes=EmptyCluster(topic_id))
     plan = RestorePlan(archive_id="a", at=1, topics=(restored,))
     run = RestoreRun(plan, folder, around, 1, lambda *_: None, lambda _: None)

@@ -14,7 +14,7 @@ import pytest
 
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.snapshot import MaintenanceSnapshot, PartitionSnapshot, ServiceSnapshot
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.errors import NoArchiveThere, NotInArchive
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
@@ -164,7 +164,7 @@ def _always_due(monkeypatch: pytest.MonkeyPatch) -> None:
 def looked(root: Path, use: Callable[[ArchiveView, CountingReader], Awaitable[None]]) -> None:
     async def run() -> None:
         reader = CountingReader(LocalReader(LocalAddress(str(root))))
-        view = ArchiveView(Archive(reader))
+        view = ArchiveView(ArchiveReader(reader))
         try:
             await use(view, reader)
         finally:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from blockgz.archive.damage import Verdict
 from blockgz.archive.positions import OffsetRange
+from blockgz.errors import Verdict
 from blockgz.kafka import LogBounds
 from index_format.chunk_index import Gap
 from index_format.records import Record, batch_from_records

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import LostRange, Verdict
+from blockgz.archive.archive import ArchiveReader
+from blockgz.archive.partition import LostRange
 from blockgz.archive.positions import OffsetRange
+from blockgz.errors import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format import objects
@@ -38,7 +39,7 @@ from tests.support.opened import Opened
 
 
 def verified(root: Path, depth: Depth = Depth.RECORDS) -> PartitionFindings:
-    archive = Archive(LocalReader(LocalAddress(str(root))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(root))))
     return asyncio.run(verify_partition(archive, "orders", 0, depth, lambda *_: None))
 
 
@@ -157,7 +158,7 @@ def test_identity_objects_are_checked(opened: Opened, partition: PartitionWriter
 
 
 def chain_of(opened: Opened) -> ChunkChain:
-    async def read(archive: Archive) -> ChunkChain:
+    async def read(archive: ArchiveReader) -> ChunkChain:
         return await read_chain(await archive.open_partition("orders", 0))
 
     return opened.read(read)
@@ -273,7 +274,7 @@ def test_the_chosen_chunks_are_those_of_the_chain(opened: Opened, writer: Archiv
     partition = writer.partition("orders", 0)
     partition.pretend(range(200))
 
-    async def chosen(archive: Archive, choice: ChunkChoice) -> tuple[list[int], list[int]]:
+    async def chosen(archive: ArchiveReader, choice: ChunkChoice) -> tuple[list[int], list[int]]:
         opened = await archive.open_partition("orders", 0)
         chain, skipped = await read_chain(opened, choice), list[int]()
         found = [
@@ -298,7 +299,7 @@ def test_a_catalog_that_cannot_be_read_any_more_is_reported(opened: Opened, writ
     second = partition.marker.catalogs[0][1]
     path = opened.root / (partition.keys.home + second.name)
 
-    async def checked(archive: Archive) -> PartitionFindings:
+    async def checked(archive: ArchiveReader) -> PartitionFindings:
         chain = await read_chain(await archive.open_partition("orders", 0))
         path.write_bytes(b"{}")
         # As where a partition has more catalogs than are remembered.
@@ -320,7 +321,7 @@ def test_a_catalog_is_not_remembered_forever(
     monkeypatch.setattr("blockgz.archive.partition.REMEMBERED_CATALOGS", 3)
     writer.partition("orders", 0).pretend(range(1000))
 
-    async def walked(archive: Archive) -> tuple[int, int]:
+    async def walked(archive: ArchiveReader) -> tuple[int, int]:
         partition = await archive.open_partition("orders", 0)
         return (await read_chain(partition)).chunks, len(partition._catalogs)
 
@@ -328,7 +329,7 @@ def test_a_catalog_is_not_remembered_forever(
 
 
 def share_verified(root: Path, choice: ChunkChoice, depth: Depth = Depth.BLOCKS) -> ArchiveReport:
-    archive = Archive(LocalReader(LocalAddress(str(root))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(root))))
     return asyncio.run(verify_archive(archive, [], depth, choice=choice))
 
 
@@ -382,7 +383,7 @@ def test_the_bytes_of_a_sample_are_those_of_its_chunks(twenty: tuple[Path, Parti
         seen.append((work.done, work.bytes))
         yield lambda: seen.append((work.done, work.bytes))
 
-    archive = Archive(LocalReader(LocalAddress(str(root))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(root))))
     choice = ChunkChoice(None, 0.1, 3)
     asyncio.run(verify_archive(archive, [], Depth.BLOCKS, choice=choice, watched=watched))
     whole = sum(path.stat().st_size for path in root.rglob("*.gz"))

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from msgspec.structs import replace
 
-from blockgz.archive.archive import Archive, parse_topic
-from blockgz.archive.damage import LostRange, Verdict
+from blockgz.archive.archive import ArchiveReader, parse_topic
+from blockgz.archive.partition import LostRange
 from blockgz.archive.positions import OffsetRange
-from blockgz.errors import UsageError
+from blockgz.errors import UsageError, Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format import marker as marker_module
@@ -315,7 +315,7 @@ def report_of(writer: ArchiveWriter, *topics: str) -> StoredReport:
     """A report of everything, or of these topics, as a file has it."""
 
     async def made() -> ArchiveReport:
-        archive = Archive(LocalReader(LocalAddress(str(writer.root))))
+        archive = ArchiveReader(LocalReader(LocalAddress(str(writer.root))))
         identity, places, report = await survey(archive, [(topic, None) for topic in topics])
         for topic, number in places:
             report.partitions.append(
@@ -329,7 +329,7 @@ def report_of(writer: ArchiveWriter, *topics: str) -> StoredReport:
 
 def compared(writer: ArchiveWriter, earlier: StoredReport, *topics: str) -> EarlierFindings:
     async def found() -> EarlierFindings:
-        archive = Archive(LocalReader(LocalAddress(str(writer.root))))
+        archive = ArchiveReader(LocalReader(LocalAddress(str(writer.root))))
         identity, _, _ = await survey(archive, [])
         return await compare_with(archive, identity.archive_id, earlier, [parse_topic(topic) for topic in topics])
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from blockgz.archive.archive import Archive
-from blockgz.archive.damage import Verdict
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
+from blockgz.errors import Verdict
 from blockgz.kafka import LogBounds
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
@@ -76,7 +76,7 @@ def maintainer(writer: PartitionWriter) -> Maintainer:
 
 
 def verified(archive: MemoryArchiveWriter, reader: MemoryReader | None = None) -> PartitionFindings:
-    opened = Archive(reader or MemoryReader(archive.objects))
+    opened = ArchiveReader(reader or MemoryReader(archive.objects))
     return asyncio.run(verify_partition(opened, "orders", 0, Depth.RECORDS, lambda *_: None))
 
 
@@ -86,7 +86,7 @@ def report_of(archive: MemoryArchiveWriter) -> StoredReport:
 
 
 def since(archive: MemoryArchiveWriter, report: StoredReport) -> EarlierFindings:
-    return asyncio.run(compare_with(Archive(MemoryReader(archive.objects)), None, report, ()))
+    return asyncio.run(compare_with(ArchiveReader(MemoryReader(archive.objects)), None, report, ()))
 
 
 def test_what_is_pruned_and_erased_is_told_and_no_fault(
@@ -203,7 +203,7 @@ class FakeReader:
 
 def compared(archive: MemoryArchiveWriter, topic: Iterable[int]) -> tuple[Verdict, int, int, list[Gap]]:
     async def compare() -> tuple[Verdict, int, int, list[Gap]]:
-        partition = await Archive(MemoryReader(archive.objects)).open_partition("orders", 0)
+        partition = await ArchiveReader(MemoryReader(archive.objects)).open_partition("orders", 0)
         selection = Selection(partition, OffsetRange(partition.start_offset, partition.next_offset))
         reader = FakeReader(records(topic))
         facts = TopicFacts("orders", 1, "id-1", None)
@@ -233,7 +233,7 @@ async def test_a_catalog_without_a_chunk_above_the_marker_is_read(
     maintainer.fold()
     maintainer.rewrite([1], range(70))
     archive.put(maintainer.keys.marker, before)
-    opened = Archive(MemoryReader(archive.objects))
+    opened = ArchiveReader(MemoryReader(archive.objects))
     listing = await list_above(opened, [("orders", 0)])
     await verify_partition(opened, "orders", 0, Depth.STRUCTURE, lambda *_: None, listing=listing)
 
@@ -261,7 +261,7 @@ def writer_above_marker(request: pytest.FixtureRequest, tmp_path: Path) -> Archi
 
 
 def verify_above(partition: PartitionWriter, topic: str = "orders", depth: Depth = Depth.RECORDS) -> PartitionFindings:
-    archive = Archive(LocalReader(LocalAddress(str(partition.archive.root))))
+    archive = ArchiveReader(LocalReader(LocalAddress(str(partition.archive.root))))
     return asyncio.run(verify_partition(archive, topic, 0, depth, lambda *_: None))
 
 
@@ -444,7 +444,7 @@ class Committing(PassingReader):
 def test_a_live_archive_is_never_a_failure(writer_above_marker: ArchiveWriter) -> None:
     partition, _ = written(writer_above_marker, 2)
     reader = Committing(partition)
-    report = asyncio.run(verify_partition(Archive(reader), "orders", 0, Depth.STRUCTURE, lambda *_: None))
+    report = asyncio.run(verify_partition(ArchiveReader(reader), "orders", 0, Depth.STRUCTURE, lambda *_: None))
     assert report.verdict is Verdict.OK
     assert report.chunks > 5 and not report.lost and not report.damage
 
@@ -516,7 +516,7 @@ def test_what_is_kept_of_a_listing_is_bounded(
     assert [(lost.start, lost.end) for lost in report.lost] == [(10, 200)]
 
     async def kept() -> int:
-        archive = Archive(LocalReader(LocalAddress(str(partition.archive.root))))
+        archive = ArchiveReader(LocalReader(LocalAddress(str(partition.archive.root))))
         listing = await above_marker.list_above(archive, [("orders", 0)])
         return len(listing.of(await archive.open_partition("orders", 0)))
 
@@ -528,8 +528,8 @@ async def above_later(before: dict[str, bytes], now: dict[str, bytes]) -> ChunkF
     if IDENTITY.keys.marker not in before:
         return None
     place = (IDENTITY.topic, IDENTITY.keys.partition)
-    listing = await above_marker.list_above(Archive(MemoryReader(before)), [place])
-    return await above_marker.look_above(await Archive(MemoryReader(now)).open_partition(*place), listing)
+    listing = await above_marker.list_above(ArchiveReader(MemoryReader(before)), [place])
+    return await above_marker.look_above(await ArchiveReader(MemoryReader(now)).open_partition(*place), listing)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from archiver.commit.recovery import claim_and_fold, close_folder, take_over
 from archiver.commit.repairs import insert_chunk
 from archiver.errors import FolderClosed, OwnedByAnother, SalvageRefused
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, Lost, Outcome, look_up_all
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.errors import StoreUnavailable
@@ -162,7 +162,7 @@ def look_ups(world: World, partition: Partition) -> Run:
     keys, truth, read_at = partition.identity.keys, partition.monitor.truth, world.store.now
 
     async def opened(reader: AskingReader) -> ArchivedPartition:
-        return await Archive(reader).open_partition(f"{keys.folder}~1", keys.partition)
+        return await ArchiveReader(reader).open_partition(f"{keys.folder}~1", keys.partition)
 
     async def look_up(reader: AskingReader, archived: ArchivedPartition, offset: int) -> Outcome:
         archived.reader = reader

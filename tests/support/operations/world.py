@@ -38,7 +38,7 @@ from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import maintenance_of
 from archiver.maintain.throttle import MaintenancePace
 from blockgz.archive import lookup
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.cuts import find_cut
 from blockgz.archive.follow import last_records
 from blockgz.archive.group_tables import EndsAround
@@ -501,7 +501,7 @@ class World:
 
     def opened(self) -> ArchivedPartition:
         """The partition as a new reader finds it."""
-        return self.run(Archive(Reader(self.store)).open_partition(TOPIC, PARTITION))
+        return self.run(ArchiveReader(Reader(self.store)).open_partition(TOPIC, PARTITION))
 
     def read(self) -> None:
         """Somebody reads the marker, and some of what it leads to, and will go on later; most is old by then."""
@@ -580,7 +580,9 @@ class World:
         partition = self.opened()
         said = self.look_up(partition, range(model.next_offset + 2), model.answers)
         gaps = {at for at, what in said.items() if what == "gap"}
-        report = self.run(verify_partition(Archive(Reader(self.store)), TOPIC, PARTITION, Depth.RECORDS, _nothing))
+        report = self.run(
+            verify_partition(ArchiveReader(Reader(self.store)), TOPIC, PARTITION, Depth.RECORDS, _nothing)
+        )
         assert (report.lost, report.damage) == ([], []), report
         assert (report.records, report.next_offset) == (len(model.living), model.next_offset), report
         assert (report.pruned_before or 0) == model.floor

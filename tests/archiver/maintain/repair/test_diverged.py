@@ -28,8 +28,8 @@ from archiver.maintain.rewrite.commit import TreeChange, commit
 from archiver.maintain.rewrite.encode import MergeLimits
 from archiver.maintain.rewrite.intent import RewriteOutcome, begin
 from archiver.maintain.throttle import MaintenancePace
-from blockgz.archive.archive import Archive
-from blockgz.archive.follow import FollowedPartition, Follower
+from blockgz.archive.archive import ArchiveReader
+from blockgz.archive.follow import Follower
 from blockgz.archive.lookup import FoundRecord, look_up_all
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.selection import scan
@@ -116,7 +116,7 @@ class View:
 
 
 async def view(world: Cluster, topic: str) -> View:
-    archive, found = Archive(MemoryReader(world.store.bodies())), View()
+    archive, found = ArchiveReader(MemoryReader(world.store.bodies())), View()
     partition = found.partition = await archive.open_partition(topic, 3)
     batches = [batch async for batch in scan(partition, 0, 2**63 - 1)]
     found.records = {
@@ -533,7 +533,7 @@ def test_the_other_partitions_stay_in_their_folder_even_where_the_cluster_tells_
     world.run(commit_chunk(zero, claimed.held, world.chunk([0, 1])))
 
     async def numbers() -> tuple[int, ...]:
-        archive = Archive(MemoryReader(world.store.bodies()))
+        archive = ArchiveReader(MemoryReader(world.store.bodies()))
         assert [str(each) for each in await archive.open_topic("orders")] == ["orders:0", "orders~2:3"]
         return await archive.partitions("orders")
 
@@ -544,7 +544,7 @@ async def test_a_stream_reads_each_folder_for_its_own_part() -> None:
     world = usual()
     world.repaired()
     world.go_on(range(10, 50))
-    archive = Archive(MemoryReader(world.store.bodies()))
+    archive = ArchiveReader(MemoryReader(world.store.bodies()))
     whole = await archive.open_partition("orders", 3)
     assert stream._offsets([(whole, 0)]) == {"orders~1": {"3": 0}, "orders~2": {"3": 10}}
     assert stream._offsets([(whole, 30)]) == {"orders~1": {"3": 10}, "orders~2": {"3": 30}}
@@ -559,11 +559,9 @@ def test_who_follows_continues_where_the_log_was_truncated(position: int, expect
     told: list[str] = []
 
     async def follow() -> list[int]:
-        archive = Archive(MemoryReader(stored))
+        archive = ArchiveReader(MemoryReader(stored))
         known = await archive.open_partition("orders", 3)
-        follower = Follower(
-            archive, "orders", [FollowedPartition(known, position)], told.append, watch_for_partitions=False
-        )
+        follower = Follower(archive, "orders", [(known, position)], told.append, watch_for_partitions=False)
         world.repaired()
         world.go_on(range(10, 50))
         stored.update(world.store.bodies())

@@ -16,7 +16,7 @@ from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
-from blockgz.archive.archive import Archive
+from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up_all
 from blockgz.archive.selection import scan
 from blockgz.encryption.keyring import Sealing, load_keyring
@@ -90,7 +90,7 @@ def collect(archive: MemoryArchiveWriter, maintainer: Maintainer, marker: Marker
 
 def offsets(archive: MemoryArchiveWriter) -> list[int]:
     async def found() -> list[int]:
-        partition = await Archive(MemoryReader(archive.objects)).open_partition("orders", 0)
+        partition = await ArchiveReader(MemoryReader(archive.objects)).open_partition("orders", 0)
         outcomes = await look_up_all(partition, range(partition.next_offset))
         return sorted(offset for offset, outcome in outcomes.items() if isinstance(outcome, FoundRecord))
 
@@ -249,7 +249,7 @@ def read(vault: Vault, keys: str) -> list[int]:
     """The offsets of all records, found by readers, who find nothing wrong."""
 
     async def found() -> list[int]:
-        archive = Archive(MemoryReader(vault.store.bodies()), keyring=load_keyring(keys))
+        archive = ArchiveReader(MemoryReader(vault.store.bodies()), keyring=load_keyring(keys))
         report = await verify_partition(archive, "orders", 3, Depth.RECORDS, lambda *_: None)
         assert not report.damage and not report.lost, (report.damage, report.lost)
         partition = await archive.open_partition("orders", 3)
@@ -350,7 +350,7 @@ def test_a_truncated_log_goes_on_with_the_keys(keys: str, low: int, start: int, 
     assert len(newer) == 1 + copied and all(key.endswith(ENCRYPTED_SUFFIX) for key in newer)
 
     async def found() -> list[int]:
-        archive = Archive(MemoryReader(cluster.store.bodies()), keyring=load_keyring(keys))
+        archive = ArchiveReader(MemoryReader(cluster.store.bodies()), keyring=load_keyring(keys))
         report = await verify_partition(archive, "orders", 3, Depth.RECORDS, lambda *_: None)
         assert not report.damage and not report.lost, (report.damage, report.lost)
         partition = await archive.open_partition("orders", 3)

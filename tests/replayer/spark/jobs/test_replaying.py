@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from blockgz.archive.archive import ArchivePlace, opened
-from blockgz.archive.damage import LostRange
+from blockgz.archive.partition import LostRange
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
 from blockgz.errors import ObjectMissing, UsageError

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from blockgz.archive.archive import Archive, ArchivePlace, opened
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
@@ -52,7 +52,7 @@ def stored(root: Path, objects: Mapping[str, bytes]) -> ArchivePlace:
 
 
 async def alone(
-    archive: Archive,
+    archive: ArchiveReader,
     depth: Depth,
     choice: ChunkChoice,
     expected: Sequence[str] = (),

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from blockgz.archive.archive import Archive, ArchivePlace, opened
+from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.positions import AT_END, AT_START
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import PassingReader
@@ -209,10 +209,10 @@ def test_a_trigger_asks_for_many_partitions_at_once_and_an_idle_one_for_each_onc
     readers: list[CountingReader] = []
 
     @asynccontextmanager
-    async def counted(place: ArchivePlace) -> AsyncIterator[Archive]:
+    async def counted(place: ArchivePlace) -> AsyncIterator[ArchiveReader]:
         async with open_reader(place.address) as reader:
             readers.append(CountingReader(reader))
-            yield Archive(readers[-1])
+            yield ArchiveReader(readers[-1])
 
     monkeypatch.setattr(stream, "opened", counted)
     wanted = options(tmp_path, subscribe="", subscribePattern="orders.*")
