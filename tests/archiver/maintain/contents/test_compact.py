@@ -3,7 +3,7 @@
 import dataclasses
 import gzip
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -375,12 +375,20 @@ MISTAKES: dict[str, Callable[[Partition, NewChunk], NewChunk]] = {
 }
 
 
-@pytest.mark.parametrize("form", mostly_long(["arrow", "json"]))
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_caught(mistake: str, form: str, tmp_path: Path) -> None:
-    partition = partition_of_comparison(tmp_path, form)
+@pytest.fixture(scope="module", params=mostly_long(["arrow", "json"]))
+def merged_partition(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Partition, NewChunk]]:
+    partition = partition_of_comparison(tmp_path_factory.mktemp("partition"), request.param)
     new = merged(partition.chunks, partition.data_of, partition.buffer())
     check_contents(partition.chunks, new, partition.data_of, data_of_body(new.body), MAX)
+    yield partition, new
+    partition.buffers.close()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_caught(mistake: str, merged_partition: tuple[Partition, NewChunk]) -> None:
+    partition, new = merged_partition
     if mistake == "a record moved":
         new = dataclasses.replace(new, next_offset=new.next_offset + 2)
     broken = MISTAKES[mistake](partition, new)
@@ -389,7 +397,6 @@ def test_a_mistake_is_caught(mistake: str, form: str, tmp_path: Path) -> None:
     if mistake != "a block with another checksum":
         assert isinstance(caught.value, ContentsDiffer)
         assert "nothing was committed" in caught.value.remedy
-    partition.buffers.close()
 
 
 def test_an_erase_that_took_too_much_or_too_little_is_caught(tmp_path: Path) -> None:

@@ -116,9 +116,9 @@ def test_a_search_that_finds_much_ends(asking: TestClient) -> None:
     ],
 )
 def test_what_cannot_be_done_says_why(
-    asking: TestClient, path: str, body: dict[str, Any] | None, status: int, word: str
+    archive_page: TestClient, path: str, body: dict[str, Any] | None, status: int, word: str
 ) -> None:
-    answer = asking.post(path, json=body) if body is not None else asking.post(path)
+    answer = archive_page.post(path, json=body) if body is not None else archive_page.post(path)
     assert answer.status_code == status, answer.text
     assert set(answer.json()) == {"error", "why", "do"}
     assert word in " ".join(answer.json().values())
@@ -242,9 +242,8 @@ ORDERS = "/api/v1/topics/orders"
 FIRST = f"{ORDERS}/partitions/0"
 
 
-@pytest.fixture
-def asking_archive_routes(tmp_path: Path) -> Iterator[TestClient]:
-    writer = ArchiveWriter(tmp_path)
+def archive_of(root: Path) -> None:
+    writer = ArchiveWriter(root)
     orders = writer.partition("orders", 0)
     orders.commit(records(range(50)))
     orders.commit(records(range(70, 100)), gaps=[Gap(50, 60, "retention")])
@@ -252,7 +251,15 @@ def asking_archive_routes(tmp_path: Path) -> Iterator[TestClient]:
     writer.partition("payments", 0).commit(
         [Record(0, -1, -1, b"\xff", b"\x00\x01", (("h", None),)), Record(1, 5, 0, None, None, ())]
     )
-    with page_client(settings_of(tmp_path)) as client:
+
+
+@pytest.fixture(scope="module")
+def archive_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A page of an archive that no test changes."""
+    root = tmp_path_factory.mktemp("archive")
+    archive_of(root)
+    settings = settings_of(root, kafka={"bootstrap.servers": "127.0.0.1:1"}, jobs=str(root / "jobs"))
+    with page_client(settings) as client:
         yield client
 
 
@@ -260,18 +267,16 @@ def lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_topics_and_partitions(asking_archive_routes: TestClient) -> None:
-    found = asking_archive_routes.get("/api/v1/topics").json()
+def test_topics_and_partitions(archive_page: TestClient) -> None:
+    found = archive_page.get("/api/v1/topics").json()
     assert [(each["topic"], each["records"], each["partitions"]) for each in found["topics"]] == [
         ("orders", 85, 2),
         ("payments", 2, 1),
     ]
-    assert [each["topic"] for each in asking_archive_routes.get("/api/v1/topics?q=pay").json()["topics"]] == [
-        "payments"
-    ]
-    topic = asking_archive_routes.get(ORDERS).json()
+    assert [each["topic"] for each in archive_page.get("/api/v1/topics?q=pay").json()["topics"]] == ["payments"]
+    topic = archive_page.get(ORDERS).json()
     assert topic["partitions"][0]["gaps"] == [{"from": 50, "to": 60, "reason": "retention"}]
-    assert asking_archive_routes.get(FIRST).json() == topic["partitions"][0]
+    assert archive_page.get(FIRST).json() == topic["partitions"][0]
 
 
 @pytest.mark.parametrize(
@@ -302,69 +307,71 @@ def test_topics_and_partitions(asking_archive_routes: TestClient) -> None:
         ("/api/v1/nothing", 404),
     ],
 )
-def test_what_cannot_be_answered_says_why(asking_archive_routes: TestClient, path: str, status: int) -> None:
-    answer = asking_archive_routes.get(path)
+def test_what_cannot_be_answered_says_why(archive_page: TestClient, path: str, status: int) -> None:
+    answer = archive_page.get(path)
     assert answer.status_code == status, answer.text
     assert set(answer.json()) == {"error", "why", "do"}
     assert answer.json()["error"]
 
 
-def test_pages_both_ways(asking_archive_routes: TestClient) -> None:
-    page = asking_archive_routes.get(f"{FIRST}/page?at=45&n=10").json()
+def test_pages_both_ways(archive_page: TestClient) -> None:
+    page = archive_page.get(f"{FIRST}/page?at=45&n=10").json()
     kinds = [item["missing"]["kind"] if "missing" in item else item["record"]["offset"] for item in page["items"]]
     assert kinds == [45, 46, 47, 48, 49, "gap", "hole", 70, 71, 72, 73, 74]
     assert page["items"][5]["missing"] == {"from": 50, "to": 60, "kind": "gap", "reason": "retention"}
     assert (page["previous"], page["next"]) == ({"before": 45}, {"at": 75})
     assert 0 < page["stats"]["requests"] <= 10
     assert page["stats"]["bytes_fetched"] > 0
-    before = asking_archive_routes.get(f"{FIRST}/page", params={**page["previous"], "n": 3}).json()
+    before = archive_page.get(f"{FIRST}/page", params={**page["previous"], "n": 3}).json()
     assert [item["record"]["offset"] for item in before["items"]] == [42, 43, 44]
-    newest = asking_archive_routes.get(f"{FIRST}/page").json()
+    newest = archive_page.get(f"{FIRST}/page").json()
     assert (newest["to"], newest["next"]) == (100, None)
 
 
-def test_a_stream_has_the_lines_of_cat_and_a_cursor(asking_archive_routes: TestClient) -> None:
-    answer = asking_archive_routes.get(f"{FIRST}/records?from=40&n=12")
+def test_a_stream_has_the_lines_of_cat_and_a_cursor(archive_page: TestClient) -> None:
+    answer = archive_page.get(f"{FIRST}/records?from=40&n=12")
     assert answer.headers["content-type"] == "application/x-ndjson"
     *found, cursor = lines(answer.text)
     assert [each["offset"] for each in found] == [*range(40, 50), 70, 71]
     assert found[0] == {**found[0], "topic": "orders", "partition": 0, "timestamp_type": "CreateTime"}
     assert cursor == {"cursor": {"next": 72, "complete": False}}
-    *rest, last = lines(asking_archive_routes.get(f"{FIRST}/records?from=72").text)
+    *rest, last = lines(archive_page.get(f"{FIRST}/records?from=72").text)
     assert len(rest) == 28
     assert last == {"cursor": {"next": 100, "complete": True}}
-    chosen = lines(asking_archive_routes.get(f"{FIRST}/records", params={"grep": "value of 4[46]", "n": 5}).text)
+    chosen = lines(archive_page.get(f"{FIRST}/records", params={"grep": "value of 4[46]", "n": 5}).text)
     assert [each.get("offset") for each in chosen] == [44, 46, None]
-    keyed = lines(asking_archive_routes.get(f"{FIRST}/records", params={"key": ["44", "46"]}).text)
+    keyed = lines(archive_page.get(f"{FIRST}/records", params={"key": ["44", "46"]}).text)
     assert [each.get("offset") for each in keyed] == [44, 46, None]
 
 
-def test_damage_ends_a_stream_with_its_reason(asking_archive_routes: TestClient, tmp_path: Path) -> None:
+def test_damage_ends_a_stream_with_its_reason(tmp_path: Path) -> None:
+    archive_of(tmp_path)
     next((tmp_path / "topic=orders" / "partition=00000").glob("*50.index.json")).unlink()
-    *found, last = lines(asking_archive_routes.get(f"{FIRST}/records?from=45").text)
-    assert [each["offset"] for each in found] == [45, 46, 47, 48, 49]
-    assert "is missing" in last["failure"]["error"]
-    assert asking_archive_routes.get(f"{FIRST}/records/80").status_code == 410
+    with page_client(settings_of(tmp_path)) as asking:
+        *found, last = lines(asking.get(f"{FIRST}/records?from=45").text)
+        assert [each["offset"] for each in found] == [45, 46, 47, 48, 49]
+        assert "is missing" in last["failure"]["error"]
+        assert asking.get(f"{FIRST}/records/80").status_code == 410
 
 
-def test_one_record_and_its_bytes(asking_archive_routes: TestClient) -> None:
-    found = asking_archive_routes.get(f"{FIRST}/records/20").json()
+def test_one_record_and_its_bytes(archive_page: TestClient) -> None:
+    found = archive_page.get(f"{FIRST}/records/20").json()
     assert found["record"]["offset"] == 20
     assert found["stats"]["requests"] >= 2
     assert found["stats"]["chunk_bytes"] > 0
-    assert asking_archive_routes.get(f"{FIRST}/records/latest").json()["record"]["offset"] == 99
+    assert archive_page.get(f"{FIRST}/records/latest").json()["record"]["offset"] == 99
     binary = "/api/v1/topics/payments/partitions/0/records/0"
-    assert asking_archive_routes.get(binary).json()["record"]["value"] == "\x00\x01"
-    assert "key_base64" in asking_archive_routes.get(binary).json()["record"]
-    value = asking_archive_routes.get(f"{binary}/value")
+    assert archive_page.get(binary).json()["record"]["value"] == "\x00\x01"
+    assert "key_base64" in archive_page.get(binary).json()["record"]
+    value = archive_page.get(f"{binary}/value")
     assert value.content == b"\x00\x01"
     assert value.headers["content-type"] == "application/octet-stream"
     assert value.headers["content-disposition"] == 'attachment; filename="payments-0-0.value"'
-    assert asking_archive_routes.get("/api/v1/topics/payments/partitions/0/records/1/value").status_code == 204
+    assert archive_page.get("/api/v1/topics/payments/partitions/0/records/1/value").status_code == 204
 
 
-def test_offsets_of_a_time(asking_archive_routes: TestClient) -> None:
-    found = asking_archive_routes.get(f"{ORDERS}/find", params={"time": ["@1760000000003", "@1990000000000"]}).json()
+def test_offsets_of_a_time(archive_page: TestClient) -> None:
+    found = archive_page.get(f"{ORDERS}/find", params={"time": ["@1760000000003", "@1990000000000"]}).json()
     assert [(each["partition"], each["offset"], each["found"]) for each in found] == [
         (0, 3, True),
         (1, 3, True),
@@ -373,13 +380,13 @@ def test_offsets_of_a_time(asking_archive_routes: TestClient) -> None:
     ]
 
 
-def test_coverage_by_time_and_by_offset(asking_archive_routes: TestClient) -> None:
-    by_offset = asking_archive_routes.get(f"{ORDERS}/coverage?scale=offset&slices=10").json()
+def test_coverage_by_time_and_by_offset(archive_page: TestClient) -> None:
+    by_offset = archive_page.get(f"{ORDERS}/coverage?scale=offset&slices=10").json()
     assert (by_offset["from_offset"], by_offset["to_offset"]) == (0, 100)
     first = by_offset["partitions"][0]
     assert first["records_by_slice"] == [10, 10, 10, 10, 10, 0, 0, 10, 10, 10]
     assert [(gap["from"], gap["to"]) for gap in first["gaps"]] == [(50, 60)]
-    part = asking_archive_routes.get(f"{ORDERS}/coverage?scale=offset&from=70&to=80&slices=2").json()
+    part = archive_page.get(f"{ORDERS}/coverage?scale=offset&from=70&to=80&slices=2").json()
     assert part["partitions"][0]["records_by_slice"] == [5, 5]
-    by_time = asking_archive_routes.get(f"{ORDERS}/coverage").json()
+    by_time = archive_page.get(f"{ORDERS}/coverage").json()
     assert len(by_time["partitions"][0]["records_by_slice"]) == 60

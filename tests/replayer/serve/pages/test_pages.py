@@ -46,11 +46,6 @@ class Markup(HTMLParser):
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> ArchiveWriter:
-    return ArchiveWriter(tmp_path)
-
-
-@pytest.fixture
 def asking(tmp_path: Path, writer: ArchiveWriter) -> Iterator[TestClient]:
     with page_client(settings_of(tmp_path)) as client:
         yield client
