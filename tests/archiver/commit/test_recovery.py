@@ -128,12 +128,22 @@ def test_a_gap_may_stop_the_partition(store: MemoryStore) -> None:
     assert "[8..12)" in error.what
 
 
-def test_no_gap_no_stop(store: MemoryStore) -> None:
-    assert claim(store, MemoryLog(records([8]), low=8), policy=STOP_AT_GAPS).gap is None
-
-
-def test_an_empty_log_far_behind_is_a_gap_too(store: MemoryStore) -> None:
-    assert claim(store, MemoryLog([], low=20)).gap == Gap(8, 20, "retention")
+@pytest.mark.parametrize(
+    ("log", "policy", "gap", "is_compacted"),
+    [
+        (MemoryLog(records([8]), low=8), STOP_AT_GAPS, None, False),
+        (MemoryLog([], low=20), POLICY, Gap(8, 20, "retention"), False),
+        (MemoryLog([row._replace(headers=[*row.headers]) for row in ROWS]), POLICY, None, False),
+        (MemoryLog([*ROWS[:-1], *records([9])]), POLICY, None, True),
+    ],
+    ids=["no gap, no stop", "an empty log far behind", "headers in another type", "a tail that was compacted away"],
+)
+def test_what_a_claim_finds(
+    store: MemoryStore, log: MemoryLog, policy: TakeoverPolicy, gap: Gap | None, is_compacted: bool
+) -> None:
+    claimed = claim(store, log, policy=policy)
+    assert (claimed.gap, claimed.tail_was_compacted) == (gap, is_compacted)
+    assert claimed.position == (gap.end if gap else 8)
 
 
 def test_a_log_that_ends_below_the_archive_has_diverged(store: MemoryStore) -> None:
@@ -141,33 +151,21 @@ def test_a_log_that_ends_below_the_archive_has_diverged(store: MemoryStore) -> N
     assert "7" in error.what and "8" in error.what
 
 
-def test_a_log_that_was_written_again_has_diverged(store: MemoryStore) -> None:
-    changed = [*ROWS[:-1], ROWS[-1]._replace(value=b"another")]
-    refused(Diverged, store, MemoryLog([*changed, *records(range(8, 20))]))
-
-
 @pytest.mark.parametrize(
     "change",
-    [{"value": None}, {"key": b""}, {"timestamp": 1}, {"timestamp_type": 1}, {"headers": (("h", None),)}],
+    [
+        {"value": b"another"},
+        {"value": None},
+        {"key": b""},
+        {"timestamp": 1},
+        {"timestamp_type": 1},
+        {"headers": (("h", None),)},
+    ],
     ids=lambda change: next(iter(change)),
 )
-def test_every_field_of_the_tail_counts(store: MemoryStore, change: dict[str, Any]) -> None:
+def test_a_log_that_was_written_again_has_diverged_whatever_differs(store: MemoryStore, change: dict[str, Any]) -> None:
     assert ROWS[-1] == ROWS[-1]._replace() != ROWS[-1]._replace(**change)
-    refused(Diverged, store, MemoryLog([*ROWS[:-1], ROWS[-1]._replace(**change)]))
-
-
-def test_headers_compare_by_content_however_the_client_hands_them_over(store: MemoryStore) -> None:
-    rows: list[Record] = [row._replace(headers=[*row.headers]) for row in ROWS]
-    assert claim(store, MemoryLog(rows)).position == 8
-
-
-def test_a_tail_that_was_compacted_away_is_noted(store: MemoryStore) -> None:
-    claimed = claim(store, MemoryLog([*ROWS[:-1], *records([9])]))
-    assert claimed.tail_was_compacted and claimed.position == 8
-
-
-def test_a_tail_below_the_low_watermark_is_not_asked_for(store: MemoryStore) -> None:
-    assert not claim(store, MemoryLog(records([8]), low=8)).tail_was_compacted
+    refused(Diverged, store, MemoryLog([*ROWS[:-1], ROWS[-1]._replace(**change), *records(range(8, 20))]))
 
 
 def test_another_group_is_refused_by_name(store: MemoryStore) -> None:
