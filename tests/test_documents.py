@@ -1,12 +1,35 @@
 """The pages name files and sections that exist, and are short enough to read."""
 
 import ast
+import contextlib
+import io
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
+from fastapi.routing import APIRoute
 
+import blockgz
+from archiver.cli import main as archiver_main
+from archiver.importing import IMPORT_GROUP
 from blockgz.program.main import EXIT_CODES
+from index_format.chunk_index import UNVERIFIED
+from index_format.old_objects import OLD_FORMATS
+from index_format.records import Record
+from replayer.cli import main as replayer_main
+from replayer.library_choice import Choice
+from replayer.library_replay import ReplayChoice
+from replayer.serve import archive_routes, job_routes
+from replayer.serve.app import ERRORS
+from replayer.serve.errors import MAX_BODY_BYTES, STATUS_OF_CODE
+from replayer.serve.guard import LOGINS_A_MINUTE, SESSION_SECONDS
+from replayer.serve.replays import MOST_PLANS
+from replayer.serve.settings import LEAST_TOKEN
+from replayer.serve.tasks import MOST_FOUND, MOST_RUNNING
+from tests.support.archives import ArchiveWriter
+from tests.support.mock_cluster import MockCluster
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
@@ -122,3 +145,94 @@ def test_the_license_is_whole() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert text.lstrip().startswith("Apache License")
     assert "END OF TERMS AND CONDITIONS" in text
+
+
+OLD_ARCHIVES_PAGE = (Path(__file__).parent.parent / "docs/old-archives.md").read_text()
+COMMANDS = re.findall(r"^(?:archiver|replayer) .+$", OLD_ARCHIVES_PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_exist(line: str) -> None:
+    program, *words = shlex.split(line)
+    command: click.Command = archiver_main if program == "archiver" else replayer_main
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
+    with command.make_context(line, words, resilient_parsing=True):
+        known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+        assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_words() -> None:
+    _, table = OLD_ARCHIVES_PAGE[OLD_ARCHIVES_PAGE.index("| `--old-format` |") :].split("\n\n")[0].split("|---|---|")
+    assert re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE) == list(OLD_FORMATS)
+    assert f"`{IMPORT_GROUP}`" in OLD_ARCHIVES_PAGE and f"`{UNVERIFIED}`" in OLD_ARCHIVES_PAGE
+
+
+SERVICE_PAGE = (Path(__file__).parent.parent / "docs" / "service.md").read_text()
+
+
+def test_every_operation_is_named() -> None:
+    routes = [*archive_routes.api.routes, *job_routes.api.routes]
+    there = {f"{next(iter(route.methods))} {route.path}" for route in routes if isinstance(route, APIRoute)}
+    assert set(re.findall(r"^\| `((?:GET|POST) [^`]+)`", SERVICE_PAGE, re.MULTILINE)) == there
+
+
+def test_every_status_is_named() -> None:
+    rows = re.findall(r"^\| ([0-9]{3}[0-9, ]*) \| [^|]+ \|([0-9, ]*)\|$", SERVICE_PAGE, re.MULTILINE)
+    told = {int(status): codes for statuses, codes in rows for status in statuses.split(", ")}
+    assert set(told) == set(ERRORS) - {405}
+    for code, status in STATUS_OF_CODE.items():
+        assert str(code) in told[status].strip().split(", ")
+
+
+def test_its_bounds_are_those_of_the_program() -> None:
+    assert f"at least {LEAST_TOKEN} characters" in SERVICE_PAGE
+    assert f"lasts {SESSION_SECONDS // 3600} hours" in SERVICE_PAGE
+    assert LOGINS_A_MINUTE == 10 and "Ten wrong tokens a" in SERVICE_PAGE
+    assert f"up to {MAX_BODY_BYTES // 1024} KiB" in SERVICE_PAGE
+    assert f"{MOST_RUNNING} tasks and {MOST_PLANS} plans at once" in SERVICE_PAGE
+    assert f"{MOST_FOUND:,} hits a search" in SERVICE_PAGE
+
+
+PYTHON_PAGE = (Path(__file__).parent.parent / "docs/python.md").read_text()
+NOON_MS = 1_795_176_000_000
+"""2026-11-20T12:00:00Z."""
+
+
+def orders(count: int) -> list[Record]:
+    return [
+        Record(each, NOON_MS + each * 1000, 0, b"customer-%d" % (each % 7), b'{"id": %d}' % each, ())
+        for each in range(count)
+    ]
+
+
+@pytest.mark.slow
+def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = ArchiveWriter(tmp_path / "archive")
+    writer.partition("orders", 0).commit(orders(1000))
+    writer.partition("orders", 1).commit(orders(10))
+    writer.partition("users", 0).commit(orders(10))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    examples = re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```\n)?", PYTHON_PAGE, re.DOTALL)
+    assert len(examples) == PYTHON_PAGE.count("```python")
+    cluster = MockCluster()
+    cluster.create_topic("orders-copy")
+    names: dict[str, object] = {}
+    for code, output in examples:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code.replace("localhost:9092", cluster.bootstrap_servers), names)
+        assert printed.getvalue() == output, code
+
+
+def test_the_page_names_every_error_and_argument() -> None:
+    kinds = [name for name in blockgz.__all__ if isinstance(getattr(blockgz, name), type)]
+    errors = [name for name in kinds if issubclass(getattr(blockgz, name), Exception)]
+    assert [name for name in errors if f"`{name}`" not in PYTHON_PAGE and f"`blockgz.{name}`" not in PYTHON_PAGE] == []
+    assert [name for name in (*Choice.__annotations__, "limit") if f"`{name}=" not in PYTHON_PAGE] == []
+    replaying = ReplayChoice.__annotations__.keys() - Choice.__annotations__.keys()
+    assert [name for name in replaying if f"`{name}`" not in PYTHON_PAGE] == []
