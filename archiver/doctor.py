@@ -55,7 +55,7 @@ from index_format.keys import LAYOUTS, archive_key
 SHOWN = 20
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How serious a finding is, from harmless to serious."""
 
     OK = "ok"
@@ -68,23 +68,23 @@ class Finding:
     """One line of the doctor's report, and of its JSON; `remedy` is empty if nothing is to be done."""
 
     check: str
-    verdict: Verdict
+    verdict: Severity
     detail: str
     remedy: str = ""
     denied: bool = False
     """True if credentials or permissions are wrong."""
 
 
-def worst(findings: Sequence[Finding]) -> Verdict:
+def worst(findings: Sequence[Finding]) -> Severity:
     """Return the most serious verdict."""
-    order = list(Verdict)
-    return max((finding.verdict for finding in findings), key=order.index, default=Verdict.OK)
+    order = list(Severity)
+    return max((finding.verdict for finding in findings), key=order.index, default=Severity.OK)
 
 
 def failed(check: str, error: BlockgzError) -> Finding:
     """Return the finding of a check that met one of our errors."""
     detail = f"{error.what}: {error.why}" if error.why else error.what
-    return Finding(check, Verdict.FAIL, one_line(detail), one_line(error.remedy), isinstance(error, AccessDenied))
+    return Finding(check, Severity.FAIL, one_line(detail), one_line(error.remedy), isinstance(error, AccessDenied))
 
 
 def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -94,7 +94,7 @@ def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fin
     except BlockgzError as error:
         yield failed(name, error)
     except Exception as error:  # whatever it is, the other checks are worth making
-        yield Finding(name, Verdict.WARN, f"could not be checked: {type(error).__name__}: {one_line(str(error))}")
+        yield Finding(name, Severity.WARN, f"could not be checked: {type(error).__name__}: {one_line(str(error))}")
 
 
 def one_line(text: str) -> str:
@@ -125,12 +125,12 @@ FILES_A_BROKER = 8
 def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding:
     """Return whether a topic that is deleted and created again will be recognised."""
     if is_denied:
-        return Finding("broker api", Verdict.WARN, "the user may not describe topics", "grant Describe on the topics")
+        return Finding("broker api", Severity.WARN, "the user may not describe topics", "grant Describe on the topics")
     if topic_id is not None:
-        return Finding("broker api", Verdict.OK, "reports topic ids, so a topic that is created again is recognised")
+        return Finding("broker api", Severity.OK, "reports topic ids, so a topic that is created again is recognised")
     return Finding(
         "broker api",
-        Verdict.WARN,
+        Severity.WARN,
         "does not report topic ids, so a topic that is created again looks like a truncated log",
         "use Kafka 2.8 or newer",
     )
@@ -139,11 +139,11 @@ def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding
 def judge_protocols(protocols: frozenset[str] | None) -> Finding:
     """Return whether the group protocol `consumer` is offered."""
     if protocols is None:
-        return Finding("group protocol", Verdict.WARN, "the broker does not say which it offers", "Kafka 4 offers it")
+        return Finding("group protocol", Severity.WARN, "the broker does not say which it offers", "Kafka 4 offers it")
     if "consumer" in protocols:
-        return Finding("group protocol", Verdict.OK, f"offers {', '.join(sorted(protocols))}")
+        return Finding("group protocol", Severity.OK, f"offers {', '.join(sorted(protocols))}")
     offered = ", ".join(sorted(protocols))
-    return Finding("group protocol", Verdict.FAIL, f"offers {offered} only", "set --group-protocol classic")
+    return Finding("group protocol", Severity.FAIL, f"offers {offered} only", "set --group-protocol classic")
 
 
 def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Iterator[Finding]:
@@ -157,11 +157,11 @@ def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Ite
     for topic, missing in list(lacking.items())[:SHOWN]:
         what = " and ".join(sorted(missing))
         remedy = f"grant {what} on topic {topic} to this user"
-        yield Finding("topic ACL", Verdict.FAIL, f"{what} is not allowed on {topic}", remedy, denied=True)
+        yield Finding("topic ACL", Severity.FAIL, f"{what} is not allowed on {topic}", remedy, denied=True)
     if silent:
-        yield Finding("topic ACL", Verdict.WARN, f"the broker does not say what is allowed on {listed(silent)}")
+        yield Finding("topic ACL", Severity.WARN, f"the broker does not say what is allowed on {listed(silent)}")
     elif not lacking and allowed:
-        yield Finding("topic ACL", Verdict.OK, f"DESCRIBE and READ are allowed on {len(allowed)} topics")
+        yield Finding("topic ACL", Severity.OK, f"DESCRIBE and READ are allowed on {len(allowed)} topics")
 
 
 def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Finding:
@@ -170,29 +170,29 @@ def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Fi
         detail = (
             f"the broker does not say what is allowed on group {group_id}: the group may not exist before the first run"
         )
-        return Finding("group ACL", Verdict.WARN, detail)
+        return Finding("group ACL", Severity.WARN, detail)
     if allowed >= NEEDED_OF_GROUP:
-        return Finding("group ACL", Verdict.OK, f"READ is allowed on group {group_id}")
+        return Finding("group ACL", Severity.OK, f"READ is allowed on group {group_id}")
     remedy = f"grant READ on group {group_id} to this user, or choose another --group-id"
-    return Finding("group ACL", Verdict.FAIL, f"READ is not allowed on group {group_id}", remedy, denied=True)
+    return Finding("group ACL", Severity.FAIL, f"READ is not allowed on group {group_id}", remedy, denied=True)
 
 
 def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | None) -> Finding:
     """Return whether records that cannot be archived can be sent on to their topic."""
     check = "dead letters"
     if not is_there:
-        return Finding(check, Verdict.FAIL, f"there is no topic {topic}", "create it, or correct --dlq-topic")
+        return Finding(check, Severity.FAIL, f"there is no topic {topic}", "create it, or correct --dlq-topic")
     if allowed is None:
-        return Finding(check, Verdict.WARN, f"the broker does not say what is allowed on {topic}")
+        return Finding(check, Severity.WARN, f"the broker does not say what is allowed on {topic}")
     if allowed >= NEEDED_OF_DEAD_LETTERS:
-        return Finding(check, Verdict.OK, f"WRITE is allowed on {topic}")
+        return Finding(check, Severity.OK, f"WRITE is allowed on {topic}")
     remedy = f"grant DESCRIBE and WRITE on topic {topic} to this user"
-    return Finding(check, Verdict.FAIL, f"WRITE is not allowed on {topic}", remedy, denied=True)
+    return Finding(check, Severity.FAIL, f"WRITE is not allowed on {topic}", remedy, denied=True)
 
 
 NEW_GROUP = Finding(
     "group ACL",
-    Verdict.WARN,
+    Severity.WARN,
     f"could not be checked: the first run names the group {GROUP_PREFIX} and part of the archive's id",
     f"if the cluster uses ACLs, grant READ on groups with the prefix {GROUP_PREFIX}, or set --group-id",
 )
@@ -206,9 +206,9 @@ def judge_group_owners(
         refuse_other_archive(group_id, archive.archive_id if archive else None, owners)
     except GroupOfAnother as error:
         if takeover:
-            return Finding("group", Verdict.WARN, f"{error.what}; --takeover trusts that it no longer does")
+            return Finding("group", Severity.WARN, f"{error.what}; --takeover trusts that it no longer does")
         return failed("group", error)
-    return Finding("group", Verdict.OK, f"no other archive uses group {group_id}")
+    return Finding("group", Severity.OK, f"no other archive uses group {group_id}")
 
 
 def judge_topics(described: Mapping[str, TopicConfig], chunk_interval: float) -> Iterator[Finding]:
@@ -227,12 +227,12 @@ def judge_topics(described: Mapping[str, TopicConfig], chunk_interval: float) ->
         else:
             yield finding
     if silent:
-        yield Finding("retention", Verdict.WARN, f"the broker does not report the configuration of {silent} topics")
+        yield Finding("retention", Severity.WARN, f"the broker does not report the configuration of {silent} topics")
     if fine:
-        yield Finding("retention", Verdict.OK, f"{fine} topics keep records long enough for --chunk-interval")
+        yield Finding("retention", Severity.OK, f"{fine} topics keep records long enough for --chunk-interval")
     if types:
         counts = ", ".join(f"{kind} on {count} topics" for kind, count in sorted(types.items()))
-        yield Finding("timestamp type", Verdict.OK, f"{counts}; archived as it is")
+        yield Finding("timestamp type", Severity.OK, f"{counts}; archived as it is")
 
 
 def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: float) -> Finding | None:
@@ -244,14 +244,14 @@ def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: flo
     remedy = f"raise retention.ms of {topic}, or lower --chunk-interval"
     if 0 <= kept <= chunk_interval:
         detail = f"{topic} keeps records {format_duration(kept)}, a chunk stays open {format_duration(chunk_interval)}"
-        return Finding("retention", Verdict.FAIL, f"{detail}: a crash loses records", remedy)
+        return Finding("retention", Severity.FAIL, f"{detail}: a crash loses records", remedy)
     if 0 <= kept < SHORT_RETENTION * chunk_interval:
         detail = f"{topic} keeps records {format_duration(kept)}: a longer outage loses records"
-        return Finding("retention", Verdict.WARN, detail, remedy)
+        return Finding("retention", Severity.WARN, detail, remedy)
     if bound != "-1":
         detail = f"{topic} keeps {format_size(int(bound))} a partition: a burst or an outage may lose records"
         remedy = f"raise retention.bytes of {topic}, and watch blockgz_retention_headroom_records"
-        return Finding("retention", Verdict.WARN, detail, remedy)
+        return Finding("retention", Severity.WARN, detail, remedy)
     return None
 
 
@@ -259,13 +259,13 @@ def judge_newest(newest_ms: int | None, now: float) -> Finding:
     """Kafka does not report its time, but a record from the future shows a wrong clock."""
     if newest_ms is None:
         return Finding(
-            "broker clock", Verdict.OK, "there is no record to compare with, and Kafka does not report its time"
+            "broker clock", Severity.OK, "there is no record to compare with, and Kafka does not report its time"
         )
     ahead = newest_ms / 1000 - now
     if ahead > CLOCK_WARNING_SECONDS:
         detail = f"the newest record is {format_duration(round(ahead))} in the future"
-        return Finding("broker clock", Verdict.WARN, detail, "set the clocks of producers, brokers and this machine")
-    return Finding("broker clock", Verdict.OK, "no record has a future timestamp")
+        return Finding("broker clock", Severity.WARN, detail, "set the clocks of producers, brokers and this machine")
+    return Finding("broker clock", Severity.OK, "no record has a future timestamp")
 
 
 def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Finding:
@@ -275,16 +275,16 @@ def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Findin
     detail = f"limit {shown}, needed about {needed}; {partitions} partitions need no more"
     if limit is not None and limit < needed:
         remedy = f"ulimit -n {max(1024, needed)}, or LimitNOFILE= in the systemd unit"
-        return Finding("open files", Verdict.WARN, detail, remedy)
-    return Finding("open files", Verdict.OK, detail)
+        return Finding("open files", Severity.WARN, detail, remedy)
+    return Finding("open files", Severity.OK, detail)
 
 
 def judge_space(folder: Path, free: int, budget: int) -> Finding:
     """Return whether the buffer's budget fits on its disk, in bytes."""
     detail = f"{folder} can be written, {format_gib(free)} free, --buffer-bytes {format_gib(budget)}"
     if free < budget:
-        return Finding("buffer", Verdict.WARN, detail, "free space, lower --buffer-bytes, or set another --buffer-dir")
-    return Finding("buffer", Verdict.OK, detail)
+        return Finding("buffer", Severity.WARN, detail, "free space, lower --buffer-bytes, or set another --buffer-dir")
+    return Finding("buffer", Severity.OK, detail)
 
 
 def judge_clock(difference: float) -> Finding:
@@ -293,10 +293,10 @@ def judge_clock(difference: float) -> Finding:
     detail = f"this machine is {format_duration(round(abs(difference)))} {way} the store"
     remedy = "synchronise the clock (NTP)"
     if abs(difference) > CLOCK_REFUSED_SECONDS:
-        return Finding("store clock", Verdict.FAIL, f"{detail}; S3 refuses such requests", remedy)
+        return Finding("store clock", Severity.FAIL, f"{detail}; S3 refuses such requests", remedy)
     if abs(difference) > CLOCK_WARNING_SECONDS:
-        return Finding("store clock", Verdict.WARN, detail, remedy)
-    return Finding("store clock", Verdict.OK, "this machine and the store agree to within a minute")
+        return Finding("store clock", Severity.WARN, detail, remedy)
+    return Finding("store clock", Severity.OK, "this machine and the store agree to within a minute")
 
 
 def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: str | None) -> Finding:
@@ -304,12 +304,12 @@ def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: st
     for other, info in found.items():
         if other != layout:
             remedy = f"use --layout {other}, or another --archive"
-            return Finding("archive", Verdict.FAIL, f"it has layout {other}, not {layout}", remedy)
+            return Finding("archive", Severity.FAIL, f"it has layout {other}, not {layout}", remedy)
         if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
             remedy = "give each cluster its own --archive, or correct -b"
-            return Finding("archive", Verdict.FAIL, f"it holds the topics of cluster {info.cluster_id}", remedy)
-        return Finding("archive", Verdict.OK, f"archive {info.archive_id}, layout {layout}")
-    return Finding("archive", Verdict.OK, "there is none yet; the first run creates it")
+            return Finding("archive", Severity.FAIL, f"it holds the topics of cluster {info.cluster_id}", remedy)
+        return Finding("archive", Severity.OK, f"archive {info.archive_id}, layout {layout}")
+    return Finding("archive", Severity.OK, "there is none yet; the first run creates it")
 
 
 def format_gib(size: int) -> str:
@@ -342,7 +342,7 @@ class ClusterChecks:
         self._brokers = self._access.num_brokers()
         self.cluster_id = self._cluster.cluster_id()
         where = f"cluster {self.cluster_id or 'without an id'}, {self._brokers or '?'} brokers, {len(known)} topics"
-        yield Finding("broker", Verdict.OK, where)
+        yield Finding("broker", Severity.OK, where)
         sample = next(iter(known), None)
         if sample is not None:
             answers = self._cluster.topic_ids([sample])
@@ -357,11 +357,11 @@ class ClusterChecks:
         missing = sorted(selection.names - self._known.keys())
         partitions = sum(self._known[topic] for topic in self._selected)
         if missing:
-            yield Finding("topics", Verdict.FAIL, f"there is no topic {listed(missing)}", "create it, or check -b")
+            yield Finding("topics", Severity.FAIL, f"there is no topic {listed(missing)}", "create it, or check -b")
         if self._selected:
-            yield Finding("topics", Verdict.OK, f"{len(self._selected)} topics, {partitions} partitions")
+            yield Finding("topics", Severity.OK, f"{len(self._selected)} topics, {partitions} partitions")
         elif not missing:
-            yield Finding("topics", Verdict.WARN, "no topics are selected yet", "check TOPIC and --exclude")
+            yield Finding("topics", Severity.WARN, "no topics are selected yet", "check TOPIC and --exclude")
 
     def permissions(self) -> Iterator[Finding]:
         """Yield whether topics may be read."""
@@ -471,8 +471,8 @@ def check_versions() -> Iterator[Finding]:
         try:
             known.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            yield Finding("versions", Verdict.FAIL, f"{package} is not installed", f"pip install {package}")
-    yield Finding("versions", Verdict.OK, ", ".join(known))
+            yield Finding("versions", Severity.FAIL, f"{package} is not installed", f"pip install {package}")
+    yield Finding("versions", Severity.OK, ", ".join(known))
 
 
 def check_kernels() -> Iterator[Finding]:
@@ -480,7 +480,7 @@ def check_kernels() -> Iterator[Finding]:
     found = kernels()
     is_slow = not all(found.values()) and not os.environ.get("BLOCKGZ_NO_KERNEL")
     remedy = "for speed, install a C compiler and Python's headers, then reinstall blockgz" if is_slow else ""
-    yield Finding("C extensions", Verdict.WARN if is_slow else Verdict.OK, kernel_words(found), remedy)
+    yield Finding("C extensions", Severity.WARN if is_slow else Severity.OK, kernel_words(found), remedy)
 
 
 def check_buffer(config: RunConfig) -> Iterator[Finding]:
@@ -495,7 +495,7 @@ def check_buffer(config: RunConfig) -> Iterator[Finding]:
         free = shutil.disk_usage(there).free
     except OSError as error:
         detail = f"{folder} cannot be written: {error.strerror or error}"
-        yield Finding("buffer", Verdict.FAIL, detail, "fix it, or set another --buffer-dir")
+        yield Finding("buffer", Severity.FAIL, detail, "fix it, or set another --buffer-dir")
         return
     yield judge_space(folder, free, config.buffer_bytes)
 
@@ -506,7 +506,7 @@ def check_keys(config: RunConfig) -> Iterator[Finding]:
     if keyring is not None:
         made = keyring.new_key()
         keyring.unwrap(made.wrapped, "a key")
-        yield Finding("keys", Verdict.OK, f"chunks are encrypted; the newest key is {keyring.newest_id}")
+        yield Finding("keys", Severity.OK, f"chunks are encrypted; the newest key is {keyring.newest_id}")
 
 
 def existing(folder: Path) -> Path:
@@ -519,7 +519,7 @@ def check_store(config: RunConfig, wall: Callable[[], float], cluster_id: str | 
     with _opened(config) as store:
         before = wall()
         clock = store.clock()
-        yield Finding("store", Verdict.OK, f"{store.url} answers")
+        yield Finding("store", Severity.OK, f"{store.url} answers")
         yield judge_clock((before + wall()) / 2 - clock)
         yield from carefully("conditional writes", lambda: _conditional_writes(config, store))
         yield from carefully("archive", lambda: _identity(config, store, cluster_id))
@@ -534,14 +534,14 @@ def _conditional_writes(config: RunConfig, store: ToolStore) -> Iterator[Finding
         if config.single_writer:
             yield Finding(
                 finding.check,
-                Verdict.WARN,
+                Severity.WARN,
                 f"{finding.detail}; with --single-writer, you guarantee that there is only one",
             )
         else:
             yield finding
         return
     yield Finding(
-        "conditional writes", Verdict.OK, "two writers are kept apart: every conditional write that must fail does"
+        "conditional writes", Severity.OK, "two writers are kept apart: every conditional write that must fail does"
     )
 
 
@@ -573,15 +573,15 @@ def _uploads(store: ToolStore) -> Iterator[Finding]:
         expires = store.expires_uploads()
     except BlockgzError as error:
         detail = f"the lifecycle rules cannot be read: {error.why or error.what}"
-        yield Finding("unfinished uploads", Verdict.WARN, one_line(detail), "run archiver gc regularly")
+        yield Finding("unfinished uploads", Severity.WARN, one_line(detail), "run archiver gc regularly")
         return
     if expires:
-        yield Finding("unfinished uploads", Verdict.OK, "they are cleaned up")
+        yield Finding("unfinished uploads", Severity.OK, "they are cleaned up")
         return
     remedy = "add a lifecycle rule AbortIncompleteMultipartUpload of 7 days, or run archiver gc regularly"
     yield Finding(
         "unfinished uploads",
-        Verdict.WARN,
+        Severity.WARN,
         "those of killed processes stay, and cost money, until they are removed",
         remedy,
     )
@@ -618,7 +618,7 @@ def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterato
         if kafka.is_reached:
             yield from carefully(name, check)
         else:
-            yield Finding(name, Verdict.WARN, "could not be checked: no broker answered")
+            yield Finding(name, Severity.WARN, "could not be checked: no broker answered")
     yield from carefully("open files", kafka.open_files)
     yield from carefully("buffer", lambda: check_buffer(config))
     yield from carefully("keys", lambda: check_keys(config))
@@ -629,6 +629,6 @@ def _group(config: RunConfig, kafka: ClusterChecks) -> Iterator[Finding]:
     try:
         archive = found_archive(config)
     except BlockgzError as error:
-        yield Finding("group", Verdict.WARN, f"could not be checked, as the archive names it: {error.what}")
+        yield Finding("group", Severity.WARN, f"could not be checked, as the archive names it: {error.what}")
         return
     yield from kafka.group(archive)

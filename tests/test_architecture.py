@@ -34,7 +34,7 @@ NOT_MODULES = {
     "replayer.nothing",
 }
 """Strings that look like the name of a module and are not: files, a logger, modules of invented trees."""
-SHARED_CLASS_NAMES = {"Verdict"}
+SHARED_CLASS_NAMES = set[str]()
 """Names that several classes have, with or without a leading underscore: the list may only get shorter."""
 MAKERS = {"exec", "compile", "make_dataclass", "defstruct", "create_model", "new_class"}
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}

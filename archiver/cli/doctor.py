@@ -6,13 +6,13 @@ import click
 import orjson
 
 from archiver.cli.config_options import config_options_for_any_topic
-from archiver.doctor import Finding, Verdict, examine, worst
+from archiver.doctor import Finding, Severity, examine, worst
 from blockgz.config.resolution import Resolved
 from blockgz.errors import FAILED, AccessDenied
 from blockgz.program.main import closing
 from blockgz.program.terminal import unescaped
 
-COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
+COLORS = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "red"}
 
 
 @click.command(
@@ -34,7 +34,7 @@ def doctor(*, resolved: Resolved, as_json: bool) -> int:
         click.echo(orjson.dumps({"verdict": verdict, "findings": findings}).decode())
     else:
         _print(findings)
-    if verdict is not Verdict.FAIL:
+    if verdict is not Severity.FAIL:
         return 0
     return AccessDenied.exit_code if any(finding.denied for finding in findings) else FAILED
 

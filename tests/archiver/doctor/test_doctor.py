@@ -10,7 +10,7 @@ from archiver.cli import main
 from archiver.doctor import (
     FILES,
     Finding,
-    Verdict,
+    Severity,
     carefully,
     check_keys,
     failed,
@@ -39,7 +39,7 @@ from tests.support.archives import ArchiveWriter, topic_config
 from tests.support.encryption import key_line, key_of
 from tests.support.mock_cluster import MockCluster
 
-OK, WARN, FAIL = Verdict
+OK, WARN, FAIL = Severity
 HOUR_MS = 3_600_000
 
 
@@ -59,7 +59,7 @@ HOUR_MS = 3_600_000
         ({"retention.ms": "-1", "retention.bytes": "1073741824"}, WARN),
     ],
 )
-def test_retention_against_a_chunk_interval_of_five_minutes(settings: dict[str, str], expected: Verdict | None) -> None:
+def test_retention_against_chunks_of_five_minutes(settings: dict[str, str], expected: Severity | None) -> None:
     finding = judge_retention("orders", settings, 300.0)
     assert (finding.verdict if finding else None) is expected
     assert finding is None or (finding.remedy and "orders" in finding.detail)
@@ -88,7 +88,7 @@ def test_topics_are_told_apart_only_where_something_is_to_be_done() -> None:
         ({}, []),
     ],
 )
-def test_topic_permissions(allowed: dict[str, frozenset[str] | None], expected: list[Verdict]) -> None:
+def test_topic_permissions(allowed: dict[str, frozenset[str] | None], expected: list[Severity]) -> None:
     assert [each.verdict for each in judge_topic_permissions(allowed)] == expected
 
 
@@ -120,7 +120,7 @@ def test_topic_permissions(allowed: dict[str, frozenset[str] | None], expected: 
         (judge_clock(901), FAIL),
     ],
 )
-def test_judgements(finding: Finding, expected: Verdict) -> None:
+def test_judgements(finding: Finding, expected: Severity) -> None:
     assert finding.verdict is expected
     assert finding.detail
 
@@ -130,7 +130,7 @@ def test_judgements(finding: Finding, expected: Verdict) -> None:
     [("topic", "c", OK), ("topic", None, OK), ("seed", "c", FAIL), ("topic", "other", FAIL)],
 )
 def test_an_archive_of_another_layout_or_cluster_is_refused(
-    layout: str, cluster_id: str | None, expected: Verdict
+    layout: str, cluster_id: str | None, expected: Severity
 ) -> None:
     found = {"topic": ArchiveInfo(archive_id="a", cluster_id="c", layout="topic")}
     assert judge_identity(found, layout, cluster_id).verdict is expected
@@ -146,7 +146,7 @@ def test_an_archive_of_another_layout_or_cluster_is_refused(
     ],
 )
 def test_a_group_in_which_another_archive_commits(
-    owners: dict[tuple[str, int], str], takeover: bool, expected: Verdict
+    owners: dict[tuple[str, int], str], takeover: bool, expected: Severity
 ) -> None:
     archive = ArchiveInfo(archive_id="a", cluster_id=None, layout="topic")
     assert judge_group_owners("g", archive, owners, takeover=takeover).verdict is expected
@@ -279,6 +279,6 @@ def test_keys_of_encrypted_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("KEYS", key_line(1) + key_line(2))
     assert checked(None) == []
     (finding,) = checked("env:KEYS")
-    assert finding.verdict is Verdict.OK and key_of(2).id in finding.detail
+    assert finding.verdict is Severity.OK and key_of(2).id in finding.detail
     (missing,) = checked(f"file:{tmp_path / 'none'}")
-    assert missing.verdict is Verdict.FAIL and "cannot be read" in missing.detail
+    assert missing.verdict is Severity.FAIL and "cannot be read" in missing.detail
