@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+# Names of scratch files, around that of the file to be: a crash may leave them behind.
 SCRATCH_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
-"""Names of scratch files, around that of the file to be: a crash may leave them behind."""
 
 
+# Modes of what the programs make: record content is nobody else's business unless somebody says so.
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
-"""Modes of what the programs make: record content is nobody else's business unless somebody says so."""
 
 
 @contextmanager

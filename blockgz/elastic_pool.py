@@ -12,8 +12,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# A task that takes longer waits for something that may never answer.
 STALLED_SECONDS = 5.0
-"""A task that takes longer waits for something that may never answer."""
 GROW_SECONDS = 1.0
 MOST_THREADS = 512
 

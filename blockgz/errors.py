@@ -22,8 +22,8 @@ from index_format.errors import (  # noqa: F401 - both programs import all error
     masked_urls,
 )
 
+# How many names an error lists.
 SHOWN_NAMES = 10
-"""How many names an error lists."""
 FAILED = 1
 USAGE = 2
 PARTLY_FAILED = 3

@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
+# Variable, number of the parameter in glibc's malloc.h, and value; sizes in bytes.
 _HEAP_SETTINGS = (
     ("MALLOC_ARENA_MAX", -8, 2),
     ("MALLOC_MMAP_THRESHOLD_", -3, 32 * 1024**2),  # glibc's own upper bound
     ("MALLOC_TRIM_THRESHOLD_", -1, 64 * 1024**2),
 )
-"""Variable, number of the parameter in glibc's malloc.h, and value; sizes in bytes."""
 
 
 def share_heaps() -> None:

@@ -18,22 +18,22 @@ from index_format.record_formats import Piece, RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, small_slices
 from index_format.zstd_frames import ZstdCompressor
 
+# Deflate, no flags, MTIME 0, XFL 0, OS 255: what both compressors below write (ISA-L with XFL 4 at level 0).
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
-"""Deflate, no flags, MTIME 0, XFL 0, OS 255: what both compressors below write (ISA-L with XFL 4 at level 0)."""
 GZIP_TRAILER_BYTES = 8
 GZIP_WINDOW = 31
+# Pieces of an open block are merged up to this size: larger ones are worth their footprint, and not copied again.
 MERGED_BYTES = 64 * 1024
-"""Pieces of an open block are merged up to this size: larger ones are worth their footprint, and not copied again."""
+# Bytes that a decoded record takes in addition to its content, at least: this too bounds a block's records.
 RECORD_FOOTPRINT = 32
-"""Bytes that a decoded record takes in addition to its content, at least: this too bounds a block's records."""
 
+# A larger block is inflated step by step, and decoded part by part.
 LARGE_BLOCK_BYTES = 4 * 1024 * 1024
-"""A larger block is inflated step by step, and decoded part by part."""
 STEP_BYTES = 128 * 1024
 FED_BYTES = 64 * 1024
 
+# Records that finding a single one may decode: for more than their share of a block, all of it is decoded.
 DECODED_FOR_ONE = 32
-"""Records that finding a single one may decode: for more than their share of a block, all of it is decoded."""
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -387,11 +387,9 @@ def count_records(member: Stored, entry: BlockEntry, index: IndexEncoding, max_b
     return sum(map(encoding.count, encoding.parts(_inflated_steps(member, entry, index, max_bytes))))
 
 
+# How a member or frame of the right length gives the bytes that its entry describes: all, or at most STEP_BYTES each.
+# The second compares neither length nor checksum with the entry.
 _Codec = tuple[Callable[[Stored, BlockEntry], bytes], Callable[[Stored, BlockEntry], Iterator[bytes]]]
-"""How a member or frame of the right length gives the bytes that its entry describes: all, or at most STEP_BYTES each.
-
-The second compares neither length nor checksum with the entry.
-"""
 
 
 def _codec(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> _Codec:

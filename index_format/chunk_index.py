@@ -9,27 +9,27 @@ import msgspec
 from index_format import objects
 from index_format.objects import Count, Name, Offset, Sha256, Timestamp, Word
 
+# To what a reader lets a block inflate by default: a record of Kafka's largest usual size many times over.
 DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
-"""To what a reader lets a block inflate by default: a record of Kafka's largest usual size many times over."""
 
+# The reason of a gap in which there may have been records or not (FORMAT.md).
 UNVERIFIED = "unverified"
-"""The reason of a gap in which there may have been records or not (FORMAT.md)."""
 
+# The most bits that a key filter has for each key, and the most bits to look at for one key.
 MAX_KEY_FILTER_BITS = 32
-"""The most bits that a key filter has for each key, and the most bits to look at for one key."""
 
 
+# Takes the place of the CRC-32 in the entry of a decrypted block, whose bytes are proved; no index holds it.
 AUTHENTICATED = -1
-"""Takes the place of the CRC-32 in the entry of a decrypted block, whose bytes are proved; no index holds it."""
 
+# One member or frame as stored; a part of what was read serves without a copy.
 Stored = bytes | memoryview
-"""One member or frame as stored; a part of what was read serves without a copy."""
 
+# The reason of a gap in which the log held nothing to archive: holes, which no chunk's entry spans.
 EMPTY = "empty"
-"""The reason of a gap in which the log held nothing to archive: holes, which no chunk's entry spans."""
 
+# The reason of a gap whose records were all erased.
 ERASED = "erased"
-"""The reason of a gap whose records were all erased."""
 
 
 class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):

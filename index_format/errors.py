@@ -16,8 +16,8 @@ import re
 from typing import Any
 
 MASK = "********"
+# User and password of a URL; the latter may hold a slash that should have been encoded.
 _USER = re.compile(r'(?<=://)(?:[^\s/?#"@:]*:(?!\d+(?:[/?#]|$))[^\s"]*|[^\s/?#"]*)@')
-"""User and password of a URL; the latter may hold a slash that should have been encoded."""
 _SIGNED = re.compile(
     r"(?<=[?&;])((?:X-Amz-(?:Credential|Security-Token|Signature)|AWSAccessKeyId|sig|signature|\w*token|\w*secret"
     r'|password|api[_-]?key)=)[^\s&;#"]+',

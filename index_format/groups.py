@@ -13,12 +13,12 @@ from index_format.errors import MalformedObject
 from index_format.identity import PartitionNumber
 from index_format.objects import Name, Offset, Sealed, Timestamp
 
+# The most bytes of UTF-8 that an offset's metadata may have; longer metadata is stored as null.
 MAX_METADATA_BYTES = 256
-"""The most bytes of UTF-8 that an offset's metadata may have; longer metadata is stored as null."""
 MAX_GROUP_ID_CHARACTERS = 32767
 
+# A group id as Kafka allows it: it may be empty or hold control characters.
 GroupId = Annotated[str, msgspec.Meta(max_length=MAX_GROUP_ID_CHARACTERS)]
-"""A group id as Kafka allows it: it may be empty or hold control characters."""
 
 
 class GroupPosition(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ from index_format.keys import TopicFolder, check_topic
 from index_format.objects import Count, Name, Sealed, Timestamp, Word
 
 LITERAL, PREFIXED = "LITERAL", "PREFIXED"
+# A literal name that means all topics.
 EVERY_TOPIC = "*"
-"""A literal name that means all topics."""
 
 
 class Acl(msgspec.Struct, frozen=True, order=True):
@@ -51,11 +51,11 @@ def _names(topic: str) -> Iterator[tuple[str, str]]:
         yield PREFIXED, topic[:length]
 
 
+# The group of archives that name none.
 FORMER_GROUP = "blockgz-archiver"
-"""The group of archives that name none."""
 
+# The first digits of a key's SHA-256.
 Fingerprint = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
-"""The first digits of a key's SHA-256."""
 
 
 @objects.stored

@@ -37,5 +37,5 @@ def _load() -> Any:
     return kernel
 
 
+# In C: record format json, and the records as canonical bytes.
 KERNEL = chosen(_load, _INTERFACE)
-"""In C: record format json, and the records as canonical bytes."""

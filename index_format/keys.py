@@ -68,8 +68,8 @@ class Rewritten(NamedTuple):
         return f"~r{self.token}-{self.number}"
 
 
+# The part of a name behind its position, unless it is the plain one.
 Mark = Conflict | Rewritten
-"""The part of a name behind its position, unless it is the plain one."""
 
 
 class TopicFolder(NamedTuple):
@@ -273,8 +273,8 @@ class SeedLayoutKeys(PartitionKeys):
 
 
 LAYOUTS: dict[str, type[PartitionKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
+# The suffixes of our own chunk indexes, by layout.
 INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
-"""The suffixes of our own chunk indexes, by layout."""
 
 
 def archive_key(layout: str) -> str:

@@ -69,8 +69,8 @@ class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.name} spans no offset: [{self.start_offset}, {self.next_offset})")
 
 
+# A named object over offsets [start_offset, next_offset).
 Span = ChunkEntry | CatalogReference
-"""A named object over offsets [start_offset, next_offset)."""
 S = TypeVar("S", bound=Span)
 
 

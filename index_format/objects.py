@@ -10,17 +10,17 @@ import msgspec
 from index_format.errors import MalformedObject, TooLarge, UnsupportedVersion
 
 VERSION = 1
+# No JSON object larger than this is parsed. 64 MiB hold the index of 300,000 blocks.
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
-"""No JSON object larger than this is parsed. 64 MiB hold the index of 300,000 blocks."""
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Timestamp = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+# Printed in errors and made into keys, so it holds no control characters.
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z")]
-"""Printed in errors and made into keys, so it holds no control characters."""
+# A value of an open enumeration; the suffix of a data name is made of two of them.
 Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
-"""A value of an open enumeration; the suffix of a data name is made of two of them."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -28,8 +28,8 @@ from index_format.old_objects import (
 )
 from index_format.records import batch_without_timestamps
 
+# Fetched at once of an object that is read to its end.
 READ_BYTES = 8 * 1024 * 1024
-"""Fetched at once of an object that is read to its end."""
 R = TypeVar("R")
 
 

@@ -10,12 +10,12 @@ from index_format.blocks import GZIP_WINDOW
 from index_format.errors import TooLarge
 
 MAGIC = b"\x1f\x8b\x08"
+# Fewer are no stream with a checksum and a size.
 MEMBER_BYTES = 10
-"""Fewer are no stream with a checksum and a size."""
+# So far from its start a damaged member's stream is looked for.
 SEARCHED_BYTES = 256
-"""So far from its start a damaged member's stream is looked for."""
+# Fed to an inflater at once: what it leaves over is copied.
 STEP_BYTES = 64 * 1024
-"""Fed to an inflater at once: what it leaves over is copied."""
 
 
 class Member(NamedTuple):

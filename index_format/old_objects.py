@@ -170,15 +170,15 @@ def encode_old_index(blocks: Sequence[OldBlock]) -> bytes:
 
 OLD_FORMATS = ("lines", "delimited", "binary", "binary-keys")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([t\\]))")
+# In one block: a few bytes of gzip make hundreds of millions of empty lines.
 MAX_RECORDS = 8 * 1024 * 1024
-"""In one block: a few bytes of gzip make hundreds of millions of empty lines."""
 _LENGTH = struct.Struct(">i")
 
 Field = bytes | None
 
 
+# The keys and the values of one block, in order.
 KeysAndValues = tuple[Sequence[Field], Sequence[Field]]
-"""The keys and the values of one block, in order."""
 
 
 @dataclass(frozen=True)

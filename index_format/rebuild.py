@@ -26,8 +26,8 @@ from index_format.old_members import DamagedBytes, Member, Scanned
 from index_format.old_objects import OldBlock
 from index_format.record_formats import record_format
 
+# The epoch of an index that was rebuilt without a hint at its writer's; writers begin at 1.
 FROM_DATA_ALONE = 0
-"""The epoch of an index that was rebuilt without a hint at its writer's; writers begin at 1."""
 
 
 def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
@@ -98,8 +98,8 @@ def _block(found: Member, summary: BlockSummary) -> BlockEntry:
     return RawBlock(found.raw, summary).entry(found.byte_offset, len(found.stored))
 
 
+# The chunk before and the gaps that a chunk's writer found below it, as its index says.
 Past = tuple[str | None, tuple[Gap, ...]]
-"""The chunk before and the gaps that a chunk's writer found below it, as its index says."""
 
 
 class Unknowns(NamedTuple):

@@ -31,12 +31,12 @@ from index_format.records import (
     iter_records,
 )
 
+# Consecutive records on their way into a block: bytes, or a batch, as the record format has it.
 Piece = Any
-"""Consecutive records on their way into a block: bytes, or a batch, as the record format has it."""
 
 
+# For each record, the bytes that the records up to and with it take in a block, the framing apart.
 Ends = npt.NDArray[np.int64]
-"""For each record, the bytes that the records up to and with it take in a block, the framing apart."""
 
 
 class RecordFormat(Protocol):
@@ -84,14 +84,14 @@ class RecordFormat(Protocol):
         """
 
 
+# Bytes of each record: offset, timestamp, its type, the ends of key, value and headers, and the null bits.
 FIXED_BYTES = 8 + 8 + 1 + 3 * 4 + 1
-"""Bytes of each record: offset, timestamp, its type, the ends of key, value and headers, and the null bits."""
+# Bytes of each header: the ends of its key and value, and the null bit.
 HEADER_BYTES = 2 * 4 + 1
-"""Bytes of each header: the ends of its key and value, and the null bit."""
 END_MARKER = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADER_SLOT = 8
+# Slots of the batch and of compressed buffers in the vtables of a Message and a RecordBatch (Message.fbs).
 _COMPRESSION_SLOT = 10
-"""Slots of the batch and of compressed buffers in the vtables of a Message and a RecordBatch (Message.fbs)."""
 _NOT_THIS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
 
 
@@ -262,8 +262,8 @@ class LineFormat:
 
 Text = str | None | UnsetType
 Base64 = bytes | UnsetType
+# A longer line is decoded in place if it is the only one.
 LARGE_LINE_BYTES = 1024 * 1024
-"""A longer line is decoded in place if it is the only one."""
 
 
 class HeaderLine(msgspec.Struct, gc=False):
@@ -575,8 +575,8 @@ def _objection(record: Record) -> str:
     return "cannot hold headers" if record.headers else ""
 
 
+# Bytes of a content that are unescaped or decoded from base64 at once; a multiple of 4.
 STEP_BYTES = 1024 * 1024
-"""Bytes of a content that are unescaped or decoded from base64 at once; a multiple of 4."""
 LONGEST_ESCAPE_BYTES = 12
 _NULL = b"null"
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 from index_format import arrow_functions as pc
 from index_format.kernel_choice import KERNEL
 
+# Kafka's timestamp type ids and names (org.apache.kafka.common.record.TimestampType).
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
-"""Kafka's timestamp type ids and names (org.apache.kafka.common.record.TimestampType)."""
 NO_TIMESTAMP = NO_TIMESTAMP_TYPE = -1
 TIMESTAMP_TYPE_IDS = {name: number for number, name in TIMESTAMP_TYPES.items()}
 
 HEADER_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+# One row a record. timestamp is ms since the epoch, -1 for none; headers are empty rather than null.
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -30,7 +31,6 @@ SCHEMA = pa.schema(
         pa.field("headers", pa.list_(pa.field("item", HEADER_TYPE, nullable=False)), nullable=False),
     ]
 )
-"""One row a record. timestamp is ms since the epoch, -1 for none; headers are empty rather than null."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 Integers = Sequence[int] | npt.NDArray[np.integer[Any]]

@@ -6,14 +6,14 @@ import zstandard
 
 from index_format.errors import CorruptBlock
 
+# The most bytes that a reader allocates for a window: more than any level here needs.
 LARGEST_WINDOW_BYTES = 128 * 1024 * 1024
-"""The most bytes that a reader allocates for a window: more than any level here needs."""
 _LARGEST_HEADER_BYTES = 18
 _CHECKSUM_FLAG = 1 << 2
 _CHECKSUM_BYTES = 4
 _BLOCK_HEADER_BYTES = 3
+# The type of a block of one byte, repeated; its size is that of the result.
 _REPEATED_BYTE = 1
-"""The type of a block of one byte, repeated; its size is that of the result."""
 
 
 class ZstdCompressor:

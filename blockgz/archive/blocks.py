@@ -19,15 +19,15 @@ from index_format.chunk_index import BlockEntry, ChunkIndex, Stored
 from index_format.encryption import check_stored
 from index_format.marker import ChunkEntry, TimeBounded, blocks_between, range_groups
 
+# Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU.
 RANGE_BYTES = 8 * 1024 * 1024
-"""Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU."""
+# Bytes that a request counts at least, so that small ones do not occupy all connections.
 FETCH_BYTES = 1024 * 1024
-"""Bytes that a request counts at least, so that small ones do not occupy all connections."""
+# Bytes that a block counts at least, so that many small ones do not cost more in tasks than in work.
 DECODE_BYTES = 128 * 1024
-"""Bytes that a block counts at least, so that many small ones do not cost more in tasks than in work."""
 INDEXES_AHEAD = 4
+# Bytes by which a block may exceed its uncompressed bound: gzip adds a little to what it cannot shrink.
 COMPRESSION_SLACK = 1024 * 1024
-"""Bytes by which a block may exceed its uncompressed bound: gzip adds a little to what it cannot shrink."""
 
 R = TypeVar("R")
 

@@ -18,15 +18,15 @@ from index_format.blocks import decode_block
 from index_format.chunk_index import BlockEntry
 from index_format.marker import CatalogReference, ChunkEntry, Span, TimeBounded, range_groups
 
+# A cut is settled when this many more records of the time or later than before it follow.
 SETTLED = 1000
-"""A cut is settled when this many more records of the time or later than before it follow."""
+# Stored bytes of blocks that are read in front of the range, only to count.
 FRONT_BYTES = 64 * 2**20
-"""Stored bytes of blocks that are read in front of the range, only to count."""
 PARTITION_BYTES = 2**30
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+# This many records within a minute of the time are no difference: producers send from several threads.
 FEW_RECORDS = 10
-"""This many records within a minute of the time are no difference: producers send from several threads."""
 MOST_SHARE = 0.01
 PARTITIONS_SHOWN = 10
 CHOOSE_BY_ARGUMENT = 'look at the records around both offsets, and pass at_rule="majority" or at_rule="first"'
@@ -136,8 +136,8 @@ def counted(num_records: int) -> str:
     return f"{num_records} record{'' if num_records == 1 else 's'}"
 
 
+# Offsets, counts or timestamps by row.
 Numbers = npt.NDArray[np.int64]
-"""Offsets, counts or timestamps by row."""
 
 
 class _Passed(NamedTuple):

@@ -64,12 +64,12 @@ async def _start_of_last(
 
 
 CONCURRENT_POLLS = 32
+# Polls between two looks for new partitions, which take a listing.
 POLLS_PER_LISTING = 10
-"""Polls between two looks for new partitions, which take a listing."""
 
 
+# A partition as last seen, and the offset from which on its records are new.
 FollowedPartition = tuple[ArchivedPartition, int]
-"""A partition as last seen, and the offset from which on its records are new."""
 
 
 class Follower:

@@ -24,8 +24,8 @@ class Printer(Protocol):
         """Yield the text that the template gives, in pieces to be written one after the other."""
 
 
+# Bytes of a large content printed at once; a multiple of 3, for base64.
 STEP_BYTES = 3 * 16 * 1024
-"""Bytes of a large content printed at once; a multiple of 3, for base64."""
 
 Field: TypeAlias = Callable[[str, int, Record], bytes]
 
@@ -44,10 +44,10 @@ _FIELDS: dict[str, Field] = {
     "S": lambda _topic, _partition, record: _length(record.value),
     "R": lambda _topic, _partition, record: _binary_length(record.value),
 }
+# Escapes as kcat reads them by strtoul: hexadecimal (whose first digit must be decimal), octal, decimal.
 _ESCAPE = re.compile(
     rb"\\(?:x(?:0[xX](?=[0-9a-fA-F]))?([0-9][0-9a-fA-F]*)|0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*)|x?(.))", re.DOTALL
 )
-"""Escapes as kcat reads them by strtoul: hexadecimal (whose first digit must be decimal), octal, decimal."""
 _BASES = (16, 16, 8, 10)
 _CONTROL = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 _TSTYPES = {0: b"create", 1: b"logappend"}

@@ -25,8 +25,8 @@ from index_format.keys import (
     topic_home,
 )
 
+# A following archiver writes a table every hour: if it ran in these two days, one request finds the newest.
 WINDOW_MS = 2 * 24 * 3600 * 1000
-"""A following archiver writes a table every hour: if it ran in these two days, one request finds the newest."""
 
 
 class GroupTable(NamedTuple):
@@ -121,10 +121,10 @@ async def _last_listed(reader: ObjectReader, home: str, after: str, until: int |
     return last
 
 
+# Times of a table may be wrong by this much: S3 reports its clock in seconds.
 CLOCK_MS = 1000
-"""Times of a table may be wrong by this much: S3 reports its clock in seconds."""
+# Tables that are read on each side of a time, to learn where partitions ended.
 TABLES_A_SIDE = 32
-"""Tables that are read on each side of a time, to learn where partitions ended."""
 
 
 class EndsAround(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,8 +15,8 @@ from index_format.keys import TopicFolder, archive_key, inventory_key, parse_top
 
 CONCURRENT_LISTINGS = 16
 
+# A topic (`orders`, or `orders~2` for one incarnation) and its partitions; None for all of them.
 Wanted = tuple[str, Sequence[int] | None]
-"""A topic (`orders`, or `orders~2` for one incarnation) and its partitions; None for all of them."""
 
 
 class MissingPartition(NamedTuple):

@@ -119,8 +119,8 @@ class Lost:
 
 
 Outcome = FoundRecord | Absent | Lost
+# Outcomes by offset.
 Outcomes = dict[int, Outcome]
-"""Outcomes by offset."""
 
 
 async def look_up(partition: ArchivedPartition, offset: int) -> FoundRecord | Absent:
@@ -261,8 +261,8 @@ async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outc
         return Lost(error)
 
 
+# Blocks to read together, and the offsets to look for in each, by its number.
 _Sought = tuple[RangeRead, Mapping[int, Sequence[int]]]
-"""Blocks to read together, and the offsets to look for in each, by its number."""
 
 
 async def _located(

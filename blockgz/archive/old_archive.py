@@ -35,14 +35,14 @@ from index_format.old_objects import FoundData, FoundPartition, OldFormat, OldPl
 from index_format.record_formats import record_format
 from index_format.records import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TIMESTAMP_TYPES
 
+# Encoded chunks that are kept; the newest one always is.
 REMEMBERED_BYTES = 256 * 1024 * 1024
-"""Encoded chunks that are kept; the newest one always is."""
 FILES_AT_ONCE = 16
 BLOCK_BYTES = 1024 * 1024
 UNKNOWN = "unknown"
 NO_SHA256 = "0" * 64
+# Takes the place of an unreadable block: it is not a gzip member, so that readers report the lost offsets.
 DAMAGED = b"damaged"
-"""Takes the place of an unreadable block: it is not a gzip member, so that readers report the lost offsets."""
 
 
 class OldArchive:

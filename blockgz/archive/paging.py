@@ -19,10 +19,10 @@ from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.marker import ChunkEntry, blocks_between
 from index_format.records import Record, iter_records, payload_bytes
 
+# A page ends after this many bytes of keys, values and headers.
 PAGE_BYTES = 8 * 1024 * 1024
-"""A page ends after this many bytes of keys, values and headers."""
+# A page ends after this many damaged places.
 MOST_DAMAGED = 20
-"""A page ends after this many damaged places."""
 HOLE = "no record: compacted away, aborted, or a transaction marker"
 ERASED_HERE = "no longer in the archive"
 

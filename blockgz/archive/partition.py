@@ -42,11 +42,11 @@ from index_format.marker import (
     span_at_or_after,
 )
 
+# Errors that mean damage; all others (denied, unavailable) end the work.
 Damaged = (FormatError, ObjectMissing)
-"""Errors that mean damage; all others (denied, unavailable) end the work."""
 
+# Rereads of a marker, each leading to another unreadable object, before that counts as damage.
 MOST_REWRITES = 5
-"""Rereads of a marker, each leading to another unreadable object, before that counts as damage."""
 
 
 R = TypeVar("R")
@@ -178,8 +178,8 @@ async def streamed(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 CONCURRENT_CATALOGS = 16
+# Some 10 MB.
 REMEMBERED_CATALOGS = 256
-"""Some 10 MB."""
 REMEMBERED_CHUNKS = 16
 END = 2**63 - 1
 

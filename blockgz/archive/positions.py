@@ -29,11 +29,11 @@ _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9].*)?")
 _CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?", re.ASCII)
 _MAX_OFFSET = 2**63 - 1
+# More than the calendar has; times of 64 bits reach further.
 _MAX_DURATION_MS = 10_000 * 366 * _UNITS_MS["d"]
-"""More than the calendar has; times of 64 bits reach further."""
 
+# `majority` leaves the fewest records on the wrong side; `first` is Kafka's: the first record of the time or later.
 Rule = Literal["majority", "first"]
-"""`majority` leaves the fewest records on the wrong side; `first` is Kafka's: the first record of the time or later."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class BeforeTime:
 
 Position = AtOffset | AtTime | AfterStart | BeforeEnd
 End = Position | BeforeTime
+# The start and end of a partition's range; None means the archive's own.
 Ends = tuple[Position | None, End | None]
-"""The start and end of a partition's range; None means the archive's own."""
+# The first archived position, and the one after the last archived record.
 AT_START, AT_END = AfterStart(0), BeforeEnd(0)
-"""The first archived position, and the one after the last archived record."""
 
 
 class OffsetRange(NamedTuple):

@@ -546,8 +546,8 @@ class SelectionRequest:
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
 
 
+# Records of one partition, in offset order; never empty.
 SelectedBatch = tuple[ArchivedPartition, pa.RecordBatch]
-"""Records of one partition, in offset order; never empty."""
 
 
 async def selected_batches(

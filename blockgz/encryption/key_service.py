@@ -17,8 +17,8 @@ from blockgz.errors import AccessDenied, StoreUnavailable
 from index_format.chunk_index import WrappedKey
 from index_format.encryption import StoredKey, unwrapped_key, wrapped_key
 
+# The context that KMS binds the key of a session to, and notes in its log.
 CONTEXT = {"format": "block-gzip"}
-"""The context that KMS binds the key of a session to, and notes in its log."""
 PERMISSIONS = "kms:GenerateDataKey to write, kms:Decrypt to read"
 _PASSING = ("ThrottlingException", "KMSInternalException", "DependencyTimeoutException", "InternalFailure")
 

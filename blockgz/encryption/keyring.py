@@ -216,8 +216,8 @@ def required(keyring: Keyring | None, what: str) -> Keyring:
     return keyring
 
 
+# A function from number, stored bytes and entry of a block to its member and entry, for `blocks.decode_block`.
 Opener = Callable[[int, Stored, BlockEntry], tuple[Stored, BlockEntry]]
-"""A function from number, stored bytes and entry of a block to its member and entry, for `blocks.decode_block`."""
 
 
 def plain(number: int, stored: Stored, entry: BlockEntry) -> tuple[Stored, BlockEntry]:  # noqa: ARG001

@@ -38,11 +38,11 @@ def _settings(**given: Any) -> S3Settings:
     return settings
 
 
+# Add the settings of S3 for reading; pass `s3: S3Settings`.
 s3_options = OptionSet("s3", _settings, *(_OF_S3[name] for name in CONNECTION))
-"""Add the settings of S3 for reading; pass `s3: S3Settings`."""
 
+# Add all settings of S3; pass `s3: S3Settings`.
 writing_s3_options = OptionSet("s3", _settings, *_OF_S3.values())
-"""Add all settings of S3; pass `s3: S3Settings`."""
 
 
 def _checked_keys(keys: str) -> str:
@@ -53,6 +53,7 @@ def _checked_keys(keys: str) -> str:
     return keys
 
 
+# Passes `encrypt: str | None`.
 encrypt_option = Option(
     "--encrypt",
     metavar="KEYS",
@@ -60,8 +61,8 @@ encrypt_option = Option(
     parse=_checked_keys,
     help="Keys to encrypt chunks with: file:/path, env:NAME or kms:ARN; separated by commas, the newest last.",
 )
-"""Passes `encrypt: str | None`."""
 
+# Passes `keyring: str | None`.
 keys_option = Option(
     "--keys",
     "keyring",
@@ -70,8 +71,8 @@ keys_option = Option(
     parse=_checked_keys,
     help="Keys of an encrypted archive: file:/path, env:NAME or kms:ARN, separated by commas.",
 )
-"""Passes `keyring: str | None`."""
 
+# Passes `max_block_bytes: int`.
 max_block_option = Option(
     "--max-block-bytes",
     type=SIZE,
@@ -79,7 +80,6 @@ max_block_option = Option(
     show_default=format_size(DEFAULT_MAX_BLOCK_BYTES),
     help="Refuse blocks that decompress to more.",
 )
-"""Passes `max_block_bytes: int`."""
 
 
 def _old_format(old_format: str, key_delimiter: str) -> OldFormat:
@@ -91,6 +91,7 @@ def _old_format(old_format: str, key_delimiter: str) -> OldFormat:
         ) from error
 
 
+# Passes `old_format: OldFormat`.
 old_format_option = OptionSet(
     "old_format",
     _old_format,
@@ -102,7 +103,6 @@ old_format_option = OptionSet(
     ),
     Option("--key-delimiter", default=r"\t", help=r"Delimiter for --old-format delimited; \t and \x1f mean bytes."),
 )
-"""Passes `old_format: OldFormat`."""
 
 
 def store_options(s3: OptionSet = s3_options, *, required: bool = True) -> Callable[[F], F]:

@@ -92,8 +92,8 @@ NEVER_FROM_ENVIRONMENT = {"yes", "into_source", "switch_over"}
 WITHOUT_CONFIG = {"demo"}
 
 _DEBUG = "debug"
+# True if failures show their traceback: set by `--debug`.
 debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
-"""True if failures show their traceback: set by `--debug`."""
 
 
 class ProgramCommand(HelpPage):

@@ -159,11 +159,11 @@ SIZE = Parsed("size", parse_size)
 DURATION = Parsed("duration", parse_duration)
 
 
+# Passes `dry_run: bool`.
 dry_run_option = Option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
-"""Passes `dry_run: bool`."""
 
+# Passes `yes: bool`.
 yes_option = Option("--yes", is_flag=True, help="Do not ask.")
-"""Passes `yes: bool`."""
 
 
 def plan_options(function: F) -> F:
@@ -178,13 +178,13 @@ def report_key_option(*names: str, text: str, **attributes: Any) -> Option:
     return Option(*names, type=path, envvar="BLOCKGZ_REPORT_KEY", metavar="PEM", help=text, **attributes)
 
 
+# Passes `sign_key: Path | None`.
 sign_key_option = Option(
     "--sign-key",
     type=click.Path(path_type=Path),
     metavar="PEM",
     help="Sign the reports with this Ed25519 key; writes FILE.sig.",
 )
-"""Passes `sign_key: Path | None`."""
 
 
 def _header_conditions(texts: tuple[str, ...]) -> tuple["Condition", ...]:
@@ -193,6 +193,7 @@ def _header_conditions(texts: tuple[str, ...]) -> tuple["Condition", ...]:
     return tuple(map(header_condition, texts))
 
 
+# Passes `headers: tuple[Condition, ...]`.
 header_option = Option(
     "--header",
     "headers",
@@ -201,10 +202,9 @@ header_option = Option(
     help="Only records with this header; repeat it to require more headers.",
     parse=_header_conditions,
 )
-"""Passes `headers: tuple[Condition, ...]`."""
 
+# Passes `grep: str | None`.
 grep_option = Option("--grep", metavar="REGEX", help="Only records whose value matches (RE2 syntax).")
-"""Passes `grep: str | None`."""
 
 
 # The packages of the extra.
