@@ -23,10 +23,10 @@ QUICK_MB = 60
 def main() -> None:
     """Measure the sections that are asked for, store each as it is done, and print the tables."""
     given = _arguments()
-    if given.readme or given.goals:
+    if given.figures or given.goals:
         path = newest(given.results, "full")
         last = load(path) if path else None
-        shown = figures_table if given.readme else goals_table
+        shown = figures_table if given.figures else goals_table
         print(shown(last) if last else "no results yet: run `make bench`")
         return
     sections = QUICK if given.quick else _chosen(given.only)

@@ -8,7 +8,6 @@ import argparse
 import ctypes
 import ctypes.util
 import gzip
-import os
 import random
 import struct
 import time
@@ -17,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from benchmarks.data import generated
-from benchmarks.measure import machine
+from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
 from index_format.blocks import COMPRESSORS
 from index_format.record_formats import record_format
@@ -166,14 +165,12 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=8, help="blocks of 1 MiB of each kind")
     parser.add_argument("--rounds", type=int, default=5, help="rounds over them; the least counts")
     given = parser.parse_args()
-    facts = machine()
     rows = []
     data = {kind: blocks(kind, given.blocks) for kind in KINDS}
     for name, compress in codecs().items():
         found = [measured(compress, raw, given.rounds) for raw in data.values()]
         rows.append((name, *(f"{each.rate / 1e6:,.0f} at {each.ratio:.2f}" for each in found)))
-    load = os.getloadavg()[0]
-    print(f"Measured on {facts['date']}, one of {facts['cpu']}, load {load:.1f}, {given.blocks} blocks of 1 MiB.\n")
+    print(f"{measured_on()}, one core, {given.blocks} blocks of 1 MiB\n")
     print(as_markdown(Table("MB/s of one core, and how many times smaller", ("", *KINDS), rows)))
 
 

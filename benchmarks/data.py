@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from index_format.records import Record, batch_from_records
 
 SEED = 7
 START_MS = 1_760_000_000_000
@@ -66,6 +69,17 @@ def generated(size: int) -> Iterator[bytes]:
         room = size - len(head) - 2
         start = chance.randrange(len(words) - room)
         yield head + words[start : start + room] + b'"}'
+
+
+def batches(count: int, size: int, value_bytes: int, repeats: int = 1) -> Iterator[pa.RecordBatch]:
+    """`count` batches of `size` records with keys such as an order's number, each of them `repeats` times in a row."""
+    made = generated(value_bytes)
+    for start in range(0, count * size, size):
+        offsets = range(start, start + size)
+        keys = [b"order-%09d" % (offset // repeats) for offset in offsets]
+        times = [START_MS + offset * STEP_MS for offset in offsets]
+        rows = zip(offsets, times, itertools.repeat(0), keys, made, itertools.repeat(None), strict=False)
+        yield batch_from_records([Record(*row) for row in rows])
 
 
 @functools.cache

@@ -23,8 +23,8 @@ from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits
-from benchmarks.data import START_MS, STEP_MS, generated
-from benchmarks.measure import machine
+from benchmarks.data import batches
+from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
 from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.archive.selection import scan
@@ -37,7 +37,6 @@ from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Wrap
 from index_format.encryption import CIPHER, BlockCipher, opened_with
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.record_formats import record_format
-from index_format.records import Record, batch_from_records
 
 BLOCK_BYTES = 1024 * 1024
 CREATE_TIME = 0
@@ -67,20 +66,6 @@ class StoredBlock(NamedTuple):
 
     stored: bytes
     entry: BlockEntry
-
-
-def batches(count: int, value_bytes: int) -> list[pa.RecordBatch]:
-    """`count` batches of records with values of about that size."""
-    values = generated(value_bytes)
-    return [
-        batch_from_records(
-            [
-                Record(at, START_MS + at * STEP_MS, CREATE_TIME, b"order-%09d" % at, next(values), None)
-                for at in range(start, start + BATCH_RECORDS)
-            ]
-        )
-        for start in range(0, count * BATCH_RECORDS, BATCH_RECORDS)
-    ]
 
 
 def written(parts: Sequence[pa.RecordBatch], compressor: Compressor, cipher: BlockCipher | None) -> list[StoredBlock]:
@@ -166,7 +151,7 @@ def rows(count: int, rounds: int) -> list[tuple[str, ...]]:
     found = []
     os.environ[KEYS.partition(":")[2]] = base64.b64encode(bytes(32)).decode()
     for name, (value_bytes, codec, library, level) in KINDS.items():
-        kind = Kind(batches(count, value_bytes), codec, COMPRESSORS[library](level))
+        kind = Kind([*batches(count, BATCH_RECORDS, value_bytes)], codec, COMPRESSORS[library](level))
         turns = [(kind.times(None, None), kind.times(CIPHER_OF_ALL, KEYS)) for _ in range(rounds)]
         for number, what in enumerate(WHAT):
             plain, encrypted = (
@@ -182,8 +167,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="rounds; the least counts")
     given = parser.parse_args()
     share_heaps()  # as the programs do
-    facts, load = machine(), os.getloadavg()[0]
-    print(f"Measured on {facts['date']}, one of {facts['cpu']}, load {load:.1f}.\n")
+    print(f"{measured_on()}, one core\n")
     head = ("", "ns a record, plain", "ns, encrypted", "ratio")
     print(as_markdown(Table("Encryption", head, rows(given.batches, given.rounds))))
 

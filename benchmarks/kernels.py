@@ -5,34 +5,23 @@ same batches of JSON objects with keys, as a poll brings them.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Mapping
-from itertools import islice
 
 import pyarrow as pa
 
-from benchmarks.data import START_MS, STEP_MS, generated
-from benchmarks.measure import machine
+from benchmarks.data import batches
+from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
 from index_format import record_formats as line_formats
 from index_format import records
 from index_format.kernel_choice import KERNEL
-from index_format.records import Record, batch_from_records
 
 SIZES = {"200 B": 200, "1 KB": 1024}
 RECORDS = 4000
 CREATE_TIME = 0
 
 Work = Callable[[], object]
-
-
-def batch_of(size: int) -> pa.RecordBatch:
-    """`RECORDS` records with values of `size` bytes."""
-    made = enumerate(islice(generated(size), RECORDS))
-    return batch_from_records(
-        [Record(at, START_MS + at * STEP_MS, CREATE_TIME, b"key-%d" % at, value, None) for at, value in made]
-    )
 
 
 def works(batch: pa.RecordBatch) -> dict[str, tuple[Work, Work]]:
@@ -68,7 +57,7 @@ def rows(rounds: int) -> list[tuple[str, ...]]:
     """A row for each work: both ways and their ratio, for each size."""
     found: dict[str, list[str]] = {}
     for size in SIZES.values():
-        ways: Mapping[str, tuple[Work, Work]] = works(batch_of(size))
+        ways: Mapping[str, tuple[Work, Work]] = works(next(batches(1, RECORDS, size)))
         for name, each in ways.items():
             in_c, in_python = cheapest(each, rounds)
             found.setdefault(name, []).extend((f"{in_c:,.0f}", f"{in_python:,.0f}", f"{in_python / in_c:.1f}x"))
@@ -81,10 +70,9 @@ def main() -> None:
     given = parser.parse_args()
     if not KERNEL:
         raise SystemExit(f"the C extension is not in use: {KERNEL.why_not}")
-    facts, found, load = machine(), rows(given.rounds), os.getloadavg()[0]
-    print(f"Measured on {facts['date']}, one of {facts['cpu']}, load {load:.1f}.\n")
+    print(f"{measured_on()}, one core\n")
     head = ("", *(f"{size}, {what}" for size in SIZES for what in ("in C", "in Python", "ratio")))
-    print(as_markdown(Table("Nanoseconds of processor time a record", head, found)))
+    print(as_markdown(Table("Nanoseconds of processor time a record", head, rows(given.rounds))))
 
 
 if __name__ == "__main__":

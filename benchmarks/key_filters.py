@@ -5,20 +5,17 @@ keys), and each ten times. Blocks in vain are those that a filter lets through f
 """
 
 import argparse
-import os
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from benchmarks.data import START_MS, STEP_MS, generated
-from benchmarks.measure import machine
+from benchmarks.data import batches
+from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
 from index_format.key_filter import hashes_of, may_hold
 from index_format.record_formats import record_format
-from index_format.records import Record, batch_from_records
 
 VALUE_BYTES = 200
 BLOCK_BYTES = 1024 * 1024
@@ -33,18 +30,6 @@ class Made(NamedTuple):
 
     blocks: list[RawBlock]
     seconds: float
-
-
-def batches(count: int, repeats: int) -> Iterator[pa.RecordBatch]:
-    """`count` batches of records with keys such as an order's number, each of them `repeats` times in a row."""
-    values = generated(VALUE_BYTES)
-    for start in range(0, count * BATCH_RECORDS, BATCH_RECORDS):
-        yield batch_from_records(
-            [
-                Record(at, START_MS + at * STEP_MS, CREATE_TIME, b"order-%09d" % (at // repeats), next(values), None)
-                for at in range(start, start + BATCH_RECORDS)
-            ]
-        )
 
 
 def made(parts: list[pa.RecordBatch], bits: int | None) -> Made:
@@ -71,7 +56,7 @@ def rows(count: int, rounds: int, asked: int) -> list[tuple[str, ...]]:
     """A row for each kind of keys and number of bits."""
     found = []
     for name, repeats in KEYS.items():
-        parts = list(batches(count, repeats))
+        parts = list(batches(count, BATCH_RECORDS, VALUE_BYTES, repeats))
         for bits in BITS:
             results = [made(parts, bits) for _ in range(rounds)]
             seconds, blocks = min(each.seconds for each in results), results[0].blocks
@@ -87,8 +72,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds; the least counts")
     parser.add_argument("--asked", type=int, default=2000, help="keys that no record has")
     given = parser.parse_args()
-    facts, load = machine(), os.getloadavg()[0]
-    print(f"Measured on {facts['date']}, one of {facts['cpu']}, load {load:.1f}.\n")
+    print(f"{measured_on()}, one core\n")
     head = ("", "ns a record", "bytes a block", "blocks in vain")
     print(as_markdown(Table("Filters of keys", head, rows(given.batches, given.rounds, given.asked))))
 

@@ -133,3 +133,8 @@ def machine() -> dict[str, str]:
         "memory": f"{memory:.0f} GiB",
         "python": platform.python_version(),
     }
+
+
+def measured_on() -> str:
+    facts = machine()
+    return f"Measured on {facts['date']}, {facts['cpu']}, {facts['memory']}, load {os.getloadavg()[0]:.1f}"

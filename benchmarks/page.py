@@ -5,7 +5,6 @@ request of a new server, until the page and not its progress is answered; warm t
 """
 
 import argparse
-import os
 import re
 import statistics
 import tempfile
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
-from benchmarks.measure import machine
+from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
 from system_test.support.programs import Running, start
 from tests.support.archives import ArchiveWriter, records
@@ -93,8 +92,7 @@ def main() -> None:
         root = Path(folder)
         make_archive(root / "archive")
         found, peak = rows(root, given.rounds)
-    facts = machine()
-    print(f"Measured on {facts['date']}, {facts['cpu']}, load {os.getloadavg()[0]:.1f}.\n")
+    print(f"{measured_on()}\n")
     print(as_markdown(Table(f"Milliseconds of a page (goal: {GOAL_MS} warm)", ("", "cold", "warm"), found)))
     print(f"\nPeak memory of the server that answered all of them: {peak / 1e6:,.0f} MB.")
 

@@ -20,7 +20,7 @@ from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.monitor.snapshot import ServiceSnapshot
 from benchmarks.data import TopicShape
-from benchmarks.measure import machine
+from benchmarks.measure import measured_on
 from benchmarks.site import Settings, Site, opened
 from benchmarks.tables import Table, as_text
 from blockgz.config.model import RunConfig
@@ -62,8 +62,7 @@ def main() -> None:
     parser.add_argument("--store", choices=("folder", "s3"), default="folder")
     given = parser.parse_args()
     prepare()
-    facts = machine()
-    print(f"{facts['date']}, {facts['cpu']}, {facts['memory']}, load {os.getloadavg()[0]:.1f}")
+    print(measured_on())
     with opened(Settings()) as site:
         rows = [*measured(site, given.store, given.claimed, given.flushed, given.milliseconds / 1000)]
     title = f"Partitions on a store ({given.store}) with {given.milliseconds:g} ms more a request"

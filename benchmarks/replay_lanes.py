@@ -1,7 +1,6 @@
 """Replays into many lanes, and over a network that takes 50 ms: `python -m benchmarks.replay_lanes`.
 
-Prints the time of each run as a share of the one that it is compared with, in one run on one machine. `--base REV` runs
-the replayer of another revision of the project beside this one.
+Prints the time of each run as a share of the one that it is compared with, in one run on one machine.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -17,11 +15,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.measure import measured_on
 from system_test.support.delaying_proxy import DelayingProxy
 from system_test.support.environment import free_port
 from system_test.support.kafka_broker import KafkaBroker
@@ -52,7 +50,7 @@ class Bench:
     home: Path
     number: int = 0
 
-    def replay(self, topic: str, partitions: int, mode: str, project: Path = PROJECT) -> Run:
+    def replay(self, topic: str, partitions: int, mode: str) -> Run:
         """One replay into a new topic, in a process that may open 1,024 files."""
         self.number += 1
         target = f"{topic}-{self.number}"
@@ -60,8 +58,8 @@ class Bench:
         limited = ["prlimit", f"--nofile={OPEN_FILES}:{OPEN_FILES}"]
         command = [*limited, sys.executable, "-m", "replayer", "replay", topic, "--to-topic", target, "--yes", "--json"]
         command += [*MODES[mode], "-b", self.bootstrap, "-a", str(self.home / "archive")]
-        env = {**os.environ, "PYTHONPATH": str(project), "XDG_STATE_HOME": str(self.home / f"state-{self.number}")}
-        with subprocess.Popen(command, env=env, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        env = {**os.environ, "XDG_STATE_HOME": str(self.home / f"state-{self.number}")}
+        with subprocess.Popen(command, env=env, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             watch = _Watch(process.pid)
             watch.start()
             out, err = process.communicate(timeout=900)
@@ -94,13 +92,10 @@ class _Watch(threading.Thread):
 @contextmanager
 def bench() -> Iterator[Bench]:
     """Everything that is needed, gone in the end."""
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="blockgz-lanes-")))
-        port = free_port()
-        broker = KafkaBroker(advertised_port=port)
-        proxy = stack.enter_context(DelayingProxy(port, broker.port))
-        stack.enter_context(broker)
-        yield Bench(f"127.0.0.1:{port}", proxy, home)
+    port = free_port()
+    broker = KafkaBroker(advertised_port=port)
+    with tempfile.TemporaryDirectory() as home, DelayingProxy(port, broker.port) as proxy, broker:
+        yield Bench(f"127.0.0.1:{port}", proxy, Path(home))
 
 
 def archived(home: Path, topic: str, partitions: int, each: int, value_bytes: int) -> None:
@@ -118,19 +113,16 @@ def median(runs: list[Run]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", help="a Git revision to compare with")
     parser.add_argument("--lanes", type=int, default=1000)
     parser.add_argument("--mb", type=int, default=100, help="megabytes of values over 16 partitions")
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    with bench() as made, ExitStack() as stack:
+    print(measured_on())
+    with bench() as made:
         archived(made.home, "many", asked.lanes, 200, 1000)
         archived(made.home, "wide", 16, asked.mb * 1_000_000 // 16 // 1000, 1000)
         _lanes(made, asked.lanes, asked.runs)
         _far(made, asked.runs)
-        if asked.base:
-            _base(made, asked.runs, stack.enter_context(_worktree(asked.base)), asked.base)
 
 
 def _lanes(made: Bench, lanes: int, runs: int) -> None:
@@ -157,28 +149,6 @@ def _far(made: Bench, runs: int) -> None:
         made.proxy.seconds = 0.0
         times = f"{median(near):.2f} s near, {median(far):.2f} s far"
         print(f"16 lanes, {mode}, 50 ms to the broker and back / none: {median(far) / median(near):.2f} ({times})")
-
-
-def _base(made: Bench, runs: int, project: Path, revision: str) -> None:
-    for mode in MODES:
-        now, before = [], []
-        for _ in range(runs):
-            now.append(made.replay("wide", 16, mode))
-            before.append(made.replay("wide", 16, mode, project))
-        times = f"{median(now):.2f} s, {median(before):.2f} s"
-        print(f"16 lanes, {mode}, now / {revision}: {median(now) / median(before):.2f} ({times})")
-
-
-@contextmanager
-def _worktree(revision: str) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="blockgz-base-") as folder:
-        place = Path(folder) / "base"
-        subprocess.run(["git", "worktree", "add", "--detach", place, revision], cwd=PROJECT, check=True)
-        try:
-            subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=place, check=True)
-            yield place
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", place], cwd=PROJECT, check=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.measure import machine
+from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
 from system_test.support.kafka_broker import KafkaBroker
 from tests.support.archives import ArchiveWriter, records
@@ -64,10 +64,9 @@ def main() -> None:
             prefix = f"{'w' if workers is None else 'o'}."
             ran = run("restore", *place, "--map", rf"(.*)={prefix}\1", "--yes", *more, home=root / name)
             rows.append((name, *shown(ran)))
-    facts = machine()
     title = f"{given.topics} topics, {given.topics * PARTITIONS:,} partitions, "
     title += f"{given.topics * PARTITIONS * RECORDS:,} records of {VALUE_BYTES} B ({GOALS})"
-    print(f"Measured on {facts['date']}, {facts['cpu']}, load {os.getloadavg()[0]:.1f}.\n")
+    print(f"{measured_on()}\n")
     print(as_markdown(Table(title, ("", "seconds", "CPU seconds", "peak MB"), rows)))
 
 

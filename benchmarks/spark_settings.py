@@ -5,7 +5,6 @@ alternative, on records of 1 KB in 4 partitions. The first of four rounds warms 
 """
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from benchmarks.data import TopicShape
-from benchmarks.measure import machine
+from benchmarks.measure import measured_on
 from benchmarks.site import Settings, Site, clear, opened
 from benchmarks.tables import Table, as_text
 from system_test.support.spark import spark_session
@@ -34,8 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_settings", description=__doc__)
     parser.add_argument("--mb", type=int, default=200, help="megabytes of values in the topic")
     given = parser.parse_args()
-    facts = machine()
-    print(f"{facts['date']}, {facts['cpu']}, {facts['memory']}, load {os.getloadavg()[0]:.1f}")
+    print(measured_on())
     shape = TopicShape(given.mb * 1_000_000 // 1024 // 64 * 64, 1024)
     with opened(Settings()) as site:
         folder = site.archived(shape)

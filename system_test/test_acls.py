@@ -100,13 +100,8 @@ def take(bootstrap: str, *acls: ACL) -> None:
 @pytest.fixture
 def topic(guarded: KafkaBroker, topic_name: str) -> Iterator[str]:
     """A topic with records, and ACLs on its name, on the beginning of it, and on all topics."""
-    fill_topic(
-        guarded.bootstrap,
-        topic_name,
-        [NewRecord(b"%d" % n, partition=n % 2) for n in range(20)],
-        partitions=2,
-        config={"retention.ms": "-1"},
-    )
+    rows = [NewRecord(b"%d" % n, partition=n % 2) for n in range(20)]
+    fill_topic(guarded.bootstrap, topic_name, rows, partitions=2, config={"retention.ms": "-1"})
     acls = [
         acl(topic_name, "billing"),
         acl(topic_name[:-1], "search", ACLOperation.DESCRIBE, pattern=PREFIXED),

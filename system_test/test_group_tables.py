@@ -5,14 +5,14 @@ import gc
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
-from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
 from blockgz.archive.group_tables import GroupTable, groups_at
@@ -20,63 +20,40 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.keys import TopicFolder
 from system_test.conftest import required_parts
-from system_test.support.archiving import folder_site
+from system_test.support.archiving import Site, folder_site
 from system_test.support.consumer_groups import commit, committed
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.programs import Running, run, start
 from system_test.support.topics import NewRecord, fill_topic, produce
 from system_test.support.waiting import wait_until
 
-INTERVAL = ("--groups-interval", "500ms")
 Positions = dict[str, dict[int, tuple[int, str | None]]]
 
 
-class Site:
-    """A topic of two partitions, groups with names of their own, and an archive."""
+class Tables(NamedTuple):
+    """A topic of two partitions, groups whose names begin with the topic's, and an archive."""
 
-    def __init__(self, bootstrap: str, folder: Path, topic: str) -> None:
-        self.bootstrap = bootstrap
-        self.folder = folder
-        self.topic = topic
-        fill_topic(bootstrap, topic, [NewRecord(b"v", partition=n % 2) for n in range(20)], partitions=2)
+    site: Site
+    topic: str
 
-    def group(self, name: str) -> str:
-        return f"{self.topic}-{name}"
+    @classmethod
+    def of(cls, site: Site, topic: str) -> Self:
+        fill_topic(site.bootstrap, topic, [NewRecord(b"v", partition=n % 2) for n in range(20)], partitions=2)
+        return cls(site, topic)
 
-    def commit(self, name: str, offsets: Mapping[int, tuple[int, str]]) -> None:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.bootstrap, group_id=self.group(name), enable_auto_commit=False, metrics_enabled=False
-        )
-        consumer.commit(
-            {
-                TopicPartition(self.topic, number): OffsetAndMetadata(offset, metadata, -1)
-                for number, (offset, metadata) in offsets.items()
-            }
-        )
-        consumer.close(autocommit=False)
+    @property
+    def followed(self) -> tuple[str, ...]:
+        return (self.topic, "--groups", f"{self.topic}-*,blockgz-*", "--groups-interval", "500ms")
 
-    def delete(self, name: str) -> None:
-        with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
-            admin.delete_groups([self.group(name)])
-
-    def arguments(self, *more: str) -> tuple[str, ...]:
-        groups = ("--groups", f"{self.topic}-*,blockgz-*")
-        return ("archiver", "run", self.topic, *groups, *INTERVAL, *more, "-b", self.bootstrap, "-a", str(self.folder))
-
-    @contextmanager
-    def followed(self, *more: str) -> Iterator[Running]:
-        with start(*self.arguments(*more)) as running:
-            yield running
+    def commit(self, name: str, offsets: Mapping[int, int], metadata: str = "") -> None:
+        commit(self.site.bootstrap, f"{self.topic}-{name}", self.topic, offsets, metadata)
 
     def table(self, at_ms: int | None = None) -> GroupTable | None:
-        reader = LocalReader(LocalAddress(str(self.folder)))
+        reader = LocalReader(LocalAddress(self.site.address))
         return asyncio.run(groups_at(reader, "topic", TopicFolder(self.topic), at_ms))
 
     def positions(self, at_ms: int | None = None) -> Positions | None:
         table = self.table(at_ms)
-        if table is None:
-            return None
-        return {
+        return table and {
             group.group_id.removeprefix(f"{self.topic}-"): {
                 each.partition: (each.offset, each.metadata) for each in group.positions
             }
@@ -92,70 +69,73 @@ class Site:
 
     @property
     def slots(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / f"topic={self.topic}" / "_groups").glob("*.json"))
+        folder = Path(self.site.address) / f"topic={self.topic}" / "_groups"
+        return sorted(path.name for path in folder.glob("*.json"))
 
 
 @pytest.fixture
-def groups_site(broker: KafkaBroker, tmp_path: Path, topic_name: str) -> Site:
-    return Site(broker.bootstrap, tmp_path / "archive", topic_name)
+def tables(site: Site, topic_name: str) -> Tables:
+    return Tables.of(site, topic_name)
 
 
-def test_tables_follow_the_groups(groups_site: Site) -> None:
-    site = groups_site
-    site.commit("billing", {0: (3, ""), 1: (5, "host-7")})
-    with site.followed("--http", "127.0.0.1:0", "-v") as running:
-        first = site.wait_for({"billing": {0: (3, None), 1: (5, "host-7")}})
-        site.commit("search", {1: (7, "x" * 256)})
-        second = site.wait_for({"billing": {0: (3, None), 1: (5, "host-7")}, "search": {1: (7, "x" * 256)}})
-        site.commit("billing", {0: (4, "y" * 257)})
-        third = site.wait_for({"billing": {0: (4, None), 1: (5, "host-7")}, "search": {1: (7, "x" * 256)}})
-        stored = site.slots
+def test_tables_follow_the_groups(tables: Tables) -> None:
+    tables.commit("billing", {0: 3})
+    tables.commit("billing", {1: 5}, "host-7")
+    billing = {0: (3, None), 1: (5, "host-7")}
+    search = {1: (7, "x" * 256)}
+    with tables.site.start(*tables.followed, "--http", "127.0.0.1:0", "-v") as running:
+        first = tables.wait_for({"billing": billing})
+        tables.commit("search", {1: 7}, "x" * 256)
+        second = tables.wait_for({"billing": billing, "search": search})
+        tables.commit("billing", {0: 4}, "y" * 257)
+        third = tables.wait_for({"billing": billing | {0: (4, None)}, "search": search})
+        stored = tables.slots
         wait_until(lambda: time.time() * 1000 > third + 3000, 10, "some rounds in which nothing moves")
-        assert site.slots == stored
-        site.delete("billing")
-        last = site.wait_for({"search": {1: (7, "x" * 256)}})
+        assert tables.slots == stored
+        with KafkaAdminClient(bootstrap_servers=tables.site.bootstrap) as admin:
+            admin.delete_groups([f"{tables.topic}-billing"])
+        last = tables.wait_for({"search": search})
         assert running.terminate().exit_code == 0
         assert "WARNING" not in running.stderr
     assert first < second < third < last
-    assert site.positions(first - 1) is None
-    assert site.positions(first) == site.positions(second - 1) == {"billing": {0: (3, None), 1: (5, "host-7")}}
-    assert site.positions(last - 1) == site.positions(third)
-    table = site.table(last + 1234)
+    assert tables.positions(first - 1) is None
+    assert tables.positions(first) == tables.positions(second - 1) == {"billing": billing}
+    assert tables.positions(last - 1) == tables.positions(third)
+    table = tables.table(last + 1234)
     assert table is not None
     assert (table.slot, table.age_ms) == (last, 1234)
-    run("replayer", "verify", site.topic, "--deep", "-a", str(site.folder))
+    tables.site.replayer("verify", tables.topic, "--deep")
 
 
-def test_a_drain_stores_one_table(groups_site: Site) -> None:
-    site = groups_site
-    site.commit("billing", {0: (3, "")})
+def test_a_drain_stores_one_table(tables: Tables) -> None:
+    tables.commit("billing", {0: 3})
     before = time.time() * 1000
-    done = run(*site.arguments("--once", "--json"))
+    done = tables.site.run(*tables.followed, "--once", "--json")
     assert json.loads(done.stdout)["records"] == 20
     assert "WARNING" not in done.stderr
-    assert site.positions() == {"billing": {0: (3, None)}}
-    assert len(site.slots) == 1
-    table = site.table()
+    assert tables.positions() == {"billing": {0: (3, None)}}
+    assert len(tables.slots) == 1
+    table = tables.table()
     assert table is not None
     assert before < table.content.groups[0].asked_at <= table.slot <= time.time() * 1000 + 500
-    site.commit("billing", {0: (4, "")})
-    run(*site.arguments("--once", "--groups", "none"))
-    assert len(site.slots) == 1
-    run(*site.arguments("--once", "--workers", "2"))
-    assert len(site.slots) == 2
-    assert site.positions() == {"billing": {0: (4, None)}}
+    tables.commit("billing", {0: 4})
+    tables.site.once(*tables.followed, "--groups", "none")
+    assert len(tables.slots) == 1
+    tables.site.once(*tables.followed, "--workers", "2")
+    assert len(tables.slots) == 2
+    assert tables.positions() == {"billing": {0: (4, None)}}
 
 
 def test_archiving_ends_in_time_while_no_broker_answers(own_broker: KafkaBroker, tmp_path: Path) -> None:
-    site = Site(own_broker.bootstrap, tmp_path / "archive", "orders")
-    site.commit("billing", {0: (3, "")})
-    with site.followed("--grace", "2s") as running:
-        site.wait_for({"billing": {0: (3, None)}})
+    tables = Tables.of(folder_site(own_broker.bootstrap, tmp_path / "archive"), "orders")
+    tables.commit("billing", {0: 3})
+    with tables.site.start(*tables.followed, "--grace", "2s") as running:
+        tables.wait_for({"billing": {0: (3, None)}})
         own_broker.pause()
         wait_until(lambda: "groups_unknown" in running.stderr, 60, "a warning")
         own_broker.resume()
-        site.commit("billing", {0: (9, "")})
-        site.wait_for({"billing": {0: (9, None)}})
+        tables.commit("billing", {0: 9})
+        tables.wait_for({"billing": {0: (9, None)}})
         own_broker.pause()
         wait_until(lambda: running.stderr.count("groups_unknown") == 2, 60, "another one, as it worked in between")
         began = time.monotonic()

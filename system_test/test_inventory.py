@@ -23,12 +23,8 @@ def listed(site: Site) -> dict[tuple[str, int], dict[str, object]]:
 def test_every_partition_is_listed_and_a_lost_one_is_noticed(
     site: Site, topic_name: str, options: tuple[str, ...]
 ) -> None:
-    fill_topic(
-        site.bootstrap,
-        topic_name,
-        [NewRecord(b"%d" % number, partition=number) for number in range(4)],
-        partitions=PARTITIONS,
-    )
+    rows = [NewRecord(b"%d" % number, partition=number) for number in range(4)]
+    fill_topic(site.bootstrap, topic_name, rows, partitions=PARTITIONS)
     site.once(topic_name, *options)
     site.once(topic_name, *options)
     claimed = listed(site)[topic_name, 1]

@@ -17,7 +17,6 @@ from replayer.verify.report import Depth, PartitionFindings
 from replayer.verify.verifying import verify_partition
 from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
-from system_test.support.programs import run
 from system_test.support.topics import create_topic
 from system_test.support.waiting import wait_until
 from tests.support.key_pair import key_pair
@@ -83,23 +82,3 @@ def test_markers_that_were_put_back_are_told_from_writers_at_work(
 def verified(archive: Path, topic: str, partition: int = 0) -> PartitionFindings:
     reader = LocalReader(LocalAddress(str(archive)))
     return asyncio.run(verify_partition(ArchiveReader(reader), topic, partition, Depth.STRUCTURE, lambda *_: None))
-
-
-def test_a_partition_whose_marker_is_lost_gets_no_new_chain(site: Site, topic_name: str, tmp_path: Path) -> None:
-    create_topic(site.bootstrap, topic_name, 2)
-    produce_bulk(site.bootstrap, topic_name, 200, partitions=2, value_bytes=30, seed=1)
-    options = ("--once", "--chunk-records", str(CHUNK_RECORDS))
-    site.run(topic_name, *options)
-    home = tmp_path / "archive" / f"topic={topic_name}" / "partition=00000"
-    (home / "last_chunk_index.json").unlink()
-    produce_bulk(site.bootstrap, topic_name, 100, partitions=2, value_bytes=30, seed=2)
-    refused = site.run(topic_name, *options, check=3)
-    assert "last_chunk_index.json is missing" in refused.stderr
-    assert f"archiver repair marker {topic_name}:0" in refused.stderr
-    assert not (home / "last_chunk_index.json").exists()
-    assert verified(tmp_path / "archive", topic_name, 1).records == 150, "the other one goes on"
-
-    run("archiver", "repair", "marker", f"{topic_name}:0", "--yes", *site.archive)
-    site.run(topic_name, *options)
-    report = verified(tmp_path / "archive", topic_name)
-    assert (report.verdict, report.records) == (Verdict.OK, 150)

@@ -14,14 +14,9 @@ from system_test.support.pages import DAY_MS, FIRST_MS, Served, Watched, serving
 from tests.support.archives import ArchiveWriter, records
 
 HOSTILE = (
-    b"<script>document.title='owned'</script>",
-    b'"><img src=x onerror="document.title=1">',
-    "\u202egnp.exe\u2066".encode(),
-    b"\x1b[31m\x1b]8;;http://evil.example\x07",
-    b"\xff\xfe\x00\x01",
-    b"{{7*7}} ${7*7} <!-- --> ]]>",
-    b'{"a":"</script><script>alert(1)</script>"}',
-    b"x" * 20_000_000,
+    *(b"<script>document.title='owned'</script>", b'"><img src=x onerror="document.title=1">'),
+    *("\u202egnp.exe\u2066".encode(), b"\x1b[31m\x1b]8;;http://evil.example\x07", b"\xff\xfe\x00\x01"),
+    *(b"{{7*7}} ${7*7} <!-- --> ]]>", b'{"a":"</script><script>alert(1)</script>"}', b"x" * 20_000_000),
 )
 NO_DATE_MS = 9_000_000_000_000_000
 """A timestamp beyond those that browsers have dates for."""

@@ -239,18 +239,8 @@ def test_a_recipe_archives_replays_and_proves(recipe: Path, without: str, tmp_pa
     config = json.loads((tmp_path / "archive/topic=orders/_topic_config.json").read_bytes())
     assert {"READ", "DESCRIBE_CONFIGS"} == {each["operation"] for each in config["acls"]}
     job = f"of-{tmp_path.name}".replace("_", "-").strip("-")[:40]
-    copied = done(
-        "replayer",
-        "replay",
-        "orders",
-        "--to-topic",
-        "orders-copy",
-        "--yes",
-        "--job",
-        job,
-        "--transactional",
-        "--append",
-    )
+    words = ("replay", "orders", "--to-topic", "orders-copy", "--yes", "--job", job, "--transactional", "--append")
+    copied = done("replayer", *words)
     assert "does not tell" not in copied.stderr, copied.stderr
     assert json.loads(done("replayer", "verify", "--job", job, "--json").stdout)["verdict"] == "OK"
 

@@ -64,30 +64,6 @@ def test_a_skewed_record_and_a_backfill_are_named_and_need_a_choice(skewed: Site
     assert skewed.replayer_json(*resumed)["records"] == 500
 
 
-def test_commands_that_copy_ask_and_those_that_print_warn(skewed: Site, tmp_path: Path) -> None:
-    printed = skewed.replayer("cat", "orders", "--at", f"@{AT}", "-f", "%o\\n")
-    assert printed.stdout.split() == [str(n) for n in range(834)]
-    assert "warning: orders:0  ends before offset 834" in printed.stderr
-    export = ("export", "orders", tmp_path / "orders.jsonl", "--at", f"@{AT}")
-    refused = skewed.replayer(*export, check=2)
-    assert "it is not certain which records of orders:0 are from before 2025-10-09T08:50:00Z" in refused.stderr
-    assert not (tmp_path / "orders.jsonl").exists()
-    assert skewed.replayer_json(*export, "--at-rule", "majority")["records"] == 834
-    target = f"copy-{uuid.uuid4().hex[:6]}"
-    replay = ("replay", "orders", "--to-topic", target, "--create-topic", "--at", f"@{AT}", "--yes")
-    replay += ("--topic-config", "retention.ms=-1", *skewed.kafka)
-    planned = skewed.replayer_json(*replay, "--dry-run")["plan"]
-    (cut,) = planned["cuts"]
-    assert (cut["end"], cut["first"], cut["later"], cut["earlier"]) == (834, 100, 1, 100)
-    assert "add --at TIME" in skewed.replayer("cat", "orders", "--at-rule", "first", check=2).stderr
-    skewed.replayer(*replay, check=2)
-    first = skewed.replayer_json(*replay, "--at-rule", "first")
-    assert first["records"] == 100
-    # Repeated without the rule, as before there were any, it is the same job, and complete.
-    again = skewed.replayer_json(*replay, "--resume")
-    assert (again["plan"]["job"], again["records"], again["complete"]) == (first["plan"]["job"], 0, True)
-
-
 def test_what_the_archiver_saw_of_the_log_decides(broker: KafkaBroker, site: Site) -> None:
     topic = f"events-{uuid.uuid4().hex[:6]}"
     create_topic(broker.bootstrap, topic)

@@ -220,12 +220,8 @@ class TestRetention:
 
 class TestTimestamps:
     def test_types_and_a_change_of_type(self, site: Site, topic_name: str) -> None:
-        fill_topic(
-            site.bootstrap,
-            topic_name,
-            numbered(0, 5, timestamp=1_600_000_000_000),
-            config={"message.timestamp.type": "CreateTime"},
-        )
+        create_topic(site.bootstrap, topic_name, config={"message.timestamp.type": "CreateTime"})
+        produce(site.bootstrap, topic_name, numbered(0, 5, timestamp=1_600_000_000_000))
         alter_topic(site.bootstrap, topic_name, {"message.timestamp.type": "LogAppendTime"})
         produce(site.bootstrap, topic_name, numbered(5, 10, timestamp=1_600_000_000_000))
         alter_topic(site.bootstrap, topic_name, {"message.timestamp.type": "CreateTime"})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
 from system_test.support.archiving import Site
+from system_test.support.consumer_groups import commit
 from system_test.support.programs import Completed, Running, run, start
 from system_test.support.topics import (
     NewRecord,
@@ -63,12 +62,8 @@ class Job:
 
 @pytest.fixture
 def job(site: Site, topic_name: str) -> Job:
-    fill_topic(
-        site.bootstrap,
-        topic_name,
-        [NewRecord(b"%d" % n, b"k%d" % (n % 50), n % 3) for n in range(RECORDS)],
-        partitions=3,
-    )
+    rows = [NewRecord(b"%d" % n, b"k%d" % (n % 50), n % 3) for n in range(RECORDS)]
+    fill_topic(site.bootstrap, topic_name, rows, partitions=3)
     site.once(topic_name)
     return Job(site, topic_name)
 
@@ -83,12 +78,7 @@ def refused(job: Job, text: str, code: int = 2) -> str:
 @MODES
 def test_what_a_replay_created_is_deleted_once(job: Job, mode: tuple[str, ...]) -> None:
     assert "cannot be taken back" not in job.replay("--create-topic", *mode).stderr
-    with closing(
-        KafkaConsumer(bootstrap_servers=job.site.bootstrap, group_id=f"{job.topic}-group", enable_auto_commit=False)
-    ) as reader:
-        reader.assign([TopicPartition(job.copy, 1)])
-        reader.commit({TopicPartition(job.copy, 1): OffsetAndMetadata(5, "", -1)})
-
+    commit(job.site.bootstrap, f"{job.topic}-group", job.copy, {1: 5})
     planned = json.loads(job.undo("--dry-run", "--json").stdout)
     assert (planned["topic"], planned["records"], planned["deleted"]) == (job.copy, RECORDS, False)
     assert planned["partitions"] == [
@@ -123,13 +113,6 @@ def test_a_job_without_a_name_is_done_again_after_it_was_undone(job: Job, mode: 
         assert f"job {name} was undone" in job.site.replayer(*words, check=2).stderr
     else:
         assert json.loads(job.site.replayer(*words).stdout)["verify"].split()[3] == f"{name}-2"
-
-
-def test_a_topic_that_existed_before_stays(job: Job) -> None:
-    create_topic(job.site.bootstrap, job.copy, 3)
-    planned = job.replay("--create-topic").stderr
-    assert f"note: {job.copy} exists: what is written to it cannot be taken back" in planned
-    refused(job, "existed before the job")
 
 
 @MODES
@@ -172,11 +155,7 @@ def test_a_job_that_runs_or_was_killed(job: Job, mode: tuple[str, ...]) -> None:
     if mode:
         refused(job, f"a transaction is open in {job.copy}")
     job.replay("--resume", *mode)
-    if (
-        mode
-        or json.loads(job.site.replayer("verify", "--job", job.topic, "--json", *job.site.kafka).stdout)["sent_twice"]
-        == 0
-    ):
+    if mode or job.site.replayer_json("verify", "--job", job.topic, *job.site.kafka)["sent_twice"] == 0:
         job.undo("--yes")
         assert not job.is_there()
     else:

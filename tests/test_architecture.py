@@ -23,15 +23,8 @@ PACKAGES = ("archiver", "blockgz", "index_format", "replayer")
 TYPES_ONLY = {"types_boto3_s3"}
 """Imported for the type checker alone."""
 NOT_MODULES = {
-    "archiver.a",
-    "archiver.b",
-    "archiver.c",
-    "archiver.yaml",
-    "blockgz.archiver",
-    "blockgz.gz",
-    "blockgz.json",
-    "blockgz.yaml",
-    "replayer.nothing",
+    *("archiver.a", "archiver.b", "archiver.c", "archiver.yaml", "blockgz.archiver", "blockgz.gz", "blockgz.json"),
+    *("blockgz.yaml", "replayer.nothing"),
 }
 """Strings that look like the name of a module and are not: files, a logger, modules of invented trees."""
 SHARED_CLASS_NAMES = set[str]()
@@ -61,15 +54,9 @@ def importers(*libraries: str) -> set[Path]:
 
 
 KAFKA = (
-    "archiver/demo.py",
-    "archiver/doctor.py",
-    "archiver/ingest/dead_letters.py",
-    "archiver/ingest/kafka_cluster.py",
-    "archiver/ingest/kafka_settings.py",
-    "archiver/ingest/kafka_source.py",
-    "blockgz/kafka",
-    "replayer/kafka",
-    "replayer/replay/sinks",
+    *("archiver/demo.py", "archiver/doctor.py", "archiver/ingest/dead_letters.py", "archiver/ingest/kafka_cluster.py"),
+    *("archiver/ingest/kafka_settings.py", "archiver/ingest/kafka_source.py", "blockgz/kafka", "replayer/kafka"),
+    *("replayer/replay/sinks",),
 )
 """Where the Kafka seam is: a folder or a module."""
 

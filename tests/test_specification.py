@@ -33,7 +33,8 @@ from index_format.marker import (
 from index_format.record_formats import RECORD_FORMATS, record_format
 from index_format.records import TIMESTAMP_TYPES, canonical_bytes, iter_records, record_hash
 from tests.golden.test_ancestor import deflates_like_the_ancestor, same_zlib
-from tests.index_format.builders import chunk_of, record
+from tests.index_format.builders import record
+from tests.support.format_objects import chunk_of
 
 TEXT = (Path(__file__).parents[1] / "FORMAT.md").read_text()
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)

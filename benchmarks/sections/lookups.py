@@ -1,26 +1,22 @@
 """Single records by offset: latency and bytes, cold and warm, one at a time and 32 at once, folder and S3.
 
 Cold is marker, index and block; warm is the block alone. Beside each look-up stands the work that it cannot do
-without: reading the same block's bytes and inflating them. Over S3 that is done twice, with the client library that
-we use, and with a signed URL over one open connection, which is as bare as HTTP gets.
+without: reading the same block's bytes, over S3 with the client library that we use, and inflating them.
 """
 
 import asyncio
-import http.client
 import os
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
-import boto3
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from botocore.config import Config
 from isal import isal_zlib
 
 from benchmarks.data import TopicShape
@@ -51,7 +47,6 @@ class Times:
     cold: list[float] = field(default_factory=list)
     warm: list[float] = field(default_factory=list)
     bare: list[float] = field(default_factory=list)
-    bare_http: list[float] = field(default_factory=list)
     at_once: list[float] = field(default_factory=list)
     """Of whole rounds of `AT_ONCE`."""
     requests: set[int] = field(default_factory=set)
@@ -97,7 +92,7 @@ def in_folder(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
 
     async def all_of_it() -> Json:
         async with open_reader(parse_address(str(folder))) as reader:
-            return await _looked_up(reader, shape, bare, None)
+            return await _looked_up(reader, shape, bare)
 
     return asyncio.run(all_of_it())
 
@@ -110,19 +105,6 @@ def _in_s3(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
     site.archive_to(address, shape, *options, *where, env=site.store.env)
     prefix = urlsplit(address).path.lstrip("/") + "/"
     bucket = site.store.bucket
-    line = http.client.HTTPConnection(urlsplit(endpoint).netloc)
-
-    async def bare_http(chunk: Chunk, start: int, end: int) -> float:
-        given = {"Bucket": bucket, "Key": prefix + chunk.data_key}
-        url = urlsplit(signer.generate_presigned_url("get_object", Params=given))
-        started = time.perf_counter()
-        line.request("GET", f"{url.path}?{url.query}", headers={"Range": f"bytes={start}-{end - 1}"})
-        answer = line.getresponse()
-        body = answer.read()
-        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-            raise SystemExit(f"a signed GET was answered with {answer.status}: {body[:300]!r}")
-        isal_zlib.decompress(body, 31)
-        return time.perf_counter() - started
 
     async def all_of_it() -> Json:
         config = AioConfig(
@@ -141,18 +123,13 @@ def _in_s3(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
                 return time.perf_counter() - started
 
             async with open_reader(parse_address(address), S3Settings(endpoint)) as reader:
-                return await _looked_up(reader, shape, bare, bare_http)
+                return await _looked_up(reader, shape, bare)
 
-    with _environment(site.store.env):
-        signing = Config(signature_version="s3v4", s3={"addressing_style": "path"})
-        signer = boto3.client("s3", endpoint_url=endpoint, config=signing)
-        try:
-            return asyncio.run(all_of_it())
-        finally:
-            line.close()
+    with mock.patch.dict(os.environ, site.store.env):
+        return asyncio.run(all_of_it())
 
 
-async def _looked_up(reader: ObjectReader, shape: TopicShape, bare: Bare, bare_http: Bare | None) -> Json:
+async def _looked_up(reader: ObjectReader, shape: TopicShape, bare: Bare) -> Json:
     chance = random.Random(SEED)
     each = shape.records // shape.partitions
     places = [(chance.randrange(shape.partitions), chance.randrange(each)) for _ in range(LOOKUPS)]
@@ -168,8 +145,6 @@ async def _looked_up(reader: ObjectReader, shape: TopicShape, bare: Bare, bare_h
         chunk, start, end = await _block(known, offset)
         await _timed(times.warm, _found(known, offset))
         times.bare.append(await bare(chunk, start, end))
-        if bare_http is not None:
-            times.bare_http.append(await bare_http(chunk, start, end))
     if max(times.requests) > MOST_REQUESTS:
         raise SystemExit(f"look-ups took {sorted(times.requests)} requests")
     for first in range(0, LOOKUPS - AT_ONCE + 1, AT_ONCE):
@@ -179,9 +154,9 @@ async def _looked_up(reader: ObjectReader, shape: TopicShape, bare: Bare, bare_h
 
 
 def _row(times: Times) -> Json:
-    ms = {name: [value * 1000 for value in getattr(times, name)] for name in ("cold", "warm", "bare", "bare_http")}
-    row: Json = {f"{name}_p50": statistics.median(values) for name, values in ms.items() if values}
-    row |= {f"{name}_p99": percentile(values, 99) for name, values in ms.items() if values}
+    ms = {name: [value * 1000 for value in getattr(times, name)] for name in ("cold", "warm", "bare")}
+    row: Json = {f"{name}_p50": statistics.median(values) for name, values in ms.items()}
+    row |= {f"{name}_p99": percentile(values, 99) for name, values in ms.items()}
     return row | {
         "at_once_ms_each": statistics.median(times.at_once) * 1000 / AT_ONCE,
         "requests": max(times.requests),
@@ -221,28 +196,15 @@ async def _timed(times: list[float], work: Awaitable[Any]) -> Any:
     return result
 
 
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """The store's credentials, for readers in this process."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def tables(result: Json) -> list[Table]:
-    head = ("", "cold p50", "p99", "warm p50", "p99", f"{AT_ONCE} at once, each", "bare p50", "bare HTTP p50",
-            "bare / warm", "requests", "KB", "of the chunk")  # fmt: skip
+    times = ("cold p50", "p99", "warm p50", "p99", f"{AT_ONCE} at once, each", "bare p50", "bare / warm")
+    head = ("", *times, "requests", "KB", "of the chunk")
     rows = [
         (
             name,
             *(f"{row[key]:.2f}" for key in ("cold_p50", "cold_p99", "warm_p50", "warm_p99")),
             f"{row['at_once_ms_each']:.2f}",
             f"{row['bare_p50']:.2f}",
-            f"{row['bare_http_p50']:.2f}" if "bare_http_p50" in row else "",
             percent(row["bare_p50"] / row["warm_p50"]),
             str(row["requests"]),
             f"{row['bytes'] / 1e3:,.0f}",

@@ -9,12 +9,10 @@ import base64
 import json
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
-from index_format.record_formats import JsonLines
-from index_format.records import batch_from_records
-from tests.index_format.builders import record
 from tests.support.kernel_campaign import check_lines
 
 HERE = Path(__file__).parent
@@ -31,8 +29,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "corpus")
         folder.mkdir()
-        for number, raw in enumerate(read_corpus() or begun()):
-            (folder / f"{number:06}").write_bytes(raw)
+        for number, kept in enumerate(json.loads(CORPUS.read_text())):
+            (folder / f"{number:06}").write_bytes(base64.b64decode(kept))
         program = compiled(Path(place))
         seconds = str(int(arguments.minutes * 60))
         run = subprocess.run([program, folder, seconds, str(arguments.seed)], check=False)
@@ -48,43 +46,13 @@ def main() -> int:
     return 0
 
 
-def read_corpus() -> list[bytes]:
-    return [base64.b64decode(each) for each in json.loads(CORPUS.read_text())] if CORPUS.exists() else []
-
-
-def begun() -> list[bytes]:
-    """Lines of each kind, to begin a corpus with."""
-    rows = [
-        record(1, b'a "value" of some length\n', b"key"),
-        record(2, None, None, timestamp=-1, timestamp_type=-1),
-        record(3, b"\xff\xfe\x00", b"\xff", [("h", b"v"), ("h", None), ("i", b"\xff")], timestamp_type=1),
-        record(2**63 - 1, "é€😀".encode(), b"", timestamp=-(2**63)),
-    ]
-    encode = JsonLines().encode_in_python
-    return [encode(batch_from_records(part), 0)[0] for part in (rows, *([row] for row in rows))]
-
-
 def compiled(place: Path) -> Path:
-    headers = subprocess.run(
-        [sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    includes = ("-I", str(ROOT / "index_format/kernel"), "-I", headers, "-DPy_LIMITED_API=0x030B0000")
+    headers = sysconfig.get_path("include")
+    includes = ("-I", ROOT / "index_format/kernel", "-I", headers, "-DPy_LIMITED_API=0x030B0000")
+    traced = ("-fsanitize-coverage=trace-pc", "-ffunction-sections", *includes)
     target, fuzz, program = place / "target.o", place / "fuzz.o", place / "fuzz"
     steps = (
-        (
-            "gcc",
-            *SANITIZED,
-            "-fsanitize-coverage=trace-pc",
-            "-ffunction-sections",
-            *includes,
-            "-c",
-            HERE / "target.c",
-            "-o",
-            target,
-        ),
+        ("gcc", *SANITIZED, *traced, "-c", HERE / "target.c", "-o", target),
         ("gcc", *SANITIZED, "-c", HERE / "fuzz.c", "-o", fuzz),
         ("gcc", *SANITIZED, target, fuzz, "-Wl,--gc-sections", "-o", program),
     )

@@ -85,7 +85,7 @@ class Soak:
             for topic, partitions in self._topics.items():
                 create_topic(self._broker.bootstrap, topic, partitions, {**_CREATE, "retention.ms": "-1"})
             created = time.monotonic()
-            backlog = self._load("--records", settings.backlog).wait_total()
+            backlog = _acknowledged(self._load("--records", settings.backlog))
             drained = self._drain(backlog)
             print(json.dumps({"backlog": backlog, "idle_rss_mib": _mib(idle_bytes), **drained}), flush=True)
             figures = {
@@ -138,7 +138,7 @@ class Soak:
             load = self._load("--rate", rate)
             end = owned + settings.minutes * 60
             archiver.wait_for(lambda: time.monotonic() > end, settings.minutes * 60 + 60, "the end of the load")
-            total = before + load.end()
+            total = before + _acknowledged(load)
             stopped = time.monotonic()
             archiver.wait_for(
                 lambda: self._archived() >= total, _CATCH_UP_SECONDS, f"all {total} records to be archived"
@@ -168,9 +168,11 @@ class Soak:
         own = ("--memory", str(self._settings.memory), "--buffer-dir", self._home / "buffer", "-v")
         return start("archiver", "run", topics, *where, *own, *arguments, env=self._store.env)
 
-    def _load(self, *arguments: object) -> LoadProgram:
+    def _load(self, *arguments: object) -> subprocess.Popen[str]:
         topics = ",".join(f"{name}:{count}" for name, count in self._topics.items())
-        return LoadProgram(("--bootstrap", self._broker.bootstrap, "--topics", topics, *arguments))
+        words = ["--bootstrap", self._broker.bootstrap, "--topics", topics, *map(str, arguments)]
+        command = [sys.executable, "-m", "system_test.soak.kafka_load", *words]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     @staticmethod
     def _claims(archiver: Running) -> int:
@@ -186,25 +188,9 @@ class Soak:
         return total
 
 
-class LoadProgram:
-    """The load program as a child process."""
-
-    def __init__(self, arguments: Sequence[object]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "system_test.soak.kafka_load", *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_total(self) -> int:
-        """Wait for its end; gives how many records were acknowledged."""
-        out, _ = self._process.communicate(timeout=_DRAIN_SECONDS)
-        return int(out)
-
-    def end(self) -> int:
-        """Tell it to end; gives the same."""
-        return self.wait_total()
+def _acknowledged(load: subprocess.Popen[str]) -> int:
+    """Ends a load without an end of its own; gives how many of its records are in the log."""
+    return int(load.communicate(timeout=_DRAIN_SECONDS)[0])
 
 
 def _growth(warm: Sequence[Sample], chunk_interval: float) -> dict[str, Any]:

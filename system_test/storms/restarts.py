@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from archiver.doctor import KafkaAccess
@@ -30,8 +30,9 @@ from index_format.errors import BlockgzError
 from index_format.identity import Acl
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, kafka_groups
 from replayer.kafka.topic_facts import ConfigChange, NewTopic
+from system_test.support.consumer_groups import commit
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.topics import NewRecord, create_topic, produce
+from system_test.support.topics import NewRecord, fill_topic
 
 TOPIC = "storm"
 PARTITIONS = 4
@@ -208,9 +209,6 @@ def _ended(process: BaseProcess, here: Connection) -> Counter[str]:
 
 def prepare(bootstrap: str) -> None:
     """Make a topic, and groups with offsets in it."""
-    create_topic(bootstrap, TOPIC, PARTITIONS)
-    produce(bootstrap, TOPIC, [NewRecord(b"v", partition=number) for number in range(PARTITIONS)])
+    fill_topic(bootstrap, TOPIC, [NewRecord(b"v", partition=number) for number in range(PARTITIONS)], PARTITIONS)
     for group in GROUPS:
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-        consumer.commit(offsets=[TopicPartition(*place, 1) for place in PLACES], asynchronous=False)
-        consumer.close()
+        commit(bootstrap, group, TOPIC, dict.fromkeys(range(PARTITIONS), 1))

@@ -27,11 +27,12 @@ def consuming(bootstrap: str, group: str, *, otherwise: str = "none") -> Iterato
         consumer.close(autocommit=False)
 
 
-def commit(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commits these offsets by partition, with the metadata `m`."""
+def commit(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int], metadata: str = "m") -> None:
+    """Commits these offsets by partition."""
     with consuming(bootstrap, group) as consumer:
         consumer.assign([TopicPartition(topic, partition) for partition in offsets])
-        consumer.commit({TopicPartition(topic, each): OffsetAndMetadata(at, "m", -1) for each, at in offsets.items()})
+        where = {TopicPartition(topic, each): OffsetAndMetadata(at, metadata, -1) for each, at in offsets.items()}
+        consumer.commit(where)
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: Sequence[int]) -> dict[int, int | None]:

@@ -11,13 +11,8 @@ from system_test.support.java_clients import connect_jars
 from system_test.support.object_store import versitygw_program
 
 _PARTS: tuple[Callable[[], object], ...] = (
-    kafka_broker.kafka_jars,
-    spark.kafka_jars,
-    spark.avro_jar,
-    connect_jars,
-    kafka_broker.keep_broker_classes,
-    spark.keep_spark_classes,
-    versitygw_program,
+    *(kafka_broker.kafka_jars, spark.kafka_jars, spark.avro_jar, connect_jars, kafka_broker.keep_broker_classes),
+    *(spark.keep_spark_classes, versitygw_program),
 )
 
 

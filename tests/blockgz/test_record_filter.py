@@ -23,7 +23,7 @@ from blockgz.record_filter import (
 from blockgz.topic_patterns import TopicRules, is_pattern, matching
 from blockgz.units import format_duration, format_size, parse_duration, parse_size
 from index_format.records import Record, batch_from_records, iter_records
-from tests.index_format.builders import block_at
+from tests.support.format_objects import block_at
 from tests.support.sampling import seeded_random
 
 RECORDS = [

@@ -12,7 +12,8 @@ import pytest
 from index_format.blocks import ZlibCompressor
 from index_format.chunk_index import ANCESTOR_FIELDS, BlockEntry, ChunkIndex, ancestor_index
 from index_format.keys import ChunkStart, SeedLayoutKeys, TopicFolder
-from tests.index_format.builders import block_at, chunk_of, index_of, record
+from tests.index_format.builders import record
+from tests.support.format_objects import block_at, chunk_of, index_of
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "ancestor.json").read_text())
 

@@ -30,7 +30,8 @@ from index_format.marker import (
 )
 from index_format.records import Record, canonical_bytes, iter_records, record_hash
 from tests.golden.test_ancestor import same_zlib
-from tests.index_format.builders import chunk_entry, chunk_of, normal
+from tests.index_format.builders import normal
+from tests.support.format_objects import chunk_entry, chunk_of
 
 CURRENT = Path(__file__).parent / "current"
 UNSEALED = Path(__file__).parent / "unsealed"

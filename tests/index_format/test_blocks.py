@@ -24,7 +24,8 @@ from index_format.blocks import (
 from index_format.errors import CorruptBlock
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records, iter_records
-from tests.index_format.builders import chunk_of, cut, normal, record, record_lists, text_record_lists
+from tests.index_format.builders import normal, record, record_lists, text_record_lists
+from tests.support.format_objects import chunk_of, cut
 
 LIMIT = 1 << 20
 ALL_COMPRESSORS = [IsalCompressor(level) for level in range(4)] + [ZlibCompressor(level) for level in (0, 1, 6, 9)]

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor, decode_block, inflate, inflate_block, member_crc32
 from index_format.chunk_index import BlockEntry, ChunkIndex
 from index_format.errors import CorruptBlock, FormatError, TooLarge, UnsupportedVersion
-from tests.index_format.builders import MAX_INT64, block_at, chunk_of, index_of, record
+from tests.index_format.builders import MAX_INT64, record
+from tests.support.format_objects import block_at, chunk_of, index_of
 
 LIMIT = 1 << 20
 RAW = b"".join(b"%d: some record\n" % (number * number) for number in range(40))

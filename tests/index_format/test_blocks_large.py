@@ -12,7 +12,7 @@ from index_format import record_formats as line_formats
 from index_format.blocks import COMPRESSORS, Compressor, count_records, decode_block, decode_block_near, decode_parts
 from index_format.errors import CorruptBlock
 from index_format.records import Record, iter_records
-from tests.index_format.builders import chunk_of, normal, record, record_lists
+from tests.index_format.builders import normal, record, record_lists
 from tests.index_format.test_blocks_hostile import (
     test_a_trailer_that_lies_about_the_content,
     test_another_blocks_bytes,
@@ -22,6 +22,7 @@ from tests.index_format.test_blocks_hostile import (
     test_text_lines_beyond_the_last_possible_offset,
     test_the_bound_on_records_is_exact,
 )
+from tests.support.format_objects import chunk_of
 
 __all__ = [
     "test_a_trailer_that_lies_about_the_content",

@@ -8,7 +8,8 @@ from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap, ancestor_index
 from index_format.errors import MalformedObject
 from index_format.records import Record
-from tests.index_format.builders import MAX_INT64, block_at, chunk_of, index_of, record_lists
+from tests.index_format.builders import MAX_INT64, record_lists
+from tests.support.format_objects import block_at, chunk_of, index_of
 
 GOOD = json.loads(
     objects.encode(

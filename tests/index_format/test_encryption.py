@@ -24,7 +24,8 @@ from index_format.encryption import (
 )
 from index_format.errors import CorruptBlock, KeyMissing, UnsupportedVersion
 from index_format.records import iter_records
-from tests.index_format.builders import chunk_of, record
+from tests.index_format.builders import record
+from tests.support.format_objects import chunk_of
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 PLACE: dict[str, Any] = {"archive_id": "archive-1", "topic": "orders", "partition": 3, "start_offset": 40}

@@ -22,7 +22,8 @@ from index_format.marker import (
     inserted,
     replaceable_gap,
 )
-from tests.index_format.builders import MAX_INT64, SHA256, block_at, chunk_entry, index_of, marker_of
+from tests.index_format.builders import MAX_INT64
+from tests.support.format_objects import SHA256, block_at, chunk_entry, index_of, marker_of
 
 
 def append(marker: Marker, start: int, end: int, gaps: tuple[Gap, ...] = (), **fields: Any) -> Marker:
@@ -272,15 +273,8 @@ def test_an_index_is_read_by_its_entry() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"next_offset": 24},
-        {"start_offset": 0, "first_offset": 1},
-        {"last_offset": 18},
-        {"num_records": 14},
-        {"bytes": 201},
-        {"raw_bytes": 999},
-        {"min_timestamp": 1},
-        {"max_timestamp": 1},
-        {"sha256": SHA256},
+        *({"next_offset": 24}, {"start_offset": 0, "first_offset": 1}, {"last_offset": 18}, {"num_records": 14}),
+        *({"bytes": 201}, {"raw_bytes": 999}, {"min_timestamp": 1}, {"max_timestamp": 1}, {"sha256": SHA256}),
     ],
     ids=str,
 )

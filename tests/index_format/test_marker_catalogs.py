@@ -31,7 +31,7 @@ from index_format.marker import (
     span_at_or_after,
     with_catalog_name,
 )
-from tests.index_format.builders import SHA256, chunk_entry, marker_of
+from tests.support.format_objects import SHA256, chunk_entry, marker_of
 
 SPAN = 10
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from index_format.chunk_index import WrappedKey
 from index_format.marker import Maintenance, advanced, appended, decode_marker, encode, rebased, revised
-from tests.index_format.builders import chunk_entry
 from tests.index_format.test_marker import GOOD
+from tests.support.format_objects import chunk_entry
 
 KEY = WrappedKey("k", b"wrapped")
 

@@ -16,7 +16,8 @@ from index_format.groups import ConsumerGroups
 from index_format.identity import Acl, ArchiveInfo, TopicConfig, TopicInfo
 from index_format.marker import ChunkCatalog, Marker, ReferenceCatalog, encode
 from index_format.objects import Sealed
-from tests.index_format.builders import MAX_INT64, block_at, chunk_entry, group, groups_of, index_of, marker_of
+from tests.index_format.builders import MAX_INT64, group, groups_of
+from tests.support.format_objects import block_at, chunk_entry, index_of, marker_of
 
 INFO = TopicInfo(topic="orders", topic_id=None, incarnation=1)
 EXAMPLES: list[msgspec.Struct] = [

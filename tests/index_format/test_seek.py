@@ -15,7 +15,7 @@ from index_format.marker import (
     merged_ranges,
     span_at_or_after,
 )
-from tests.index_format.builders import block_at, chunk_entry
+from tests.support.format_objects import block_at, chunk_entry
 
 probes = st.integers(-5, 150)
 

@@ -7,7 +7,8 @@ from index_format.blocks import COMPRESSORS, decode_block
 from index_format.errors import CorruptBlock, TooLarge
 from index_format.records import iter_records
 from index_format.zstd_frames import ZstdCompressor, decompress
-from tests.index_format.builders import chunk_of, normal, record
+from tests.index_format.builders import normal, record
+from tests.support.format_objects import chunk_of
 
 LIMIT = 1 << 20
 RAW = b"".join(b"%d: some record\n" % (number * number) for number in range(40))

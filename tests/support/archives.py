@@ -1,7 +1,6 @@
 """Writes archives straight into a directory, with nothing but the format: what a committed chain looks like."""
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,8 +8,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
+from index_format.blocks import IsalCompressor
+from index_format.chunk_index import BlockEntry, ChunkIndex, Gap, ancestor_index
 from index_format.identity import Acl, ArchiveInfo, Incarnation, Inventory, TopicConfig, TopicInfo, united
 from index_format.keys import (
     INDEX_SUFFIX,
@@ -25,9 +24,9 @@ from index_format.keys import (
     inventory_key,
     topic_home,
 )
-from index_format.marker import ChunkEntry, Continues, Marker, advanced, appended, claimed, encode, entry_of, folded
-from index_format.record_formats import record_format
-from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, record_hash
+from index_format.marker import Continues, Marker, advanced, appended, claimed, encode, entry_of, folded
+from index_format.records import Record, record_hash
+from tests.support.format_objects import chunk_entry, cut, index_of, marker_of
 
 ARCHIVE_ID = "archive-1"
 CREATE_TIME = 0
@@ -160,16 +159,9 @@ class PartitionWriter:
     key_filter_bits: int | None = None
 
     def __post_init__(self) -> None:
-        self.marker = Marker(
-            archive_id=ARCHIVE_ID,
-            topic=self.keys.folder.topic,
-            topic_id=f"id-{self.keys.folder.incarnation}",
-            partition=self.keys.partition,
-            group_id="blockgz",
-            epoch=1,
-            writer="writer-1",
-            nonce="nonce-1",
-        )
+        folder = self.keys.folder
+        topic = {"topic": folder.topic, "topic_id": f"id-{folder.incarnation}", "partition": self.keys.partition}
+        self.marker = marker_of(**topic, nonce="nonce-1")
 
     def store_marker(self) -> None:
         """Stores the marker as it is."""
@@ -224,19 +216,8 @@ class PartitionWriter:
             for catalog in pending:
                 self.archive.put(self.keys.home + catalog.reference.name, catalog.body)
             name = self.keys.index_name(ChunkStart(offset, offset, offset))
-            entry = ChunkEntry(
-                name=name,
-                start_offset=offset,
-                next_offset=offset + 1,
-                first_offset=offset,
-                last_offset=offset,
-                num_records=1,
-                bytes=100,
-                raw_bytes=100,
-                min_timestamp=offset,
-                max_timestamp=offset,
-                sha256="0" * 64,
-            )
+            fields = {"raw_bytes": 100, "max_timestamp": offset, "sha256": "0" * 64}
+            entry = chunk_entry(offset, offset + 1, name=name, **fields)
             self.marker = appended(self.marker, entry, (), nonce=f"nonce-{offset}", leader_epoch=0, tail_hash="0" * 64)
         self.store_marker()
 
@@ -287,37 +268,11 @@ class PartitionWriter:
     ) -> tuple[ChunkIndex, bytes]:
         blocks: list[BlockEntry] = []
         data = b""
-        for block in self._blocks(chunk, block_bytes):
+        for block in cut(chunk, self.record_format, block_bytes, filter_bits=self.key_filter_bits):
             member = COMPRESSOR.compress(block.raw)
             blocks.append(block.entry(len(data), len(member)))
             data += member
-        index = ChunkIndex(
-            archive_id=ARCHIVE_ID,
-            topic=self.keys.folder.topic,
-            topic_id=self.marker.topic_id,
-            partition=self.keys.partition,
-            epoch=self.marker.epoch,
-            record_format=self.record_format,
-            codec="gzip",
-            isolation_level="read_committed",
-            timestamp_type=TIMESTAMP_TYPES[CREATE_TIME],
-            start_offset=position,
-            next_offset=next_offset,
-            first_offset=blocks[0].first_record_offset,
-            last_offset=blocks[-1].last_record_offset,
-            num_records=len(chunk),
-            min_timestamp=min(block.min_timestamp for block in blocks),
-            max_timestamp=max(block.max_timestamp for block in blocks),
-            data=DataObject("unnamed", len(data), hashlib.sha256(data).hexdigest()),
-            previous=self.marker.last_chunk_index,
-            gaps=tuple(gaps),
-            blocks=tuple(blocks),
-        )
-        return index, data
-
-    def _blocks(self, chunk: Sequence[Record], block_bytes: int) -> Iterator[RawBlock]:
-        builder = BlockBuilder(record_format(self.record_format), CREATE_TIME, block_bytes, self.key_filter_bits)
-        yield from builder.add(batch_from_records(chunk))
-        last = builder.finish()
-        assert last is not None
-        yield last
+        fields = {"topic": self.keys.folder.topic, "topic_id": self.marker.topic_id, "partition": self.keys.partition}
+        fields |= {"epoch": self.marker.epoch, "record_format": self.record_format, "gaps": tuple(gaps)}
+        fields |= {"start_offset": position, "next_offset": next_offset, "previous": self.marker.last_chunk_index}
+        return index_of(blocks, data, **fields), data

@@ -8,11 +8,11 @@ from archiver.commit.objects import Held
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import OwnedByAnother
-from index_format.blocks import BlockBuilder, RawBlock, ZlibCompressor, member_crc32
+from index_format.blocks import ZlibCompressor
 from index_format.chunk_index import BlockEntry
 from index_format.keys import LAYOUTS, ChunkStart, TopicFolder
-from index_format.record_formats import record_format
-from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, record_hash
+from index_format.records import TIMESTAMP_TYPES, Record, record_hash
+from tests.support.format_objects import cut
 from tests.support.memory_store import MemoryBody, MemoryLog
 
 ARCHIVE_ID = "archive-1"
@@ -50,21 +50,9 @@ def finished_chunk(format_name: str, records: tuple[Record, ...], start: int, ne
     """The chunk of those records, its bytes in memory."""
     blocks: list[BlockEntry] = []
     data = b""
-    for raw, summary, _ in _raw_blocks(format_name, records):
-        member = COMPRESSOR.compress(raw)
-        blocks.append(
-            BlockEntry(
-                byte_length_uncompressed=len(raw),
-                num_records=summary.num_records,
-                byte_length=len(member),
-                byte_offset=len(data),
-                first_record_offset=summary.first_offset,
-                last_record_offset=summary.last_offset,
-                min_timestamp=summary.min_timestamp,
-                max_timestamp=summary.max_timestamp,
-                crc32=member_crc32(member),
-            )
-        )
+    for block in cut(records, format_name, BLOCK_BYTES):
+        member = COMPRESSOR.compress(block.raw)
+        blocks.append(block.entry(len(data), len(member)))
         data += member
     return FinishedChunk(
         body=MemoryBody.of(data),
@@ -76,13 +64,6 @@ def finished_chunk(format_name: str, records: tuple[Record, ...], start: int, ne
         leader_epoch=0,
         tail_hash=record_hash(records[-1]),
     )
-
-
-def _raw_blocks(format_name: str, records: tuple[Record, ...]) -> list[RawBlock]:
-    builder = BlockBuilder(record_format(format_name), records[0].timestamp_type, BLOCK_BYTES)
-    blocks = list(builder.add(batch_from_records(records)))
-    last = builder.finish()
-    return [*blocks, last] if last else blocks
 
 
 def archive_all(

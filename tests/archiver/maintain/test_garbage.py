@@ -41,6 +41,7 @@ from index_format.keys import (
 )
 from tests.index_format.builders import record
 from tests.support.chunks import archive_all, finished_chunk, identity_of
+from tests.support.format_objects import chunk_entry
 from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
 from tests.support.simulator import Actor
 
@@ -313,19 +314,7 @@ def new_marker(**fields: Any) -> markers.Marker:
 def one_chunk(keys: PartitionKeys, start: int, end: int) -> markers.Marker:
     """The marker of a chain of one chunk."""
     name = keys.index_name(ChunkStart(start, start, 0))
-    entry = markers.ChunkEntry(
-        name=name,
-        start_offset=start,
-        next_offset=end,
-        first_offset=start,
-        last_offset=end - 1,
-        num_records=end - start,
-        bytes=1,
-        raw_bytes=1,
-        min_timestamp=0,
-        max_timestamp=0,
-        sha256=HASH,
-    )
+    entry = chunk_entry(start, end, name=name, bytes=1, raw_bytes=1, min_timestamp=0, max_timestamp=0, sha256=HASH)
     return new_marker(start_offset=start, next_offset=end, tail=(entry,), last_chunk_index=name)
 
 

@@ -53,9 +53,10 @@ from index_format.keys import (
 )
 from index_format.marker import CatalogReference, Floor, Maintenance, Marker, Retired, Rewriting
 from replayer.cli import main as replayer
-from tests.index_format.builders import group, groups_of, marker_of
+from tests.index_format.builders import group, groups_of
 from tests.support.archives import ArchiveWriter, records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
+from tests.support.format_objects import marker_of
 from tests.support.memory_store import MemoryLog, MemoryStore
 from tests.support.sampling import seeded_random
 from tests.support.simulator import Actor, Run

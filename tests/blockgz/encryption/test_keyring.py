@@ -25,8 +25,9 @@ from blockgz.encryption.keyring import (
 from blockgz.errors import AccessDenied, StoreUnavailable, UsageError, exit_code
 from index_format.chunk_index import WrappedKey
 from index_format.errors import KeyMissing, MalformedObject
-from tests.index_format.builders import chunk_of, record
+from tests.index_format.builders import record
 from tests.support.encryption import key_line, key_of
+from tests.support.format_objects import chunk_of
 from tests.support.s3_server import CREDENTIALS
 
 ARN = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd"

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from index_format.errors import CorruptBlock
 from index_format.record_formats import record_format
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
-from tests.index_format.builders import cut, normal, record, record_lists
+from tests.index_format.builders import normal, record, record_lists
+from tests.support.format_objects import cut
 
 FORMAT = record_format("arrow")
 

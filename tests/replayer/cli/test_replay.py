@@ -518,6 +518,7 @@ def test_a_plan_says_what_was_read_to_find_the_cuts(program: Program, copy: str)
     stamps = [1_760_000_000_000 + 9_000 * (n % 5 == 0) for n in range(600)]
     writer.commit(records(range(600), timestamps=stamps), block_bytes=1000)
     args = ("replay", "skewed", "--to-topic", copy, "--at", "@1760000005", "--at-rule", "majority")
+    assert "it is not certain which records of skewed:0" in program(*args[:6], "--yes").stderr
     planned = program(*args, "--dry-run", "--json")
     assert planned.exit_code == 0, planned.stderr
     assert json.loads(planned.stdout)["plan"]["cut_bytes"] > 0

@@ -14,11 +14,12 @@ from blockgz.encryption.keyring import Keyring, Sealing, opened_block, opener_of
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import COMPRESSORS, BlockBuilder, decode_block
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Erased, Gap
+from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Gap
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, iter_records
 from tests.index_format.builders import NASTY
 from tests.support.encryption import sealed
+from tests.support.format_objects import index_of
 
 MAX = 1 << 22
 LIBRARIES = ("isal", "zlib", "zstd")
@@ -83,30 +84,22 @@ class Partition:
         )
         name = f"{start:020d}"
         self.bodies[name] = body
-        index = ChunkIndex(
-            archive_id="archive-1",
-            topic="orders",
+        index = index_of(
+            blocks,
+            body,
             topic_id="id-1",
-            partition=3,
             epoch=rng.randrange(1, 9),
             record_format=self.format,
             codec=self.codec,
-            isolation_level="read_committed",
             timestamp_type=TIMESTAMP_TYPES[self.timestamp_type],
             start_offset=start,
             next_offset=end,
-            first_offset=blocks[0].first_record_offset,
-            last_offset=blocks[-1].last_record_offset,
-            num_records=len(records),
-            min_timestamp=min(block.min_timestamp for block in blocks),
-            max_timestamp=max(block.max_timestamp for block in blocks),
-            data=DataObject(name, len(body), hashlib.sha256(body).hexdigest()),
             previous=self.chunks[-1].entry.name if self.chunks else None,
             gaps=tuple(Gap(hole, hole + 1, "skipped") for hole in holes if rng.random() < 0.2),
             **({"erased": erased} if erased else {}),
             **extra,
-            blocks=tuple(blocks),
         )
+        index = replace(index, data=replace(index.data, name=name))
         entry = markers.entry_of(index, name + ".index.json", objects.encode(index))
         if rng.random() < 0.3:  # the log went on without records
             entry = _longer(entry, rng.randrange(1, 4))
@@ -150,29 +143,10 @@ def index_of_new(new: NewChunk) -> tuple[ChunkIndex, bytes]:
         assert hashlib.sha256(body).hexdigest() == new.body.sha256
     extra: dict[str, Any] = {"erased": new.erased} if new.erased else {}
     extra |= {"version": 2, "encryption": new.encryption} if new.encryption else {}
-    index = ChunkIndex(
-        archive_id="archive-1",
-        topic="orders",
-        topic_id=new.topic_id,
-        partition=3,
-        epoch=new.epoch,
-        record_format=new.record_format,
-        codec=new.codec,
-        isolation_level=new.isolation_level,
-        timestamp_type=new.timestamp_type,
-        start_offset=new.start_offset,
-        next_offset=new.next_offset,
-        first_offset=new.blocks[0].first_record_offset,
-        last_offset=new.blocks[-1].last_record_offset,
-        num_records=new.num_records,
-        min_timestamp=min(block.min_timestamp for block in new.blocks),
-        max_timestamp=max(block.max_timestamp for block in new.blocks),
-        data=DataObject("new", len(body), hashlib.sha256(body).hexdigest()),
-        previous=new.previous,
-        gaps=new.gaps,
-        blocks=new.blocks,
-        **extra,
-    )
+    same = ("topic_id", "epoch", "record_format", "codec", "isolation_level", "timestamp_type", "start_offset")
+    same += ("next_offset", "num_records", "previous", "gaps")
+    index = index_of(new.blocks, body, **{name: getattr(new, name) for name in same}, **extra)
+    index = replace(index, data=replace(index.data, name="new"))
     assert objects.decode(objects.encode(index), ChunkIndex, "new") == index
     return index, body
 

@@ -61,8 +61,8 @@ from tests.archiver.maintain.contents.random_chunks import (
     readable,
     records_of,
 )
-from tests.index_format.builders import SHA256
 from tests.support.encryption import key_of
+from tests.support.format_objects import SHA256
 from tests.support.memory_store import MemoryStore
 from tests.support.sampling import mostly_long, seeded_random
 

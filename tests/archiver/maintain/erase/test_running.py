@@ -39,8 +39,8 @@ from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Reti
 from index_format.records import Record, RecordsDigest, batch_from_records
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, log_of, ranges, some
 from tests.archiver.maintain.repair.world import Died
-from tests.index_format.builders import SHA256
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
+from tests.support.format_objects import SHA256
 from tests.support.sampling import seeded_random
 
 

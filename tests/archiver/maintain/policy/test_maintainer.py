@@ -36,8 +36,9 @@ from index_format.marker import MAX_RETIRED, Maintenance, Retired
 from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in
 from tests.archiver.maintain.repair.world import Died
-from tests.index_format.builders import chunk_of, record
+from tests.index_format.builders import record
 from tests.support.encryption import key_line, key_of
+from tests.support.format_objects import chunk_of
 from tests.support.memory_store import MemoryStore
 
 HOUR = 3600.0
