@@ -29,9 +29,10 @@ from index_format import objects
 from index_format.errors import BlockgzError, MalformedObject, UnsupportedVersion
 from index_format.identity import ArchiveInfo, Incarnation, Inventory, parse_inventory, united
 from index_format.keys import INVENTORY_OBJECT, SeedLayoutKeys, TopicFolder, TopicLayoutKeys, inventory_key
-from index_format.marker import ChunkEntry, Marker
+from index_format.marker import Marker
 from tests.support.archives import records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
+from tests.support.format_objects import chunk_entry, marker_of
 from tests.support.memory_store import MemoryLog, MemoryStore
 from tests.support.simulator import Actor, Fate, fates_of
 
@@ -502,13 +503,10 @@ SEED = 5
 def full_marker(rng: random.Random) -> Marker:
     """With the longest tail there is."""
     tail = tuple(
-        ChunkEntry(
+        chunk_entry(
+            start,
+            start + 600,
             name=f"2026/11/21/{start:020}-{1_790_000_000_000 + start * 150}.index.json",
-            start_offset=start,
-            next_offset=start + 600,
-            first_offset=start,
-            last_offset=start + 599,
-            num_records=600,
             bytes=rng.randrange(10_000, 30_000),
             raw_bytes=rng.randrange(300_000, 400_000),
             min_timestamp=1_790_000_000_000 + start * 150,
@@ -517,21 +515,8 @@ def full_marker(rng: random.Random) -> Marker:
         )
         for start in range(10**9, 10**9 + 64 * 600, 600)
     )
-    return Marker(
-        archive_id="archive",
-        topic="orders",
-        topic_id=None,
-        partition=3,
-        group_id="group",
-        epoch=7,
-        writer="writer",
-        nonce="nonce",
-        start_offset=tail[0].start_offset,
-        next_offset=tail[-1].next_offset,
-        tail_hash="0" * 64,
-        last_chunk_index=tail[-1].name,
-        tail=tail,
-    )
+    ends = {"start_offset": tail[0].start_offset, "next_offset": tail[-1].next_offset}
+    return marker_of(epoch=7, tail_hash="0" * 64, last_chunk_index=tail[-1].name, tail=tail, **ends)
 
 
 def test_it_is_the_same_marker() -> None:

@@ -30,6 +30,7 @@ from replayer.coverage import (
     topic_coverage,
 )
 from tests.support.archives import ArchiveWriter, records
+from tests.support.format_objects import chunk_entry
 from tests.support.opened import Opened
 from tests.support.sampling import seeded_random
 
@@ -137,19 +138,8 @@ def test_short_times_are_told_to_the_millisecond() -> None:
 
 
 def entry(start: int, low: int, high: int) -> ChunkEntry:
-    return ChunkEntry(
-        name=f"{start}",
-        start_offset=start,
-        next_offset=start + 5,
-        first_offset=start,
-        last_offset=start + 3,
-        num_records=2,
-        bytes=1,
-        raw_bytes=1,
-        min_timestamp=low,
-        max_timestamp=high,
-        sha256="0" * 64,
-    )
+    fields = {"min_timestamp": low, "max_timestamp": high, "last_offset": start + 3, "num_records": 2}
+    return chunk_entry(start, start + 5, **fields)
 
 
 class Chunks:

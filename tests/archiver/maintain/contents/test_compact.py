@@ -62,7 +62,7 @@ from tests.archiver.maintain.contents.random_chunks import (
     records_of,
 )
 from tests.support.encryption import key_of
-from tests.support.format_objects import SHA256
+from tests.support.format_objects import chunk_entry
 from tests.support.memory_store import MemoryStore
 from tests.support.sampling import mostly_long, seeded_random
 
@@ -478,19 +478,8 @@ def test_values_alone_do_not_become_records_nor_records_values(before: str, afte
 
 
 def entry(start: int, size: int, *, end: int | None = None) -> ChunkEntry:
-    return ChunkEntry(
-        name=str(start),
-        start_offset=start,
-        next_offset=start + 10 if end is None else end,
-        first_offset=start,
-        last_offset=start,
-        num_records=1,
-        bytes=size,
-        raw_bytes=size,
-        min_timestamp=0,
-        max_timestamp=0,
-        sha256=SHA256,
-    )
+    times = {"min_timestamp": 0, "max_timestamp": 0, "last_offset": start, "num_records": 1}
+    return chunk_entry(start, start + 10 if end is None else end, bytes=size, raw_bytes=size, **times)
 
 
 def test_small_neighbours_become_chunks_of_about_the_wanted_size() -> None:

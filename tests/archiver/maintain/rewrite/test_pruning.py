@@ -40,6 +40,7 @@ from tests.archiver.maintain.contents.random_chunks import Partition
 from tests.archiver.maintain.repair.world import MortalStore
 from tests.support.archives import records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
+from tests.support.format_objects import chunk_entry
 from tests.support.memory_store import MemoryLog, MemoryStore
 from tests.support.simulator import Actor, Fate, Run
 
@@ -271,19 +272,7 @@ WIDTH = 3
 
 
 def entry(start: int, end: int, *, name: str = "old") -> ChunkEntry:
-    return ChunkEntry(
-        name=f"{start:020d}-{name}.index.json",
-        start_offset=start,
-        next_offset=end,
-        first_offset=start,
-        last_offset=start,
-        num_records=1,
-        bytes=10,
-        raw_bytes=10,
-        min_timestamp=start,
-        max_timestamp=end,
-        sha256="0" * 64,
-    )
+    return chunk_entry(start, end, name=f"{start:020d}-{name}.index.json", last_offset=start, num_records=1)
 
 
 def catalogs(rng: random.Random) -> list[OldCatalog]:
