@@ -684,8 +684,9 @@ def test_addresses_choose_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     away.close()
 
 
-def test_a_local_archive_keeps_its_buffer_inside(tmp_path: Path) -> None:
+def test_a_local_archive_keeps_its_buffer_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_buffer_root(str(tmp_path)) == tmp_path / ".buffer"
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert default_buffer_root("s3://bucket/x") == Path("~/.cache/blockgz/buffer").expanduser()
 
 
