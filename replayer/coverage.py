@@ -1,6 +1,5 @@
 """The coverage of partitions by time and offset: records, gaps and damage, as JSON values and as pictures."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,6 +59,7 @@ class PartitionCoverage:
     `erased` are gaps in which every record was erased; only indexes list records erased inside a chunk.
     """
 
+    topic: str
     partition: int
     start_offset: int | None
     next_offset: int | None
@@ -70,6 +70,10 @@ class PartitionCoverage:
     erased: tuple[TimedGap, ...] = ()
     pruned: TimedGap | None = None
     """The offsets below the floor, where the partition was pruned."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.topic}:{self.partition}"
 
     @cached_property
     def timed(self) -> ChunkColumns:
@@ -96,17 +100,6 @@ class PartitionCoverage:
         if not len(self.timed.records):
             return None
         return int(np.maximum(self.timed.min_timestamp, 0).min()), int(self.timed.max_timestamp.max())
-
-
-class CoverageRow(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    coverage: PartitionCoverage
-
-    @property
-    def label(self) -> str:
-        return f"{self.topic}:{self.coverage.partition}"
 
 
 @dataclass(frozen=True)
@@ -148,14 +141,18 @@ class Slices:
     has_gap: npt.NDArray[np.bool_]
 
 
-async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
-    """Return the coverage of a partition from its marker and catalogs; no index and no data is read."""
-    coverage = await _coverage(partition)
+async def partition_coverage(partition: ArchivedPartition, topic: str | None = None) -> PartitionCoverage:
+    """Return the coverage of a partition from its marker and catalogs; no index and no data is read.
+
+    It is shown under `topic`, by default the name without an incarnation.
+    """
+    topic = topic or partition.topic
+    coverage = await _coverage(partition, topic)
     newer = await partition.newer() if coverage.damage else None
-    return coverage if newer is None else await _coverage(newer)
+    return coverage if newer is None else await _coverage(newer, topic)
 
 
-async def _coverage(partition: ArchivedPartition) -> PartitionCoverage:
+async def _coverage(partition: ArchivedPartition, topic: str) -> PartitionCoverage:
     rows: list[tuple[int, ...]] = []
     recorded = set(partition.marked_gaps)
     damage: list[Unreadable] = []
@@ -180,6 +177,7 @@ async def _coverage(partition: ArchivedPartition) -> PartitionCoverage:
     gaps = sorted(partition.telling(recorded), key=lambda gap: gap.start)
     pruned = [Gap(partition.began_at, partition.floor, PRUNED)] if partition.began_at < partition.floor else []
     return PartitionCoverage(
+        topic,
         partition.partition,
         partition.start_offset if partition.marker.next_offset is not None else None,
         partition.marker.next_offset,
@@ -190,10 +188,6 @@ async def _coverage(partition: ArchivedPartition) -> PartitionCoverage:
         timed_gaps([gap for gap in gaps if gap.reason == ERASED], chunks.timed),
         next(iter(timed_gaps(pruned, chunks.timed)), None),
     )
-
-
-async def topic_coverage(partitions: Sequence[ArchivedPartition]) -> list[PartitionCoverage]:
-    return await asyncio.gather(*(partition_coverage(partition) for partition in partitions))
 
 
 def timed_gaps(gaps: Sequence[Gap], timed: ChunkColumns) -> tuple[TimedGap, ...]:
@@ -267,7 +261,7 @@ def gap_extent(gap: TimedGap, axis: Axis) -> tuple[int, int] | None:
     return min(places), max(places)
 
 
-def coverage_document(rows: Sequence[CoverageRow], axis: Axis | None) -> dict[str, Any]:
+def coverage_document(rows: Sequence[PartitionCoverage], axis: Axis | None) -> dict[str, Any]:
     """Return the partitions over an axis; None if there is nothing to place on one."""
     unit = "offset" if axis is not None and axis.scale == "offset" else "ms"
     start, end, slices = (None, None, 0) if axis is None else (axis.start, axis.end, axis.slices)
@@ -279,13 +273,12 @@ def coverage_document(rows: Sequence[CoverageRow], axis: Axis | None) -> dict[st
     }
 
 
-def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
-    coverage = row.coverage
+def _partition(coverage: PartitionCoverage, axis: Axis | None) -> dict[str, Any]:
     earliest, latest = coverage.times or (None, None)
     # Rounded after they are added up, so that the whole numbers have the right sum.
     sums = np.rint(np.cumsum(sliced(coverage, axis).records if axis else [])).astype(np.int64)
     return {
-        "topic": row.topic,
+        "topic": coverage.topic,
         "partition": coverage.partition,
         "records": coverage.records,
         "records_without_timestamp": coverage.untimed,
@@ -319,13 +312,13 @@ _STYLE = (
 )
 
 
-def svg(rows: Sequence[CoverageRow], axis: Axis, *, style: bool = True) -> str:
+def svg(rows: Sequence[PartitionCoverage], axis: Axis, *, style: bool = True) -> str:
     """Return a picture of partitions under their labels, all records together above, with tooltips for its parts.
 
     Its attributes `data-…` describe the axis. Without `style` the page around it must have colours for its classes.
     """
     width, height = LEFT + WIDTH + 20, _TOP + _STRIP + _ROW * len(rows) + 8
-    found = [sliced(row.coverage, axis) for row in rows]
+    found = [sliced(row, axis) for row in rows]
     facts = f'data-scale="{axis.scale}" data-start="{axis.start}" data-end="{axis.end}" '
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -340,18 +333,18 @@ def svg(rows: Sequence[CoverageRow], axis: Axis, *, style: bool = True) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def html(title: str, rows: Sequence[CoverageRow], axis: Axis | None) -> str:
+def html(title: str, rows: Sequence[PartitionCoverage], axis: Axis | None) -> str:
     """Return a page with the picture and a table of all gaps; it needs no other file."""
     gaps = [
         f"<tr><td>{escape(row.label)}</td><td>{each.gap.start}</td><td>{each.gap.end}</td><td>{escape(each.gap.reason)}</td>"
         f"<td>{_when(each.after)}</td><td>{_when(each.before)}</td></tr>"
         for row in rows
-        for each in (*row.coverage.damage, *row.coverage.gaps, *row.coverage.erased, row.coverage.pruned)
+        for each in (*row.damage, *row.gaps, *row.erased, row.pruned)
         if each is not None
     ]
     header = "<tr><th>partition</th><th>from offset</th><th>to</th><th>reason</th><th>after</th><th>before</th></tr>"
     table = f"<table>{header}{''.join(gaps)}</table>" if gaps else "<p>No gaps.</p>"
-    records = sum(row.coverage.records for row in rows)
+    records = sum(row.records for row in rows)
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -385,10 +378,10 @@ def _strip(found: Sequence[Slices], axis: Axis) -> Iterator[str]:
         )
 
 
-def _row(row: CoverageRow, slices: Slices, axis: Axis, top: int) -> Iterator[str]:
+def _row(coverage: PartitionCoverage, slices: Slices, axis: Axis, top: int) -> Iterator[str]:
     height = _ROW - _PAD
-    yield f'<g class="row" data-partition="{row.coverage.partition}" data-topic="{escape(row.topic)}">'
-    yield f'<text x="4" y="{top + height - 4}">{escape(row.label)}</text>'
+    yield f'<g class="row" data-partition="{coverage.partition}" data-topic="{escape(coverage.topic)}">'
+    yield f'<text x="4" y="{top + height - 4}">{escape(coverage.label)}</text>'
     yield f'<rect class="n" x="{LEFT}" y="{top}" width="{WIDTH}" height="{height}"/>'
     most = max(float(slices.records.max()), 1e-9)
     shades = np.ceil(slices.records / most * _SHADES).astype(int)
@@ -403,7 +396,6 @@ def _row(row: CoverageRow, slices: Slices, axis: Axis, top: int) -> Iterator[str
                 f'<rect class="r" x="{_x(first, axis):.2f}" y="{top}" width="{WIDTH / axis.slices * len(numbers):.2f}" '
                 f'height="{height}" fill-opacity="{0.2 + 0.8 * shade / _SHADES:.2f}"><title>{told}</title></rect>'
             )
-    coverage = row.coverage
     marks: list[tuple[str, str, Sequence[TimedGap]]] = [
         ("p", "nothing below the floor", [coverage.pruned] if coverage.pruned else []),
         ("e", "no record left", coverage.erased),

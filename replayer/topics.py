@@ -197,10 +197,8 @@ class TopicComparison:
 def compare_topics(
     name: str, archived: ArchivedTopic, archived_partitions: int, live: LiveTopic | None, ignored: Collection[str] = ()
 ) -> TopicComparison:
-    """Compare the settings in effect that were set for either topic, without `ignored` ones and those of brokers.
-
-    So a setting that one side has from its cluster, with the same value, is not a difference.
-    """
+    """Compare the settings in effect that were set for either topic, without `ignored` ones and those of brokers."""
+    # So a setting that one side has from its cluster, with the same value, is not a difference.
     compared = TopicComparison(name, archived, archived_partitions, live, ignored)
     if live is None or archived.config is None:
         return compared  # What an archive does not tell is not a difference.

@@ -93,11 +93,9 @@ def listed_inventory(store: ToolStore, layout: str, at: int) -> Inventory:
 
 
 def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:
-    """Return the folder of the topic with that id: the one settled for it before, or the first free one.
-
-    An unknown id never differs: it means the newest incarnation. If later folders have the same id, the log of some
-    partitions was truncated: the markers of those partitions lead there.
-    """
+    """Return the folder of the topic with that id: the one settled for it before, or the first free one."""
+    # An unknown id never differs: it means the newest incarnation. If later folders have the same id, the log of some
+    # partitions was truncated: the markers of those partitions lead there.
     folder = first = TopicFolder(topic)
     newest_id = topic_id
     while True:
@@ -178,10 +176,8 @@ def lost_marker(keys: PartitionKeys) -> MalformedObject:
 
 
 def refuse_lost_marker(store: Store, keys: PartitionKeys) -> None:
-    """Raise MalformedObject if the inventory names the partition and its marker is missing.
-
-    A claim stores the marker before it is added to the inventory.
-    """
+    """Raise MalformedObject if the inventory names the partition and its marker is missing."""
+    # A claim stores the marker before it is added to the inventory.
     if keys.partition not in claimed_partitions(store, keys.layout).get(keys.folder, ()):
         return
     if store.head(keys.marker) is not None:

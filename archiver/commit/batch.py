@@ -144,11 +144,10 @@ def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: He
 
 
 def gap_before(marker: Marker, first_offset: int, reading: BatchReading | None) -> Gap | None:
-    """Return the gap before a batch's first record, or None if the log has only a hole there.
-
-    A hole is known if the batch read everything from the archive's end on. Behind a gap that ends the archive, no chunk
-    could cover the hole, and the next one would have to start at the gap's end: it counts as a gap all the same.
-    """
+    """Return the gap before a batch's first record, or None if the log has only a hole there."""
+    # A hole is known if the batch read everything from the archive's end on. Behind a gap that ends the archive, no
+    # chunk could cover the hole, and the next one would have to start at the gap's end: it counts as a gap all the
+    # same.
     end = marker.next_offset
     if end is None or first_offset == end:
         return None

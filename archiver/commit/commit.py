@@ -268,10 +268,8 @@ def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCata
 
 
 def _follow_with_ancestor_marker(keys: SeedLayoutKeys, sidecar_key: str) -> Protocol[None]:
-    """Point the ancestor's plain-text marker at the newest sidecar; it only moves forward.
-
-    The commit is valid without it, and the next commit tries again.
-    """
+    """Point the ancestor's plain-text marker at the newest sidecar; it only moves forward."""
+    # The commit is valid without it, and the next commit tries again.
     try:
         found: StoredObject | None = yield Get(keys.ancestor_marker)
         newest = sidecar_key.encode()

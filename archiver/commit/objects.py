@@ -53,10 +53,8 @@ def _new_conflict(epoch: int) -> Protocol[Conflict]:
 
 
 def store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
-    """Store a body under a key; return False if another writer's body is there.
-
-    A body that goes up in parts is sent only if the key is free. Any other one is sent at once: one request.
-    """
+    """Store a body under a key; return False if another writer's body is there."""
+    # A body that goes up in parts is sent only if the key is free. Any other one is sent at once: one request.
     tries = 0
     is_asked = in_parts(body)
     while True:

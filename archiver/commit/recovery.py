@@ -54,10 +54,8 @@ class Claimed(NamedTuple):
 def take_over_last(
     identity: PartitionIdentity, writer: str, policy: TakeoverPolicy
 ) -> Protocol[tuple[PartitionIdentity, Claimed]]:
-    """Claim the partition in the folder in which it continues, and return the identity with that folder.
-
-    Only a truncated log leads from one folder to the next: a topic that was created again has another id.
-    """
+    """Claim the partition in the folder in which it continues, and return the identity with that folder."""
+    # Only a truncated log leads from one folder to the next: a topic that was created again has another id.
     while True:
         try:
             return identity, (yield from take_over(identity, writer, policy))
@@ -380,10 +378,8 @@ def _tail_secret(identity: PartitionIdentity, marker: Marker) -> bytes | None:
 
 
 def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds) -> Protocol[None]:
-    """Raise Diverged if the log holds a record that the archive passed over behind its newest one.
-
-    A log that lost only offsets without a record, and was rewritten since, agrees with all that is archived.
-    """
+    """Raise Diverged if the log holds a record that the archive passed over behind its newest one."""
+    # A log that lost only offsets without a record, and was rewritten since, agrees with all that is archived.
     end, newest = marker.next_offset, marker.newest_offset
     if end is None or newest is None:
         return
@@ -431,12 +427,10 @@ def close_folder(old: PartitionKeys, held: Held, successor: str, writer: str) ->
 
 
 def name_successors(newest: PartitionKeys, writer: str) -> Protocol[tuple[str, ...]]:
-    """Swap the marker of every older incarnation for the last time, to name its successor; gives those newly named.
-
-    That is the next folder with a marker of the partition, or the newest one: where the log of some partitions was
-    truncated, only those have one in the folder behind. The swap raises the epoch, so that a writer that still holds
-    the old chain is fenced. Readers follow the name.
-    """
+    """Swap the marker of every older incarnation for the last time, to name its successor; gives those newly named."""
+    # That is the next folder with a marker of the partition, or the newest one: where the log of some partitions was
+    # truncated, only those have one in the folder behind. The swap raises the epoch, so that a writer that still holds
+    # the old chain is fenced. Readers follow the name.
     topic, named = newest.folder.topic, list[str]()
     successor = str(newest.folder)
     for incarnation in range(newest.folder.incarnation - 1, 0, -1):

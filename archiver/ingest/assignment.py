@@ -286,10 +286,8 @@ class GroupMember:
             self._ownership.gone(topics)
 
     def refused(self, refusal: MemberRefused) -> None:
-        """Join again: in the KIP-848 protocol a static id is free once the session of its last owner has ended.
-
-        In the classic one its newest owner is right, so that the refusal is raised: this process is a zombie.
-        """
+        """Join again: in the KIP-848 protocol a static id is free once the session of its last owner has ended."""
+        # In the classic one its newest owner is right, so that the refusal is raised: this process is a zombie.
         self._lose(self._ownership.assigned, refusal.why)
         if self._config.group_protocol == "classic":
             raise refusal

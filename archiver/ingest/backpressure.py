@@ -5,7 +5,6 @@ the consumer is left unpolled for a moment, then paused and polled, which keeps 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
@@ -33,37 +32,24 @@ INDEXES = 24
 LEAST_SHARE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Share:
-    """The bytes that one partition may hold while its commit does not end."""
-
-    waiting_bytes: int
-    """Batches that wait to be encoded."""
-    buffer_bytes: int
-    """Its chunks in the buffer, those that wait to be committed included."""
-
-    @classmethod
-    def of(cls, waiting_budget: int, buffer_budget: int, partitions: int) -> "Share":
-        """Return the share of each of so many partitions. A single one may have everything: it holds up no other.
-
-        All together they take a quarter of the budgets at most, unless there are very many.
-        """
-        parts = 1 if partitions <= 1 else 4 * partitions
-        return cls(max(LEAST_SHARE_BYTES, waiting_budget // parts), max(LEAST_SHARE_BYTES, buffer_budget // parts))
-
-    @property
-    def half(self) -> "Share":
-        return Share(self.waiting_bytes // 2, self.buffer_bytes // 2)
+def share_of(budget: int, partitions: int) -> int:
+    """Return the bytes that each of so many partitions may hold while its commit does not end."""
+    # A single one may have everything: it holds up no other. Many take a quarter at most, unless there are very many.
+    return max(LEAST_SHARE_BYTES, budget // (1 if partitions <= 1 else 4 * partitions))
 
 
-def exceeds(state: ArchivingState, share: Share, *, buffer_is_tight: bool) -> bool:
-    """Return whether a partition holds more than its share of what others need, and only the store can change that."""
-    holds_memory = state.is_blocked and state.inbox_bytes > share.waiting_bytes
-    return holds_memory or (buffer_is_tight and bool(state.pending) and state.buffered_bytes > share.buffer_bytes)
+def exceeds(state: ArchivingState, waiting_bytes: int, buffer_bytes: int | None) -> bool:
+    """Return whether a partition holds more than its share of what others need, and only the store can change that.
+
+    Its shares are of the batches that wait to be encoded, and of the buffer; None while the buffer is not tight.
+    """
+    if state.is_blocked and state.inbox_bytes > waiting_bytes:
+        return True
+    return buffer_bytes is not None and bool(state.pending) and state.buffered_bytes > buffer_bytes
 
 
-TIGHT = 1 / 2
 # Parts of the buffer: above the first one a partition may not take more than its share, below the second any may.
+TIGHT = 1 / 2
 RELAXED = 3 / 8
 # A partition that waits for nothing but processor time may hold one part in so many of the memory for waiting batches
 # that those paused alone leave; then nothing is polled until it holds less. It may be blocked at any time.
@@ -115,18 +101,18 @@ class Budgets:
         """
         if not (self._grown or paused):
             return set(), set()
-        share = Share.of(self._memory // WAITING, self._buffer_bytes, len(loads))
+        waiting, buffer = (share_of(each, len(loads)) for each in (self._memory // WAITING, self._buffer_bytes))
         used, alone = self._buffer.used_bytes, {each: loads[each] for each in paused if each in loads}
         is_tight, is_relaxed = used > TIGHT * self._buffer_bytes, used <= RELAXED * self._buffer_bytes
         resume = {
             partition
             for partition, load in alone.items()
-            if not exceeds(load.state, share.half, buffer_is_tight=not is_relaxed)
+            if not exceeds(load.state, waiting // 2, None if is_relaxed else buffer // 2)
         }
         left = self._memory // WAITING - _waiting(alone.values())
         most = left // LARGEST_PART if len(loads) - len(alone) > 1 else left
         states = {each: loads[each].state for each in self._grown if each in loads and each not in paused}
-        pause = {each for each, state in states.items() if exceeds(state, share, buffer_is_tight=is_tight)}
+        pause = {each for each, state in states.items() if exceeds(state, waiting, buffer if is_tight else None)}
         most = max(LEAST_SHARE_BYTES, most)
         self._grown = {each for each, state in states.items() if state.inbox_bytes > most and not state.is_blocked}
         self._is_uneven = bool(self._grown)

@@ -87,10 +87,8 @@ def rows_that_fit(
 
 
 def largest(sizes: Mapping[K, int], budget: float, kept: Collection[K] = ()) -> list[K]:
-    """Return what should end early so that the rest stays below the budget: the largest first, nothing that is kept.
-
-    If what is kept fills the budget, ending more of the others frees nothing.
-    """
+    """Return what should end early so that the rest stays below the budget: the largest first, nothing that is kept."""
+    # If what is kept fills the budget, ending more of the others frees nothing.
     excess = sum(sizes.values()) - budget
     ending: list[K] = []
     for key in sorted(sizes, key=lambda key: -sizes[key]):

@@ -33,10 +33,8 @@ TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 def context_headers(
     partition: Partition, connector: str, record: Record, error: BlockgzError
 ) -> list[tuple[str, bytes]]:
-    """Return the headers that Connect's sinks add to such a record, without a task's number and a stack trace.
-
-    Names of classes are fixed text that consumers of dead letters may match; they do not follow our modules.
-    """
+    """Return the headers that Connect's sinks add to such a record, without a task's number and a stack trace."""
+    # Names of classes are fixed text that consumers of dead letters may match; they do not follow our modules.
     of_format = isinstance(error, UnencodableRecord)
     values = {
         "topic": partition[0],

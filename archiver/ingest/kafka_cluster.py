@@ -275,10 +275,8 @@ class KafkaCluster:
         return bounds
 
     def ask_bounds(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, BoundsOrFailure]:
-        """Return the bounds of logs, or the failure of each partition without an answer; raise nothing.
-
-        Partitions without a leader are not asked about: librdkafka would wait for one, and the others with it.
-        """
+        """Return the bounds of logs, or the failure of each partition without an answer; raise nothing."""
+        # Partitions without a leader are not asked about: librdkafka would wait for one, and the others with it.
         try:
             leaderless = self._leaderless(partitions)
             bounds, failures = log_bounds(self.admin, set(partitions) - leaderless, isolation_level)
@@ -307,10 +305,8 @@ class KafkaCluster:
         }
 
     def watermarks(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, "LogView"]:
-        """Return the bounds and high watermarks of logs; otherwise as `bounds`.
-
-        High watermarks are asked first: between two answers a log only grows, which is to look like no transaction.
-        """
+        """Return the bounds and high watermarks of logs; otherwise as `bounds`."""
+        # High watermarks are asked first: between two answers a log only grows, which is to look like no transaction.
         high = self.bounds(partitions, "read_uncommitted")
         bounds = high if isolation_level == "read_uncommitted" else self.bounds(partitions, isolation_level)
         return {each: LogView(bounds[each], high[each].end) for each in bounds.keys() & high.keys()}

@@ -266,11 +266,9 @@ class KafkaSource:
             self._forget(partitions)
 
     def pause(self, partitions: Collection[Partition]) -> None:
-        """Fetch nothing of these until `resume`. What the client fetched already is dropped and fetched again then.
-
-        Messages that wait here to become batches still come. A partition that is released and consumed again is not
-        paused.
-        """
+        """Fetch nothing of these until `resume`. What the client fetched already is dropped and fetched again then."""
+        # Messages that wait here to become batches still come. A partition that is released and consumed again is not
+        # paused.
         if pausing := self._consuming.intersection(partitions):
             self._paused |= pausing
             with self._refused_later():
@@ -284,10 +282,8 @@ class KafkaSource:
                 self._client.resume(resuming)
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
-        """Report to the group how far the archive is, for lag tools; advisory, not waited for.
-
-        Positions that the group confirmed already are left out.
-        """
+        """Report to the group how far the archive is, for lag tools; advisory, not waited for."""
+        # Positions that the group confirmed already are left out.
         news = [
             TopicPartition(*partition, at, self._metadata)
             for partition, at in positions.items()
@@ -305,12 +301,10 @@ class KafkaSource:
             self._committed |= {(each.topic, each.partition): each.offset for each in partitions if not each.error}
 
     def _await_commit(self) -> None:
-        """Wait until the group has answered all commits.
-
-        The thread of librdkafka 2.16 recurses until its stack overflows if a commit is answered with
-        FENCED_INSTANCE_ID after `incremental_unassign` was called for a member without partitions. A coordinator
-        answers in order, and an answer is handled before what is asked of librdkafka after it arrived.
-        """
+        """Wait until the group has answered all commits."""
+        # The thread of librdkafka 2.16 recurses until its stack overflows if a commit is answered with
+        # FENCED_INSTANCE_ID after `incremental_unassign` was called for a member without partitions. A coordinator
+        # answers in order, and an answer is handled before what is asked of librdkafka after it arrived.
         if self._unanswered:
             with suppress(KafkaException):  # no answer in time, or a fatal error
                 self._group_member.committed(self._unanswered[:1], timeout=COMMIT_ANSWER_SECONDS)

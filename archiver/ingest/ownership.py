@@ -417,10 +417,8 @@ class Ownership:
         pause: Callable[[], None],
         is_cut_short: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Flush and commit up to a deadline; those that were lost before, and are not done yet, are waited for too.
-
-        Work that is not done when the wait is cut short continues in the background.
-        """
+        """Flush and commit up to a deadline; those that were lost before, and are not done yet, are waited for too."""
+        # Work that is not done when the wait is cut short continues in the background.
         wanted = set(partitions)
         leaving = [partition for partition in wanted if partition in self._assigned]
         self._leave(leaving, seconds)

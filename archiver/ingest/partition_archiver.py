@@ -413,11 +413,9 @@ class PartitionArchiver:
             )
 
     def _swapped(self, held: Held, content: FinishedChunk | CommitProgress) -> Held:
-        """Return the marker after the commit.
-
-        A write that may not last costs the claim, not the chunk: it is offered again if the new claim is at its
-        start.
-        """
+        """Return the marker after the commit."""
+        # A write that may not last costs the claim, not the chunk: it is offered again if the new claim is at its
+        # start.
         begins_at, tries = held.marker.next_offset, 0
         while True:
             try:

@@ -130,11 +130,9 @@ class ArchivingState:
     counts: PartitionCounts = PartitionCounts()
 
     def _with(self, **changes: Any) -> "ArchivingState":
-        """Return a state with some fields changed.
-
-        `dataclasses.replace` reads and sets every field by itself: several times a batch, that costs more than the
-        decisions.
-        """
+        """Return a state with some fields changed."""
+        # `dataclasses.replace` reads and sets every field by itself: several times a batch, that costs more than the
+        # decisions.
         state: ArchivingState = object.__new__(ArchivingState)
         state.__dict__.update(self.__dict__)
         if not changes.keys() <= state.__dict__.keys():

@@ -285,10 +285,8 @@ class ArchiverService:
             ownership.restart(partition)
 
     def _select(self) -> dict[str, int]:
-        """Return the topics to archive now, with their numbers of partitions.
-
-        Raises NoSuchTopic if none of the named ones is there, or nothing to drain.
-        """
+        """Return the topics to archive now, with their numbers of partitions."""
+        # Raises NoSuchTopic if none of the named ones is there, or nothing to drain.
         known = self._cluster.topics()
         topics = selected_topics(self._selection, known)
         dead_letters = self._config.dead_letter_topic

@@ -80,10 +80,8 @@ class TopicIds:
             self._heard_at, self._silent_until = now, None
 
     def now(self, topic: str) -> TopicIdAnswers:
-        """Return the answers to a question about all topics, this one among them, that begins after the call.
-
-        Where the cluster was silent a moment ago it is not asked, and nothing is told.
-        """
+        """Return the answers to a question about all topics, this one among them, that begins after the call."""
+        # Where the cluster was silent a moment ago it is not asked, and nothing is told.
         silent_until = self._silent_until
         if silent_until is not None and self._clock() < silent_until:
             return NOTHING_TOLD
@@ -238,11 +236,9 @@ class TopicConfigs:
             self._keeping = executor.submit(self.keep, due)
 
     def keep(self, topics: Sequence[str]) -> None:
-        """Ask the cluster about the topics and store what changed; failures are logged and left to the next call.
-
-        What is less than was known before is stored once a second answer says the same: a broker that has just started
-        may know of no ACL, setting or partition.
-        """
+        """Ask the cluster about the topics and store what changed; failures are logged and left to the next call."""
+        # What is less than was known before is stored once a second answer says the same: a broker that has just
+        # started may know of no ACL, setting or partition.
         if doubted := self._ask(topics, is_sure=False):
             self._wait(AGAIN_SECONDS)
             self._ask(doubted, is_sure=True)
@@ -377,10 +373,8 @@ class TopicDirectory:
         )
 
     def id_of_claimed(self, topic: str, topic_id: str | None, claimed_at: float) -> str | None:
-        """Return the topic's current id, or else an id other than the claimed one that was reported since.
-
-        An id never comes back; the same one from an earlier answer says nothing of what was fetched since.
-        """
+        """Return the topic's current id, or else an id other than the claimed one that was reported since."""
+        # An id never comes back; the same one from an earlier answer says nothing of what was fetched since.
         now = self._ids.now(topic).ids.get(topic)
         before = self._ids.told_since(topic, claimed_at)
         return before if now is None and before != topic_id else now

@@ -378,10 +378,8 @@ def lag_seconds(
     newest_durable_ms: int | None,
     wall_ms: int,
 ) -> float | None:
-    """Return the age of the oldest record that is not durable, by its timestamp.
-
-    While there are records that were not read yet, the newest durable one counts in their place: an upper bound.
-    """
+    """Return the age of the oldest record that is not durable, by its timestamp."""
+    # While there are records that were not read yet, the newest durable one counts in their place: an upper bound.
     if oldest_uncommitted_ms is not None:
         return _age(oldest_uncommitted_ms, wall_ms)
     if bounds is None:

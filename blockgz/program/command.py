@@ -32,11 +32,9 @@ TOPIC = _Topic()
 
 
 def topic_names(context: click.Context) -> list[str]:
-    """Return the topics that the command could mean, as far as they are known within the deadline; raises nothing.
-
-    Asks the brokers too, for commands that read from a cluster. TOPIC of an import is in a SOURCE that takes long to
-    list.
-    """
+    """Return the topics that the command could mean, as far as they are known within the deadline; raises nothing."""
+    # Asks the brokers too, for commands that read from a cluster. TOPIC of an import is in a SOURCE that takes long to
+    # list.
     given = context.params
     sources: list[Callable[[], Iterable[str]]] = []
     if given.get("archive") and "source" not in given:

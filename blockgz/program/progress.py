@@ -8,17 +8,8 @@ from typing import Any
 
 import click
 import msgspec
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from blockgz.process import every
@@ -30,10 +21,10 @@ STATUS_SECONDS = 2.0
 PLAIN_SECONDS = 10.0
 
 
-class _Rates(ProgressColumn):
+class _Rates(bars.ProgressColumn):
     """A column with records and bytes a second since the beginning."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: bars.Task) -> Text:
         seconds = task.elapsed or 0.0
         if not seconds:
             return Text("")
@@ -49,7 +40,7 @@ class _Bar:
     current work in a word or two.
     """
 
-    def __init__(self, bar: Progress, task: TaskID) -> None:
+    def __init__(self, bar: bars.Progress, task: bars.TaskID) -> None:
         self._bar, self._task = bar, task
         self._bytes = 0
 
@@ -145,8 +136,14 @@ def record_progress(what: str, total: int | None, *, as_json: bool, before: int 
         with every(PLAIN_SECONDS, lines.print):
             yield lines
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        _Rates(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
         whole = None if total is None else before + total
         yield _Bar(bar, bar.add_task(what, total=whole, completed=before, bytes=0, before=before))
 

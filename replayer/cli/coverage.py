@@ -1,5 +1,6 @@
 """`replayer coverage`: what is archived over time as a table, as JSON, and drawn as SVG or an HTML page."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import click
@@ -20,14 +21,13 @@ from replayer.cli.options.options import (
 )
 from replayer.coverage import (
     Axis,
-    CoverageRow,
     PartitionCoverage,
     axis_of,
     coverage_document,
     html,
+    partition_coverage,
     sliced,
     svg,
-    topic_coverage,
 )
 
 SHADES = " .:-=+*#%@"
@@ -67,29 +67,28 @@ def command(topics: tuple[str, ...], form: str, as_times: str, cache: DiskCache 
         case "svg" | "html":
             _print_picture(rows, form, str(archive.address))
         case _:
-            axis = axis_of([row.coverage for row in rows], TEXT_SLICES if form == "table" else JSON_SLICES)
+            axis = axis_of(rows, TEXT_SLICES if form == "table" else JSON_SLICES)
             document = coverage_document(rows, axis)
             print_rows(form, {"archive": str(archive.address), **document}, document["partitions"])
             if form == "table":
                 _print_table(rows, axis, time_printer(as_times))
-    errors = [error for row in rows for error in row.coverage.errors]
+    errors = [error for row in rows for error in row.errors]
     for error in errors:
         print_failure(error)
     return PARTLY_FAILED if errors else 0
 
 
-async def _coverage(options: ArchivePlace, topics: Sequence[str], cache: DiskCache | None) -> list[CoverageRow]:
+async def _coverage(options: ArchivePlace, topics: Sequence[str], cache: DiskCache | None) -> list[PartitionCoverage]:
     async with open_archive(options, cache) as archive:
         wanted = [parse_topic(topic) for topic in topics or await archive.topics()]
-        return [
-            CoverageRow(topic.topic, coverage)
-            for topic in wanted
-            for coverage in await topic_coverage(await archive.open_topic(topic.topic, topic.partitions))
+        opened = [
+            (topic.topic, each) for topic in wanted for each in await archive.open_topic(topic.topic, topic.partitions)
         ]
+        return await asyncio.gather(*(partition_coverage(partition, name) for name, partition in opened))
 
 
-def _print_picture(rows: Sequence[CoverageRow], form: str, address: str) -> None:
-    axis = axis_of([row.coverage for row in rows], PICTURE_SLICES)
+def _print_picture(rows: Sequence[PartitionCoverage], form: str, address: str) -> None:
+    axis = axis_of(rows, PICTURE_SLICES)
     if form == "html":
         click.echo(html(f"Coverage of {address}", rows, axis), nl=False)
         return
@@ -98,27 +97,27 @@ def _print_picture(rows: Sequence[CoverageRow], form: str, address: str) -> None
     click.echo(svg(rows, axis), nl=False)
 
 
-def _print_table(rows: Sequence[CoverageRow], axis: Axis | None, time: Callable[[int], str]) -> None:
+def _print_table(rows: Sequence[PartitionCoverage], axis: Axis | None, time: Callable[[int], str]) -> None:
     if axis is not None:
         click.echo(f"{time(axis.start)} .. {time(axis.end - 1)}")
     cells = [
         (
             row.label,
-            row.coverage.records,
-            range_text(row.coverage.start_offset, row.coverage.next_offset),
-            f"|{text_row(row.coverage, axis)}|" if axis is not None else "-",
-            len(row.coverage.gaps),
+            row.records,
+            range_text(row.start_offset, row.next_offset),
+            f"|{text_row(row, axis)}|" if axis is not None else "-",
+            len(row.gaps),
         )
         for row in rows
     ]
     droppable = ("OFFSETS", "GAPS", "RECORDS")
     print_table(("PARTITION", "RECORDS", "OFFSETS", "COVERAGE", "GAPS"), cells, droppable=droppable)
     for row in rows:
-        if row.coverage.pruned_before is not None:
-            click.echo(f"{row.label}: pruned, nothing below offset {row.coverage.pruned_before} is kept")
-        for gap in row.coverage.erased:
+        if row.pruned_before is not None:
+            click.echo(f"{row.label}: pruned, nothing below offset {row.pruned_before} is kept")
+        for gap in row.erased:
             click.echo(f"{row.label}: all records of [{gap.gap.start}..{gap.gap.end}) were erased")
-        for gap in row.coverage.gaps:
+        for gap in row.gaps:
             between = " and ".join(time(each) for each in (gap.after, gap.before) if each is not None)
             click.echo(
                 f"{row.label}: gap [{gap.gap.start}..{gap.gap.end}) ({gap.gap.reason}), at {between or 'no time'}"

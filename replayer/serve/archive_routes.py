@@ -26,7 +26,8 @@ from index_format.chunk_index import Gap
 from index_format.keys import parse_topic_folder
 from index_format.record_formats import json_object
 from index_format.records import TIMESTAMP_TYPES, Record
-from replayer.coverage import Axis, CoverageRow, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps
+from replayer.coverage import Axis, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps
+from replayer.replay.stages import wall_clock as now_ms
 from replayer.serve.content import shown
 from replayer.serve.errors import failure_of, told, trouble_of
 from replayer.serve.pages import PAGE_SECONDS, error_page, page, progress_page
@@ -36,9 +37,7 @@ from replayer.serve.service import (
     Costs,
     Service,
     Serving,
-    cost_text,
     counted,
-    now_ms,
     unless_gone,
 )
 from replayer.serve.verifying import OpenDamage
@@ -99,8 +98,7 @@ async def get_coverage(
     parse_topic_folder(topic)
     found = await unless_gone(request, service.view.coverage(topic))
     assert isinstance(found, tuple)
-    rows = [CoverageRow(topic, each) for each in found[0]]
-    return coverage_document(rows, narrowed(axis_of(found[0], slices, scale), start, end))
+    return coverage_document(found[0], narrowed(axis_of(found[0], slices, scale), start, end))
 
 
 def narrowed(axis: Axis | None, start: int | None, end: int | None) -> Axis | None:
@@ -352,7 +350,7 @@ async def topic_page(
     known = [each for each in await service.open_damage() if each.folder in set(map(str, folders))]
     begin = (number - 1) * PARTITIONS_ON_A_PAGE
     shown_ones = coverages[begin : begin + PARTITIONS_ON_A_PAGE]
-    rows = [CoverageRow(topic, with_lost(each, known)) for each in shown_ones]
+    rows = [with_lost(each, known) for each in shown_ones]
     axis = narrowed(axis_of(shown_ones, SLICES, scale), start, end)
     return page(
         request,
@@ -406,7 +404,7 @@ async def records_page(
     with counted() as costs:
         opened = partial(open_page, service, topic, partition, at, before, RECORDS_ON_A_PAGE)
         found = await service.reading(request, opened)
-    cost = cost_text(costs, found.opened_bytes)
+    cost = costs.text(found.opened_bytes)
     address = service.view.archive.reader.address
     where = f"{topic}:{partition}"
     command = ["replayer", "cat", where, "--from", str(found.start), "--to", str(found.end), "-a", address]
@@ -448,7 +446,7 @@ async def record_page(topic: str, partition: int, position: str, request: Reques
         value=shown(record.value),
         headers=[(name, shown(value)) for name, value in record.headers[:MOST_HEADERS]],
         more_headers=max(0, len(record.headers) - MOST_HEADERS),
-        cost=cost_text(costs, found.chunk_bytes),
+        cost=costs.text(found.chunk_bytes),
         command=shlex.join(["replayer", "get", f"{topic}:{partition}:{record.offset}", "-a", address]),
     )
 

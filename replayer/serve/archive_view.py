@@ -9,7 +9,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from blockgz.archive.archive import ArchiveReader, SurveyedTopic
@@ -41,19 +41,18 @@ class ArchiveSurvey:
     taken_at: float
 
 
-@dataclass
 class Look:
     """A look that may still be running; `done` of `all` partitions, None while that is unknown."""
 
-    fresh_seconds: float
-    share_of_time: float
-    """A look that took long makes the next one wait, so that looks take at most this share of the time."""
-    task: asyncio.Task[Any] | None = None
-    done: int = 0
-    all: int | None = None
-    error: Exception | None = None
-    ended_at: float = -math.inf
-    seconds: float = 0.0
+    def __init__(self, fresh_seconds: float, share_of_time: float) -> None:
+        """A look that took long makes the next one wait, so that looks take at most this share of the time."""
+        self.fresh_seconds, self.share_of_time = fresh_seconds, share_of_time
+        self.task: asyncio.Task[Any] | None = None
+        self.done = 0
+        self.all: int | None = None
+        self.error: Exception | None = None
+        self.ended_at = -math.inf
+        self.seconds = 0.0
 
     @property
     def is_due(self) -> bool:
@@ -91,14 +90,14 @@ class Look:
             await asyncio.wait({self.task})
 
 
-@dataclass
 class _CoveredTopic:
     """The coverage of a topic's partitions, each with the partition as it was."""
 
-    look: Look = field(default_factory=lambda: Look(FRESH_SECONDS, SHARE_OF_TIME))
-    partitions: dict[int, tuple[ArchivedPartition, PartitionCoverage]] = field(default_factory=dict)
-    survey: SurveyedTopic | None = None
-    """The survey that the coverage belongs to; None before the coverage is complete."""
+    def __init__(self) -> None:
+        self.look = Look(FRESH_SECONDS, SHARE_OF_TIME)
+        self.partitions: dict[int, tuple[ArchivedPartition, PartitionCoverage]] = {}
+        # The survey that the coverage belongs to; None before the coverage is complete.
+        self.survey: SurveyedTopic | None = None
 
     @property
     def num_chunks(self) -> int:
@@ -177,7 +176,7 @@ class ArchiveView:
         known = self._topics.setdefault(name, _CoveredTopic())
         self._topics.move_to_end(name)
         if known.survey is not survey and known.look.is_due:
-            known.look.begin(lambda: self._take_coverage(known, survey))
+            known.look.begin(lambda: self._take_coverage(name, known, survey))
         if known.survey is None:
             await known.look.wait(seconds)
         if known.survey is None:
@@ -213,7 +212,7 @@ class ArchiveView:
         documents = {name: topic_document(name, survey) for name, survey in topics.items()}
         self._survey = ArchiveSurvey(topics, documents, missing, await _incarnations(archive, topics), time.time())
 
-    async def _take_coverage(self, known: _CoveredTopic, survey: SurveyedTopic) -> None:
+    async def _take_coverage(self, name: str, known: _CoveredTopic, survey: SurveyedTopic) -> None:
         known.look.all = len(survey.partitions)
         limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
@@ -222,7 +221,7 @@ class ArchiveView:
             held = known.partitions.get(number)
             async with limit:
                 if held is None or held[0] is not partition:
-                    held = partition, await partition_coverage(partition)
+                    held = partition, await partition_coverage(partition, name)
                     partition.forget()
             known.look.done += 1
             return number, held

@@ -9,21 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from blockgz.errors import (
-    FAILED,
-    PARTLY_FAILED,
-    USAGE,
-    BlockgzError,
-    BrokerUnreachable,
-    CutUndecided,
-    PartitionUnavailable,
-    StoreUnavailable,
-    exit_code,
-    masked_urls,
-)
+from blockgz import errors
+from blockgz.errors import BlockgzError, masked_urls
 
 # The status of each exit code; 410 is damage: what was requested can no longer be read.
-STATUS_OF_CODE = {USAGE: 400, PARTLY_FAILED: 410, 4: 404, 10: 503, 11: 409, 12: 502, FAILED: 502}
+STATUS_OF_CODE = {errors.USAGE: 400, errors.PARTLY_FAILED: 410, 4: 404, 10: 503, 11: 409, 12: 502, errors.FAILED: 502}
 MOST_PROBLEMS = 5
 MAX_BODY_BYTES = 256 * 1024
 # The messages of requests that no route answers, by status.
@@ -36,7 +26,7 @@ WORDS = {
 Failure = dict[str, Any]
 
 
-class CutsInDoubt(CutUndecided):
+class CutsInDoubt(errors.CutUndecided):
     """A replay ends as of a time, and a person has to choose by which rule; `cuts` are as in its plan."""
 
     def __init__(self, at: str, cuts: Sequence[dict[str, Any]]) -> None:
@@ -52,11 +42,11 @@ class CutsInDoubt(CutUndecided):
 
 def status_of(error: BlockgzError) -> int:
     """Return the HTTP status of an error."""
-    if isinstance(error, StoreUnavailable | BrokerUnreachable | PartitionUnavailable):
+    if isinstance(error, errors.StoreUnavailable | errors.BrokerUnreachable | errors.PartitionUnavailable):
         return 503
     if isinstance(error, CutsInDoubt):
         return 409
-    return STATUS_OF_CODE.get(exit_code(error), 502)
+    return STATUS_OF_CODE.get(errors.exit_code(error), 502)
 
 
 def failure_of(error: BlockgzError) -> Failure:

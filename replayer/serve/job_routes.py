@@ -18,12 +18,13 @@ from blockgz.archive.selection import Positions, SelectionRequest
 from blockgz.errors import BlockgzError, NotInArchive, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
 from replayer.replay.pace import parse_rate
+from replayer.replay.stages import wall_clock as now_ms
 from replayer.serve.archive_routes import conditions
 from replayer.serve.errors import failure_of
 from replayer.serve.pages import SentForm, first, lines_of, page
 from replayer.serve.replays import LOOK_SECONDS, ReplayForm, Text, Texts, doubtful, form_of, new_name
 from replayer.serve.replays import OVER as REPLAY_OVER
-from replayer.serve.service import BoundedAnswer, Service, Serving, User, now_ms, unless_gone
+from replayer.serve.service import BoundedAnswer, Service, Serving, User, unless_gone
 from replayer.serve.tasks import Search, Task, events, planned_search, search, steer
 from replayer.serve.verifying import DEPTHS, verify
 

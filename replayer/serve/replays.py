@@ -123,10 +123,8 @@ class ReplayForm(BaseModel):
 
 
 def form_of(fields: dict[str, Any] | str) -> ReplayForm:
-    """Return the form of fields, or of their JSON text; raise UsageError.
-
-    A job's folder that others can write to is believed no more than a request is.
-    """
+    """Return the form of fields, or of their JSON text; raise UsageError."""
+    # A job's folder that others can write to is believed no more than a request is.
     try:
         if isinstance(fields, str):
             return ReplayForm.model_validate_json(fields)

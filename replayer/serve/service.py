@@ -1,7 +1,6 @@
 """The service behind every route: the archive, what is known of it, running work, and limits on large answers."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -30,13 +29,12 @@ from replayer.serve.verifying import OpenDamage, Reports
 PIECE_BYTES = 64 * 1024
 
 
-@dataclass
 class Bound:
     """A limit on answers of a kind at once."""
 
-    most: int
-    kind: str
-    held: int = 0
+    def __init__(self, most: int, kind: str) -> None:
+        self.most, self.kind = most, kind
+        self.held = 0
 
     def take(self) -> None:
         """Count one more; raise StoreBusy if there are enough."""
@@ -85,6 +83,11 @@ class Costs:
         """Return the costs as the API gives them, with the size of the chunks that were opened."""
         return {"requests": self.requests, "bytes_fetched": self.bytes_fetched, "chunk_bytes": chunk_bytes}
 
+    def text(self, chunk_bytes: int) -> str:
+        """Return the costs as `41.0 kB of 1.0 GB, 2 requests`: the bytes read of the chunks that were opened."""
+        requests = f"{self.requests} request{'' if self.requests == 1 else 's'}"
+        return f"{bytes_text(self.bytes_fetched)} of {bytes_text(max(chunk_bytes, self.bytes_fetched))}, {requests}"
+
 
 _COSTS: ContextVar[Costs | None] = ContextVar("costs", default=None)
 
@@ -98,12 +101,6 @@ def counted() -> Iterator[Costs]:
         yield costs
     finally:
         _COSTS.reset(token)
-
-
-def cost_text(costs: Costs, opened_bytes: int) -> str:
-    """Return a cost as `41.0 kB of 1.0 GB, 2 requests`: the bytes read of the chunks that were opened."""
-    requests = f"{costs.requests} request{'' if costs.requests == 1 else 's'}"
-    return f"{bytes_text(costs.bytes_fetched)} of {bytes_text(max(opened_bytes, costs.bytes_fetched))}, {requests}"
 
 
 class CostingReader(CountingReader):
@@ -228,11 +225,6 @@ Serving = Annotated[Service, Depends(_service)]
 """The parameter of a route by which it gets the service."""
 User = Annotated[str, Depends(_user)]
 """The name of the user, as the guard found it."""
-
-
-def now_ms() -> int:
-    """Return the time of day, which durations before now count from."""
-    return time.time_ns() // 1_000_000
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:

@@ -152,10 +152,8 @@ def flatten(settings: Settings, side: Side) -> Transform:
 
 
 def set_schema_metadata(settings: Settings, side: Side) -> Transform:
-    """Change the schema of JSON of the form `{"schema": {…}, "payload": …}`; null stays null.
-
-    Anything else has no schema to name, and that is an error, as in Connect.
-    """
+    """Change the schema of JSON of the form `{"schema": {…}, "payload": …}`; null stays null."""
+    # Anything else has no schema to name, and that is an error, as in Connect.
     changes: dict[str, Any] = {}
     name = settings.optional("schema.name")
     if name is not None:

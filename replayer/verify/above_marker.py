@@ -8,7 +8,6 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -74,15 +73,16 @@ class _AbovePartition:
             self.newest = key
 
 
-@dataclass
 class AboveListing:
     """A listing of the objects above the markers of some partitions, and on request of all chunks."""
 
-    bytes: int = 0
-    """Bytes of data in these partitions."""
-    chunks: "dict[ObjectKind, array[int]] | None" = None
-    """Hashes of the names of all indexes and data objects: of a chunk 16 bytes are kept."""
-    kept: dict[tuple[TopicFolder, int], _AbovePartition] = field(default_factory=dict)
+    def __init__(self, *, has_chunks: bool) -> None:
+        self.bytes = 0
+        """Bytes of data in these partitions."""
+        # Hashes of the names of all indexes and data objects: of a chunk 16 bytes are kept.
+        kinds = (ObjectKind.INDEX, ObjectKind.DATA) if has_chunks else ()
+        self.chunks = {kind: array("q") for kind in kinds} or None
+        self.kept: dict[tuple[TopicFolder, int], _AbovePartition] = {}
 
     def note(self, key: ObjectKey) -> None:
         """Keep that a chunk's index or data exists."""
@@ -113,9 +113,7 @@ async def list_above(
     partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, from the chain's end
     on, layout `seed` one of the whole archive. The list of one partition takes at most a few MB.
     """
-    listing, limit = AboveListing(), asyncio.Semaphore(PARTITIONS_AT_ONCE)
-    if chunks and archive.other is None:
-        listing.chunks = {ObjectKind.INDEX: array("q"), ObjectKind.DATA: array("q")}
+    listing, limit = AboveListing(has_chunks=chunks and archive.other is None), asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
     async def look(topic: str, number: int) -> None:
         async with limit:
@@ -170,10 +168,8 @@ async def _list_all(archive: ArchiveReader, listing: AboveListing) -> None:
 
 
 async def look_above(partition: ArchivedPartition, listing: AboveListing) -> ChunkFindings:
-    """Return what a listing from before the partition was opened shows above its marker.
-
-    Reads the indexes and catalogs there, of which a partition at rest has none.
-    """
+    """Return what a listing from before the partition was opened shows above its marker."""
+    # Reads the indexes and catalogs there, of which a partition at rest has none.
     # The marker may have moved on since the listing.
     above = _AbovePartition(partition.marker)
     keys = [key for key in listing.of(partition) if above.may_hold(key)]
@@ -250,9 +246,8 @@ def _proof(keys: PartitionKeys, marker: Marker, each: Written, above: Collection
 def _is_copy(marker: Marker, each: Written) -> bool:
     """Return whether it is of the chunk that a folder begins with after a truncation: stored before the folder's marker
     is.
-
-    An attempt that died may have left a marker without chunks.
     """
+    # An attempt that died may have left a marker without chunks.
     begun = bool(marker.continues) and not marker.spans
     return begun and each.start_offset == marker.chain_end and conflict_in(each.key) is not None
 

@@ -55,11 +55,9 @@ def relation_of(archived_topic: str, archived_id: str | None, topic: TopicFacts)
 async def compare_copy(
     selection: Selection, topic: str, watermarks: LogBounds, reader: TopicReader, progress: Progress
 ) -> PartitionComparison:
-    """Compare the selected records with all that the topic's partition of the same number holds.
-
-    If the archive cannot read some records, the copy may hold them or may have been made without them: the following
-    records decide which.
-    """
+    """Compare the selected records with all that the topic's partition of the same number holds."""
+    # If the archive cannot read some records, the copy may hold them or may have been made without them: the following
+    # records decide which.
     partition, (start, end) = selection[:2]
     result = PartitionComparison(partition.partition)
     losses = _Losses()

@@ -82,11 +82,9 @@ def _span(each: StoredPartition) -> tuple[int, int]:
 
 
 async def _difference(now: ArchivedPartition, then: StoredPartition, *, is_old: bool) -> str | None:
-    """Return why the earlier state is not the beginning of the partition; None if it is.
-
-    A chunk may have filled an earlier gap since. If the chunks were rewritten since, the records are counted: only
-    pruning and erasing explain a smaller count. Raise as `entries`.
-    """
+    """Return why the earlier state is not the beginning of the partition; None if it is."""
+    # A chunk may have filled an earlier gap since. If the chunks were rewritten since, the records are counted: only
+    # pruning and erasing explain a smaller count. Raise as `entries`.
     if then.next_offset is None:
         return None
     if now.next_offset < then.next_offset:
@@ -119,10 +117,8 @@ def _chain_difference(chain: ChunkChain, then: StoredPartition) -> str | None:
 
 
 async def _unexplained(now: ArchivedPartition, then: StoredPartition) -> str | None:
-    """Return what pruning and erasing do not explain of a rewritten partition; None if they explain everything.
-
-    Reads all indexes.
-    """
+    """Return what pruning and erasing do not explain of a rewritten partition; None if they explain everything."""
+    # Reads all indexes.
     start, end = _span(then)
     erased = await erased_ranges(now, start, end)
     gone = [OffsetRange(0, now.floor), *erased]

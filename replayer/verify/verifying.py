@@ -69,10 +69,8 @@ class Identity:
 
 
 async def read_identity(archive: ArchiveReader, topics: Iterable[str]) -> Identity:
-    """Check the objects that say whose the archive and its topics are, and the topics' configurations if any.
-
-    An old archive has none.
-    """
+    """Check the objects that say whose the archive and its topics are, and the topics' configurations if any."""
+    # An old archive has none.
     folders = [await archive.folder_of(topic) for topic in topics]
     if archive.other is not None:
         return Identity()
@@ -288,11 +286,10 @@ async def chosen_chunks(
 
 
 def _check_joints(chain: ChunkChain, joints: Sequence[Joint], turns: Collection[int]) -> None:
-    """Check that gaps explain each joint: the first begins where the chain stopped, the last ends at the next chunk.
-
-    `turns` are the offsets at which the chain continues in another folder: holes may follow, up to the first gap there
-    or the next turn. This is known only at the end, because a catalog may name gaps among the chunks of earlier ones.
-    """
+    """Check that gaps explain each joint: the first begins where the chain stopped, the last ends at the next chunk."""
+    # `turns` are the offsets at which the chain continues in another folder: holes may follow, up to the first gap
+    # there or the next turn. This is known only at the end, because a catalog may name gaps among the chunks of earlier
+    # ones.
     gaps = sorted(chain.gaps, key=lambda gap: gap.start)
     for stop, start, key in joints:
         unexplained = list(_unexplained(gaps, stop, start, turns))

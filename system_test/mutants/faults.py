@@ -170,8 +170,8 @@ MUTANTS = (
     Mutant(
         "a partition whose commit hangs is not paused",
         "archiver/ingest/backpressure.py",
-        "        pause = {each for each, state in states.items() if exceeds(state, share, buffer_is_tight=is_tight)}\n",
-        "        pause: set[Partition] = set()\n",
+        " if exceeds(state, waiting, buffer if is_tight else None)}\n",
+        " if False}\n",
         (f"{TESTS}/test_backpressure_budgets.py::test_a_partition_whose_commit_hangs_is_paused_alone",),
     ),
     Mutant(

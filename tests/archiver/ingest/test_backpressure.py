@@ -9,9 +9,9 @@ from archiver.ingest.backpressure import (
     STALL_SECONDS,
     Fetching,
     FetchMode,
-    Share,
     exceeds,
     mode_after,
+    share_of,
 )
 from archiver.ingest.kafka_source import EndReached, Event, Partition
 from archiver.ingest.partition_state import ArchivingState
@@ -23,9 +23,8 @@ MIB = 1024**2
 
 
 def test_shares_shrink_with_the_number_of_partitions_down_to_a_floor() -> None:
-    shares = [Share.of(16 * MIB, 1024 * MIB, partitions) for partitions in (0, 1, 2, 8, 10_000)]
-    assert [share.waiting_bytes for share in shares] == [16 * MIB, 16 * MIB, 2 * MIB, MIB // 2, LEAST_SHARE_BYTES]
-    assert [share.buffer_bytes for share in shares] == [1024 * MIB, 1024 * MIB, 128 * MIB, 32 * MIB, LEAST_SHARE_BYTES]
+    shares = [share_of(16 * MIB, partitions) for partitions in (0, 1, 2, 8, 10_000)]
+    assert shares == [16 * MIB, 16 * MIB, 2 * MIB, MIB // 2, LEAST_SHARE_BYTES]
 
 
 def holding(waiting_bytes: int, buffer_bytes: int, *, is_blocked: bool, is_committing: bool) -> ArchivingState:
@@ -55,7 +54,7 @@ def holding(waiting_bytes: int, buffer_bytes: int, *, is_blocked: bool, is_commi
 def test_a_partition_exceeds_its_share_only_where_the_store_holds_it_up(
     state: ArchivingState, buffer_is_tight: bool, does: bool
 ) -> None:
-    assert exceeds(state, Share(100, 1000), buffer_is_tight=buffer_is_tight) is does
+    assert exceeds(state, 100, 1000 if buffer_is_tight else None) is does
 
 
 @pytest.mark.parametrize(

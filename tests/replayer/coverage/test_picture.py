@@ -18,7 +18,6 @@ from replayer.coverage import (
     WIDTH,
     Axis,
     ChunkColumns,
-    CoverageRow,
     PartitionCoverage,
     Scale,
     TimedGap,
@@ -27,7 +26,6 @@ from replayer.coverage import (
     partition_coverage,
     sliced,
     svg,
-    topic_coverage,
 )
 from tests.support.archives import ArchiveWriter, records
 from tests.support.format_objects import chunk_entry
@@ -41,7 +39,7 @@ def coverage(*chunks: tuple[int, int, int, int, int], gaps: tuple[TimedGap, ...]
     """Of chunks as first offset, next offset, first time, last time, records."""
     columns = np.array([(*chunk, 1) for chunk in chunks], np.int64).reshape(-1, 6).T
     start, end = (chunks[0][0], chunks[-1][1]) if chunks else (None, None)
-    return PartitionCoverage(0, start, end, ChunkColumns(*columns), gaps)
+    return PartitionCoverage("orders", 0, start, end, ChunkColumns(*columns), gaps)
 
 
 @pytest.mark.slow
@@ -83,8 +81,8 @@ def test_a_picture_by_offset(opened: Opened, writer: ArchiveWriter) -> None:
     partition = writer.partition("orders", 0)
     partition.commit(records(range(100, 150)))
     partition.commit(records(range(175, 200)), gaps=[Gap(150, 175, "retention")])
-    rows = [CoverageRow("orders", each) for each in opened.read(_covered)]
-    axis = axis_of([row.coverage for row in rows], 4, "offset")
+    rows = opened.read(_covered)
+    axis = axis_of(rows, 4, "offset")
     assert axis is not None
     text = svg(rows, axis, style=False)
     assert "<style" not in text
@@ -106,7 +104,7 @@ def test_a_picture_by_offset(opened: Opened, writer: ArchiveWriter) -> None:
 
 
 async def _covered(archive: object) -> list[PartitionCoverage]:
-    return await topic_coverage(await archive.open_topic("orders"))  # type: ignore[attr-defined]
+    return [await partition_coverage(each) for each in await archive.open_topic("orders")]  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -122,19 +120,19 @@ def test_a_damaged_catalog_is_on_the_map(opened: Opened, writer: ArchiveWriter, 
     assert len(found.errors) == 1
     axis = axis_of([found], 13, "offset")
     assert axis is not None
-    assert 'class="d"' in svg([CoverageRow("orders", found)], axis)
+    assert 'class="d"' in svg([found], axis)
 
 
 def test_short_times_are_told_to_the_millisecond() -> None:
     found = coverage((0, 10, 1_760_000_000_000, 1_760_000_000_900, 10))
     axis = axis_of([found], 10)
     assert axis is not None
-    assert "2025-10-09 08:53:20.900" in svg([CoverageRow("orders", found)], axis)
+    assert "2025-10-09 08:53:20.900" in svg([found], axis)
     longer = coverage((0, 10, 1_760_000_000_000, 1_760_000_090_000, 10))
     axis = axis_of([longer], 10)
     assert axis is not None
-    assert "08:54:50<" in svg([CoverageRow("orders", longer)], axis)
-    assert "9000000000000001<" in svg([CoverageRow("orders", found)], Axis(9 * 10**15, 9 * 10**15 + 2, 2))
+    assert "08:54:50<" in svg([longer], axis)
+    assert "9000000000000001<" in svg([found], Axis(9 * 10**15, 9 * 10**15 + 2, 2))
 
 
 def entry(start: int, low: int, high: int) -> ChunkEntry:
@@ -145,7 +143,7 @@ def entry(start: int, low: int, high: int) -> ChunkEntry:
 class Chunks:
     """A partition with chunks and gaps as given."""
 
-    partition = 0
+    topic, partition = "orders", 0
 
     def __init__(self, entries: list[ChunkEntry], gaps: list[Gap]) -> None:
         self._entries = entries
@@ -201,7 +199,7 @@ def test_the_records_of_all_slices_add_up(scale: Scale) -> None:
         partition.marker.next_offset = 5 * len(entries)
         coverage = asyncio.run(partition_coverage(partition))
         axis = axis_of([coverage], rng.randrange(1, 300), scale)
-        (found,) = coverage_document([CoverageRow("orders", coverage)], axis)["partitions"]
+        (found,) = coverage_document([coverage], axis)["partitions"]
         without = found["records_without_timestamp"] if scale == "time" else 0
         assert sum(found["records_by_slice"]) == found["records"] - without, f"seed {seed}"
         assert min(found["records_by_slice"], default=0) >= 0, f"seed {seed}"
