@@ -27,7 +27,7 @@ from index_format.keys import parse_topic_folder
 from index_format.record_formats import json_object
 from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage import Axis, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps
-from replayer.replay.stages import wall_clock as now_ms
+from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.content import shown
 from replayer.serve.errors import failure_of, told, trouble_of
 from replayer.serve.pages import PAGE_SECONDS, error_page, page, progress_page

@@ -18,7 +18,7 @@ from blockgz.archive.selection import Positions, SelectionRequest
 from blockgz.errors import BlockgzError, NotInArchive, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
 from replayer.replay.pace import parse_rate
-from replayer.replay.stages import wall_clock as now_ms
+from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.archive_routes import conditions
 from replayer.serve.errors import failure_of
 from replayer.serve.pages import SentForm, first, lines_of, page
