@@ -313,8 +313,8 @@ class GroupMember:
     def revoked(self, partitions: Sequence[Partition]) -> None:
         log.info(LogEvent.REVOKED, partitions=len(partitions))
         self._hand_over(partitions)
-        # The grace of a process that is told to end meanwhile is for its other partitions, too. What goes on then,
-        # beside the next owner, is safe where a swap keeps writers apart. The group does not hear here how far the
+        # If the process has to end in the meantime, its grace is for its other partitions, too. What continues then,
+        # next to the next owner, is safe where a swap keeps writers apart. The group does not hear here how far the
         # partitions came: their next owner commits that, and a commit that is answered late is dangerous; see
         # `KafkaSource._await_commit`.
         self._ownership.give_up(

@@ -15,7 +15,7 @@ from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Order
 from archiver.logs import LogEvent, log
 
-# The parts of --memory, each one in so many: a good third of it together, for what is held at rest. The rest is for
+# The parts of --memory, each one in N: a good third of it together, for records at rest. The rest is for
 # records that are being worked on: each is there several times, as librdkafka's message, as Arrow, as text, encoded and
 # compressed; fetches are added whole; and allocators keep some of what was given back.
 # For records that librdkafka fetched ahead.
@@ -51,7 +51,7 @@ def exceeds(state: ArchivingState, waiting_bytes: int, buffer_bytes: int | None)
 # Parts of the buffer: above the first one a partition may not take more than its share, below the second any may.
 TIGHT = 1 / 2
 RELAXED = 3 / 8
-# A partition that waits for nothing but processor time may hold one part in so many of the memory for waiting batches
+# A partition that waits for nothing but processor time may hold one Nth of the memory for waiting batches
 # that those paused alone leave; then nothing is polled until it holds less. It may be blocked at any time.
 LARGEST_PART = 4
 
@@ -144,7 +144,7 @@ def _waiting(loads: Iterable[PartitionArchiver]) -> int:
     return sum(each.state.inbox_bytes for each in loads)
 
 
-# The consumer is not polled for so long without capacity; then its partitions are paused and polling resumes.
+# The consumer is not polled for these seconds without capacity; then its partitions are paused and polling resumes.
 # A partition that is paused alone for that time is reported.
 STALL_SECONDS = 10.0
 

@@ -205,7 +205,7 @@ class DeadLetters:
             if failure is not None:
                 self._refused[offset] = record, error, failure
                 self._failure = failure
-            self._sent.pop(offset, None)  # only now: at any time it stands in one of both
+            self._sent.pop(offset, None)  # only now: at any time one of both has it
 
         self._sent[offset] = record, error, self._topic.clients_dropped
         try:

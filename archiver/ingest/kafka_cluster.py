@@ -306,7 +306,7 @@ class KafkaCluster:
 
     def watermarks(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, "LogView"]:
         """Return the bounds and high watermarks of logs; otherwise as `bounds`."""
-        # High watermarks are asked first: between two answers a log only grows, which is to look like no transaction.
+        # High watermarks come first: between two answers a log only grows, which must not look like a transaction.
         high = self.bounds(partitions, "read_uncommitted")
         bounds = high if isolation_level == "read_uncommitted" else self.bounds(partitions, isolation_level)
         return {each: LogView(bounds[each], high[each].end) for each in bounds.keys() & high.keys()}

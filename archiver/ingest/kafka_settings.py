@@ -13,11 +13,11 @@ from blockgz.kafka.secrets import without_code
 from blockgz.kafka.settings import LacksKerberos, client_settings, make_client
 from blockgz.references import resolve_references
 
-# Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16.
+# Bytes that librdkafka takes for a queued record in addition to key and value, which it counts; measured with 2.16.
 QUEUED_RECORD_FOOTPRINT = 320
 LEAST_FETCH_BYTES = 1024**2
-# A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
-# default for half a second, which is for those who follow.
+# A fetch that waits for records at the ends of some logs holds up partitions that begin then: by librdkafka's default
+# for half a second, which is for those who follow.
 FETCH_WAIT_MS_OF_ONCE = 20
 CLIENT_ID = "blockgz-archiver"
 # librdkafka's default.

@@ -91,7 +91,7 @@ FIRST_MESSAGES_A_POLL = 8
 TOLD_A_POLL = 100
 # Bytes taken from librdkafka's queue at a time, roughly: the queue fills again in the meantime.
 BYTES_A_POLL = 2 * 1024**2
-# A poll that does not get as many messages as it asks for takes so long, whatever it gets.
+# Seconds of a poll that does not get as many messages as it requests.
 POLL_SECONDS = 0.1
 # Errors that librdkafka logs by itself.
 LOGGED_ANYWAY = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT)
@@ -304,7 +304,7 @@ class KafkaSource:
         """Wait until the group has answered all commits."""
         # The thread of librdkafka 2.16 recurses until its stack overflows if a commit is answered with
         # FENCED_INSTANCE_ID after `incremental_unassign` was called for a member without partitions. A coordinator
-        # answers in order, and an answer is handled before what is asked of librdkafka after it arrived.
+        # answers in order, and an answer is handled before later requests to librdkafka.
         if self._unanswered:
             with suppress(KafkaException):  # no answer in time, or a fatal error
                 self._group_member.committed(self._unanswered[:1], timeout=COMMIT_ANSWER_SECONDS)
@@ -415,7 +415,7 @@ class KafkaSource:
         return events
 
     def close(self) -> None:
-        self._unanswered = []  # a client that leaves its group waits for answers itself, and may not be asked any more
+        self._unanswered = []  # a client that leaves its group waits for answers itself, and takes no more calls
         if self._member is not None:
             self._member.close()
         if self._fetches_apart:

@@ -73,7 +73,7 @@ class ClaimQueue(Generic[C]):
                 else:
                     left[-1][2].set_exception(answer)
                 left.pop()
-        except Exception as error:  # nobody asks for the result of this call, but for each claim's
+        except Exception as error:  # nobody reads the result of this call, only each claim's
             for _, _, result in left:
                 result.set_exception(_internal(error))
 
@@ -321,7 +321,7 @@ class Ownership:
         for partition in [partition for partition, claim in self._claims.items() if claim.done()]:
             claim = self._claims.pop(partition)
             if partition not in self._assigned or partition in self._retry_at:
-                continue  # it went to another process since; where it came back, another claim is made
+                continue  # it went to another process since; if it came back, another claim is made
             try:
                 identity, claimed = claim.result()
             except BlockgzError as error:

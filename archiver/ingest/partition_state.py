@@ -233,7 +233,7 @@ class ArchivingState:
             or (event is Order.END_BLOCK and event in self.inbox)
         ):
             return self
-        if event is Order.WRITE_AGAIN:  # before all others, also before one that was postponed meanwhile
+        if event is Order.WRITE_AGAIN:  # before all others, also before one that was postponed since
             return self._with(inbox=(event, *(each for each in self.inbox if each != event)))
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         end = _end_of(event)

@@ -243,9 +243,9 @@ class ArchiverService:
             if self._config.once:
                 groups.keep_once(self._stopping.is_set)
         except Exception as error:
-            self.failure = error  # known while the flush goes on, which may not end in time
+            self.failure = error  # known while the flush continues, which may not end in time
             raise
-        finally:  # whatever ends the loop: what was fetched is offered to the store
+        finally:  # in any case: what was fetched is offered to the store
             self.ending.set()
             assignment.give_up(list(ownership.reports))
             watch.close()

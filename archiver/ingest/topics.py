@@ -81,7 +81,7 @@ class TopicIds:
 
     def now(self, topic: str) -> TopicIdAnswers:
         """Return the answers to a question about all topics, this one among them, that begins after the call."""
-        # Where the cluster was silent a moment ago it is not asked, and nothing is told.
+        # Where the cluster was silent a moment ago it gets no question, and no id is reported.
         silent_until = self._silent_until
         if silent_until is not None and self._clock() < silent_until:
             return NOTHING_TOLD
@@ -194,7 +194,7 @@ class TopicWatch:
 
 
 CONFIG_SECONDS = 300.0
-# How long an answer that lacks something is left alone before the cluster is asked again.
+# Seconds between an answer that lacks something and the next question.
 AGAIN_SECONDS = 3.0
 
 Locate = Callable[[str], tuple[str | None, TopicFolder]]

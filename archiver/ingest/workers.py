@@ -160,7 +160,7 @@ class Workers:
             advice = CORE_DUMP if is_killed and code != -signal.SIGKILL else None
             log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code, cause=end_text(code), do=advice, tail=tail)
         if is_over:
-            # One that was told to end before it could hear of it has done nothing yet.
+            # One that got the signal before it could handle it has done nothing yet.
             self._codes.append(0 if code in TOO_EARLY_TO_END else code)
             self.end()
             return
