@@ -230,12 +230,7 @@ class Archive:
         return next(_records(topic, partition, outcome.batch))
 
     def records(
-        self,
-        topic: str,
-        *,
-        limit: int | None = None,
-        lost: list[LostRecords] | None = None,
-        **choice: Unpack[Choice],
+        self, topic: str, *, limit: int | None = None, lost: list[LostRecords] | None = None, **choice: Unpack[Choice]
     ) -> Iterator[ArchivedRecord]:
         """Yield the records of a topic, at most `limit`, partition after partition, in the order of their offsets.
 
@@ -249,12 +244,7 @@ class Archive:
         )
 
     def batches(
-        self,
-        topic: str,
-        *,
-        limit: int | None = None,
-        lost: list[LostRecords] | None = None,
-        **choice: Unpack[Choice],
+        self, topic: str, *, limit: int | None = None, lost: list[LostRecords] | None = None, **choice: Unpack[Choice]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records as Arrow's batches of `BATCH_SCHEMA`, each of one partition, none empty."""
         return (_numbered(*each) for each in self._selected(topic, limit, lost, choice))
@@ -305,10 +295,7 @@ class Archive:
         return tuple(self._loop.run(found()))
 
     def verify(
-        self,
-        *topics: str,
-        depth: Literal["structure", "blocks", "records"] = "structure",
-        expected: Iterable[str] = (),
+        self, *topics: str, depth: Literal["structure", "blocks", "records"] = "structure", expected: Iterable[str] = ()
     ) -> ArchiveReport:
         """Check topics, written as "orders" or "orders:0-3", or everything; damage is in the report, not raised.
 

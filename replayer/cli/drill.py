@@ -26,10 +26,10 @@ from replayer.cli.options.selection_options import at_rule_option, with_choice
 from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay import duration_text
 from replayer.cli.restore import ending_signals, print_outcome, refuse_undecided, surroundings
-from replayer.replay.jobs.state import held, lock_folder
+from replayer.replay.jobs.control import held, lock_folder
 from replayer.replay.pipeline import wall_clock
+from replayer.restore.document import RestoreFolder
 from replayer.restore.drill import Drill, drill_document, removed, sampled
-from replayer.restore.folder import RestoreFolder
 from replayer.restore.planning import found_topics, looked_over
 from replayer.restore.running import RestoreRun
 from replayer.verify.report import ReportFiles
@@ -145,10 +145,7 @@ async def _tried(
         confirm(question, undone="nothing was tried", is_agreed=is_agreed)
         folder = RestoreFolder(around.jobs, drill.name)
         began = time.monotonic()
-        with (
-            held(lock_folder(), drill.name),
-            record_progress("trying", part.records * 2, as_json=as_json) as progress,
-        ):
+        with held(lock_folder(), drill.name), record_progress("trying", part.records * 2, as_json=as_json) as progress:
             told = (lambda _: None) if as_json else print_outcome
             run = RestoreRun(part, folder, around, running.workers, progress, told)
             with ending_signals(run) as signals:

@@ -15,9 +15,17 @@ from blockgz.store.writer import ToolStore
 from blockgz.units import time_text
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
-from replayer.replay.jobs.control import WantedState, change_control
+from replayer.replay.jobs.control import (
+    ALIVE,
+    WantedState,
+    change_control,
+    held,
+    job_signs,
+    job_state,
+    lock_folder,
+    summary_of,
+)
 from replayer.replay.jobs.folder import JobFolder, existing_jobs, job_names, jobs_with, this_process
-from replayer.replay.jobs.state import ALIVE, held, job_signs, job_state, lock_folder, summary_of
 from replayer.replay.pipeline import wall_clock
 
 COLUMNS = ("JOB", "SOURCE", "TARGET", "STATE", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
@@ -164,11 +165,7 @@ replay_options = OptionSet(
     dry_run_option,
     yes_option,
     jobs_option,
-    Option(
-        "--rate",
-        metavar="N/s",
-        help="Maximum rate: records (5000/s), or bytes of keys and values (20MB/s).",
-    ),
+    Option("--rate", metavar="N/s", help="Maximum rate: records (5000/s), or bytes of keys and values (20MB/s)."),
     Option("--speed", metavar="Nx", help="Follow the timestamps: 1x in real time, 10x ten times as fast."),
     Option(
         "--control",
@@ -307,7 +304,7 @@ def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list
 class Steering:
     """Pauses, paces and ends the replay of the current task, and knows how far it is.
 
-    It is a `Steered` of replayer.replay.jobs.control; the rest is called in the thread of the event loop.
+    `follow` and `progress` are called in the control thread, the rest in that of the event loop.
     """
 
     def __init__(self, pace: Slowest, rate: str | None) -> None:
@@ -385,12 +382,8 @@ class Steering:
         return click.exceptions.Exit(ended_code(FAILED, self.signals, is_done=False))
 
     def follow(self, seen: JobControl, now: JobControl) -> None:
-        """See Steered."""
+        """Carry out the command `now`, after `seen`."""
         self._loop.call_soon_threadsafe(self._follow, seen, now)
-
-    def warn(self, text: str) -> None:
-        """See Steered."""
-        click.echo(text, err=True)
 
     def _follow(self, seen: JobControl, now: JobControl) -> None:
         if now.rate != seen.rate:
@@ -456,7 +449,8 @@ def controlled(jobs: Store, options: ReplayOptions, steering: Steering) -> Itera
     assert name is not None
     check_job_name(name)
     with job_alone(options.request, name):
-        thread = ControlThread(jobs, name, steering.run, options.rate, steering)
+        warn = partial(click.echo, err=True)
+        thread = ControlThread(jobs, name, steering.run, options.rate, steering.progress, steering.follow, warn)
         steering.changed = thread.wake
         thread.start()
         last: ReportedState = "ended"
@@ -503,11 +497,7 @@ def _failure_of(error: Exception) -> JobFailure:
 @kafka_options(required=True)
 @archive_options
 def command(
-    options: ReplayOptions,
-    spark: SparkOptions | None,
-    as_json: bool,
-    kafka: dict[str, str],
-    archive: ArchivePlace,
+    options: ReplayOptions, spark: SparkOptions | None, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
 ) -> int:
     """Write archived records to a topic, unchanged and in order.
 

@@ -29,13 +29,22 @@ from replayer.cli.options.selection_options import with_choice
 from replayer.cli.replay import duration_text, print_cut_bytes
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import TopicChanges, kafka_groups
+from replayer.replay.jobs.control import held, is_running, lock_folder
 from replayer.replay.jobs.folder import open_jobs, this_process
-from replayer.replay.jobs.state import held, is_running, lock_folder
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
-from replayer.restore.document import RestorePlan, TopicToRestore, parse_plan, plan_text
-from replayer.restore.folder import RestoreFolder, RestoreRecord, StandbyReport, SwitchOver, TopicStand
+from replayer.restore.document import (
+    RestoreFolder,
+    RestorePlan,
+    RestoreRecord,
+    StandbyReport,
+    SwitchOver,
+    TopicStand,
+    TopicToRestore,
+    parse_plan,
+    plan_text,
+)
 from replayer.restore.planning import found_topics, gathered, looked_over, name_of, refuse_other_archive
 from replayer.restore.running import RestoreRun, TopicOutcome, TopicReplays, outcome_document, plan_document
 from replayer.restore.standby import StandbyRun, follows_elsewhere, lag_of, standby_document, survey, switched_plan

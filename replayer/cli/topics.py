@@ -20,8 +20,7 @@ from replayer.topics import FoundTopic, TopicComparison, TopicPlan, carry_out, c
 DIFFERENT = PARTLY_FAILED
 COMMANDS = {
     "diff": CommandPlace(
-        "replayer.cli.topics:diff",
-        "Compare partitions and configuration of topics with what the archive says of them.",
+        "replayer.cli.topics:diff", "Compare partitions and configuration of topics with what the archive says of them."
     ),
     "apply": CommandPlace(
         "replayer.cli.topics:apply",

@@ -12,8 +12,8 @@ from blockgz.program.options import dry_run_option, yes_option
 from blockgz.program.tables import print_each, print_table, range_text
 from blockgz.store.s3_settings import S3Settings
 from replayer.cli.options.options import jobs_option, json_option
+from replayer.replay.jobs.control import held, job_signs, lock_folder
 from replayer.replay.jobs.folder import jobs_with
-from replayer.replay.jobs.state import held, job_signs, lock_folder
 from replayer.replay.jobs.undo import UndoPlan, carry_out, plan_undo, refuse_running, undo_document
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.recorded_job import kept_job

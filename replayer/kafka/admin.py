@@ -33,12 +33,7 @@ from blockgz.kafka.admin import (
     topic_id,
     topic_ids,
 )
-from blockgz.kafka.connection import (
-    BROKER_DEADLINE_SECONDS,
-    ConnectionErrors,
-    cluster_metadata,
-    kafka_failure,
-)
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz.kafka.groups import KafkaGroups, listed_groups
 from blockgz.kafka.settings import client_settings, make_client
 from index_format.identity import Acl, AclsOfTopics

@@ -89,7 +89,11 @@ class LanePosition:
 
     def same_job(self, other: "LanePosition") -> bool:
         """Return whether both are positions of the same selection of the same history."""
-        return (self.selection, self.history, _ranges(self)) == (other.selection, other.history, _ranges(other))
+        ours, theirs = (
+            (each.selection, each.history, {number: (start, end) for number, (start, _, end) in each.sources.items()})
+            for each in (self, other)
+        )
+        return ours == theirs
 
 
 def decode_position(written: int, metadata: str) -> LanePosition:
@@ -119,10 +123,6 @@ def refuse_long_metadata(positions: Mapping[int, LanePosition]) -> None:
                 why=f"the position of {len(ends)} partitions takes {size} bytes, Kafka stores {MAX_METADATA_BYTES}",
                 remedy="replay them in several jobs with --partitions, or without --transactional",
             )
-
-
-def _ranges(position: LanePosition) -> dict[int, tuple[int, int]]:
-    return {number: (progress.start, progress.end) for number, progress in position.sources.items()}
 
 
 HASH_DIGITS = 16
@@ -209,10 +209,8 @@ def first_positions(
 def rewritten_since(
     first: Mapping[int, LanePosition], recorded: Mapping[int, LanePosition], maintained: Container[int]
 ) -> dict[int, LanePosition]:
-    """Return the first position of each lane, with the recorded history for partitions that maintenance rewrites.
-
-    They rewrite chunks, and leave the records at their offsets: the chunks do not show whether it is the same archive.
-    """
+    """Return the first position of each lane, with the recorded history for partitions that maintenance rewrites."""
+    # It rewrites chunks, and leaves the records at their offsets: chunks do not show whether the archive is the same.
     return {
         lane: replace(position, history=recorded[lane].history)
         if lane in recorded and any(source in maintained for source in position.sources)
@@ -222,10 +220,8 @@ def rewritten_since(
 
 
 def followed_positions(job: Job, selections: Sequence[Selection], pipeline: Pipeline) -> dict[int, LanePosition]:
-    """Return the first positions of a job that follows its archive, up to where these selections end.
-
-    Its history is the incarnation alone: chunks come, and old ones may be merged or pruned.
-    """
+    """Return the first positions of a job that follows its archive, up to where these selections end."""
+    # Its history is the incarnation alone: chunks come, and old ones may be merged or pruned.
     histories = {
         each.partition.partition: f"{each.partition.marker.archive_id} {each.partition.keys.folder}"
         for each in selections

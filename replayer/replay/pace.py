@@ -131,7 +131,7 @@ class RecordRate:
 
 
 class ByteRate(RecordRate):
-    """A rate in bytes of keys and values a second; a larger record is sent whole, and the next ones wait for it."""
+    """A rate in bytes of keys and values a second."""
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
         self._left -= num_bytes
@@ -140,6 +140,7 @@ class ByteRate(RecordRate):
         return num_bytes / self._a_second
 
     def _rows(self, batch: pa.RecordBatch) -> int:
+        # A record above the rate is sent whole, and the next ones wait for it.
         return max(1, int(np.searchsorted(np.cumsum(record_bytes(batch)), self._left, side="right")))
 
 
@@ -171,8 +172,7 @@ class SharedRate:
 class OriginalSpacing:
     """Records follow each other as their timestamps do, `factor` times as fast.
 
-    The first record is sent at once, and so is one without a timestamp; a timestamp that goes back
-    is as good as the highest before it.
+    The first record is sent at once, and so is one without a timestamp.
     """
 
     by_time = True
@@ -182,6 +182,7 @@ class OriginalSpacing:
         self._origin: float | None = None
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
+        # A timestamp that goes back is as good as the highest before it.
         reached = np.maximum.accumulate(batch.column("timestamp").to_numpy())
         if self._origin is None:
             if reached[0] < 0:

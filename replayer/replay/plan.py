@@ -326,8 +326,7 @@ async def find_refusable(
 ) -> tuple[RecordPlace | None, tuple[RecordPlace, int] | None]:
     """Return a record without a key if the target is compacted, and the first one above its limit, with its bytes.
 
-    For keys, records are read up to the first without one. For sizes, blocks are read that are larger, uncompressed,
-    than the limit; `codec` compresses what is sent.
+    `codec` compresses what is sent.
     """
     if config is None:
         return None, None
@@ -351,6 +350,7 @@ async def _first_without_key(selections: Sequence[Selection], reading: Reading) 
 async def _first_too_large(
     selections: Sequence[Selection], limit: int, codec: str, reading: Reading
 ) -> tuple[RecordPlace, int] | None:
+    # A block that is smaller, uncompressed, than the limit holds no record above it, and is not read.
     def may_hold_one(span: TimeBounded) -> bool:
         match span:
             case BlockEntry(byte_length_uncompressed=size) | ChunkEntry(raw_bytes=size):

@@ -403,10 +403,7 @@ async def _as_many(task: LaneTask) -> bool:
 
 
 # Small fetches: what follows a piece is not needed.
-FETCHING_PIECES: Mapping[str, str] = {
-    "fetch.message.max.bytes": "1048576",
-    "queued.max.messages.kbytes": "4096",
-}
+FETCHING_PIECES: Mapping[str, str] = {"fetch.message.max.bytes": "1048576", "queued.max.messages.kbytes": "4096"}
 
 
 @dataclass

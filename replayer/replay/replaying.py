@@ -36,6 +36,7 @@ from replayer.replay.job import (
     refuse_other_job,
     rewritten_since,
 )
+from replayer.replay.jobs.control import held, lock_folder, shared
 from replayer.replay.jobs.folder import (
     FolderLog,
     JobComplete,
@@ -46,7 +47,6 @@ from replayer.replay.jobs.folder import (
     refuse_other_folder,
     this_process,
 )
-from replayer.replay.jobs.state import held, lock_folder, shared
 from replayer.replay.pace import Commands
 from replayer.replay.pipeline import Pipeline, TransformStage, wall_clock
 from replayer.replay.plan import (
@@ -63,17 +63,10 @@ from replayer.replay.plan import (
 from replayer.replay.request import ReplayRequest, asked_of, codec_of
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import JobLog, Keeping, Progress, RecordSink, ReplayWork, run_replay
-from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.producer import KafkaSink
-from replayer.replay.sinks.transactional import TransactionalSink
+from replayer.replay.sinks.transactional import CommittedPositions, TransactionalSink
 from replayer.replay.surroundings import Surroundings
-from replayer.replay.target_topic import (
-    LIMIT,
-    ROOM,
-    TargetTopic,
-    find_target,
-    raised_limit,
-)
+from replayer.replay.target_topic import LIMIT, ROOM, TargetTopic, find_target, raised_limit
 
 PRODUCERS = 4
 """Producers that share the lanes of a job."""

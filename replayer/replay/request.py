@@ -10,15 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from blockgz.archive.archive import TopicPartitions
 from blockgz.archive.selection import STOPS, SelectionRequest
 from blockgz.errors import UsageError
-from blockgz.record_filter import (
-    Condition,
-    HeaderIs,
-    KeyIn,
-    Not,
-    Pattern,
-    RecordFilter,
-    ValueMatches,
-)
+from blockgz.record_filter import Condition, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import NewTopic

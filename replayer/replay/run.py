@@ -115,8 +115,7 @@ Progress = Callable[[int, int], None]
 class Cadence(NamedTuple):
     """The limits of records, bytes and seconds since the first record after which a commit is due.
 
-    A commit that took long, as on a cluster far away, makes the next one wait: `rest` times as long, but no longer
-    than `longest_rest`, so that commits take a small share of the time.
+    After a commit the next one waits `rest` times as long as that took, but no longer than `longest_rest`.
     """
 
     records: int = 25_000
@@ -494,6 +493,7 @@ class _RunningReplay:
         self._open_records = self._open_bytes = 0
         self._open_since = None
         self._sound = True
+        # A commit that took long, as on a cluster far away, delays the next one: all take a small share of the time.
         rest = (self.control.elapsed() - began) * self.cadence.rest
         self._not_before = self.control.elapsed() + min(rest, self.cadence.longest_rest)
 

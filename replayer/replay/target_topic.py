@@ -37,10 +37,8 @@ ROOM = 1024
 
 
 def raised_limit(config: Mapping[str, str], largest_block: int) -> dict[str, str]:
-    """Return the limit that a new topic needs while records arrive; empty if its own one is high enough.
-
-    Twice the largest block, uncompressed, covers any record of it and the headers that a replay adds.
-    """
+    """Return the limit that a new topic needs while records arrive; empty if its own one is high enough."""
+    # Twice the largest block, uncompressed, covers any record of it and the headers that a replay adds.
     needed, own = min(LARGEST_LIMIT, 2 * largest_block + ROOM), config.get(LIMIT, "")
     return {LIMIT: str(needed)} if own.isdigit() and int(own) < needed else {}
 

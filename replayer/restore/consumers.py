@@ -23,8 +23,15 @@ from replayer.groups.planning import (
 )
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.surroundings import Surroundings
-from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore, topic_job
-from replayer.restore.folder import AclsDone, GroupsDone, RestoreFolder
+from replayer.restore.document import (
+    AclsDone,
+    GroupsDone,
+    RestoreFolder,
+    RestoreGroups,
+    RestorePlan,
+    TopicToRestore,
+    topic_job,
+)
 from replayer.topics import acl_text, literal_acls
 
 PlannedGroups = tuple[Sequence[GroupPlan], Sequence[str]]

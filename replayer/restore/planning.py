@@ -30,6 +30,7 @@ from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.document import (
     ChosenIncarnation,
+    RestoreFolder,
     RestorePlan,
     TopicLeftOut,
     TopicToRestore,
@@ -42,7 +43,6 @@ from replayer.restore.document import (
     topic_job,
     wanted_topics,
 )
-from replayer.restore.folder import RestoreFolder
 from replayer.topics import MIN_INSYNC, left_behind
 from replayer.topics import new_topic as archived_topic
 
@@ -77,11 +77,11 @@ def last_settings(
     """Return the settings that make a restored topic as it was, and the settings left out with the reason; `own` are
     its settings now.
 
-    Retention that would delete restored records at once stays lifted. A setting that differs from the one at creation
-    was set by somebody since: it is kept.
+    Retention that would delete restored records at once stays lifted.
     """
     settings = topic.settings
     held = dict(_held(topic, replicas, now_ms))
+    # A setting that differs from the one at creation was set by somebody since: it is kept.
     values = {
         name: value
         for name, value in sorted(settings.items())
@@ -120,10 +120,8 @@ def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
 
 
 def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Surroundings) -> ReplayRequest:
-    """Return the replay that restores one topic: it resumes what an earlier run of the restore began.
-
-    One that follows the archive takes all partitions that there are, and all of their records.
-    """
+    """Return the replay that restores one topic: it resumes what an earlier run of the restore began."""
+    # One that follows the archive takes all partitions that there are, and all of their records.
     follows = plan.follow is not None
     until = positions_before(None, BeforeTime(plan.at, plan.at_rule, around.budget), ("earliest", f"@{plan.at}"))
     ends = {number: (None, AtOffset(end)) for number, end in topic.cuts.items() if number in topic.numbers}

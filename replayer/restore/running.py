@@ -11,7 +11,8 @@ import msgspec
 from blockgz.errors import BlockgzError, Verdict, worst
 from blockgz.process import allow_open_files
 from replayer.errors import ReplayRefused, TargetChanged
-from replayer.replay.jobs.folder import JobFolder, refuse_changed_target
+from replayer.kafka.topic_facts import TopicFacts
+from replayer.replay.jobs.folder import JobFolder, JobRequest, refuse_changed_target
 from replayer.replay.pace import Commands
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.proof import JobProof, prove_job
@@ -20,21 +21,21 @@ from replayer.replay.run import JobLog, Progress
 from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.consumers import Applied
-from replayer.restore.document import RestorePlan, TopicToRestore, topic_job
-from replayer.restore.folder import RestoreFolder, TopicDone
+from replayer.restore.document import RestoreFolder, RestorePlan, TopicDone, TopicToRestore, topic_job
 from replayer.restore.planning import last_settings, new_topic, replay_of
 
 
-def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
-    """Raise ReplayRefused for a topic that this restore did not create.
+def refuse_foreign(
+    plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings
+) -> tuple[JobRequest | None, TopicFacts | None]:
+    """Return the request of a topic's job and the topic of its new name, if there are any.
 
-    Killed right after it had, nothing but the topic itself tells: then it is empty and just as it is created.
+    Raise ReplayRefused for a topic that this restore did not create.
     """
-    if JobFolder(around.jobs, job).request() is not None:
-        return
-    facts = around.refresh_admin().topic(topic.target)
-    if facts is None:
-        return
+    kept, facts = JobFolder(around.jobs, job).request(), around.refresh_admin().topic(topic.target)
+    if kept is not None or facts is None:
+        return kept, facts
+    # A restore that was killed right after it created the topic left no job, and the topic just as it is created.
     wanted = new_topic(plan, topic)
     own = dict(around.changes.own_config(topic.target))
     if LIMIT in own and LIMIT in wanted.config:
@@ -45,6 +46,7 @@ def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: S
             why="this restore did not create it",
             remedy="restore under another name with --map and another --name, or delete it",
         )
+    return kept, facts
 
 
 def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
@@ -52,11 +54,9 @@ def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surro
 
     Raise TargetChanged for another topic of its name.
     """
-    refuse_foreign(plan, topic, job, around)
-    kept = JobFolder(around.jobs, job).request()
+    kept, facts = refuse_foreign(plan, topic, job, around)
     if plan.follow is None or kept is None:
         return
-    facts = around.refresh_admin().topic(topic.target)
     refuse_changed_target(kept, facts)
     if facts is not None and facts.num_partitions < topic.partitions:
         around.changes.add_partitions(topic.target, topic.partitions)
@@ -64,8 +64,8 @@ def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surro
 
 def create_empty(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
     """Create a topic of which no partition is archived; raise as `refuse_foreign` does."""
-    refuse_foreign(plan, topic, job, around)
-    if around.refresh_admin().topic(topic.target) is None:
+    _, facts = refuse_foreign(plan, topic, job, around)
+    if facts is None:
         around.changes.create(new_topic(plan, topic))
 
 

@@ -15,16 +15,26 @@ from blockgz.errors import BlockgzError
 from blockgz.process import allow_open_files
 from replayer.errors import JobTakenOver
 from replayer.replay.job import LanePosition, decode_position
+from replayer.replay.jobs.control import FRESH_MS
 from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process
-from replayer.replay.jobs.state import FRESH_MS
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.plan import describe_source
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS
-from replayer.replay.sinks.committed_positions import CommittedPositions
+from replayer.replay.sinks.transactional import CommittedPositions
 from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import FollowedGroups
-from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, topic_job
-from replayer.restore.folder import RestoreFolder, StandbyReport, StandState, SwitchOver, TopicFollowed, TopicStand
+from replayer.restore.document import (
+    RestoreFolder,
+    RestorePlan,
+    StandbyReport,
+    StandState,
+    SwitchOver,
+    TopicFollowed,
+    TopicLeftOut,
+    TopicStand,
+    TopicToRestore,
+    topic_job,
+)
 from replayer.restore.planning import TRUNCATED, gathered, sized, surveyed_topics
 from replayer.restore.running import TopicOutcome, TopicReplays
 

@@ -44,9 +44,19 @@ from index_format.keys import check_topic, parse_topic_folder
 from index_format.objects import Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused, TargetInUse
 from replayer.replay.job import Job, is_job_name
-from replayer.replay.jobs.control import JobProgress, change_control, read_control, read_progress
+from replayer.replay.jobs.control import (
+    JobProgress,
+    JobState,
+    change_control,
+    is_running,
+    job_signs,
+    job_state,
+    lock_folder,
+    read_control,
+    read_progress,
+    summary_of,
+)
 from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place, this_process
-from replayer.replay.jobs.state import JobState, is_running, job_signs, job_state, lock_folder, summary_of
 from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.errors import CutsInDoubt, failure_of
 from replayer.serve.settings import ServeSettings

@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeVar
 from replayer.replay.job import Job, LanePosition, Position, decode_position
 from replayer.replay.pipeline import RoutedBatch, Router, Routing, ScannedBatch
 from replayer.replay.run import RecordSink
-from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.producer import KafkaSink
-from replayer.replay.sinks.transactional import TransactionalSink
+from replayer.replay.sinks.transactional import CommittedPositions, TransactionalSink
 
 P = TypeVar("P", bound=Position)
 

@@ -346,7 +346,7 @@ MUTANTS = (
     ),
     Mutant(
         "a replay that ends while somebody looks is told as interrupted",
-        "replayer/replay/jobs/state.py",
+        "replayer/replay/jobs/control.py",
         "was_running or is_running(locks, job)",
         "is_running(locks, job)",
         ("tests/replayer/replay/jobs/test_log.py::test_a_run_that_ends_while_somebody_looks_was_not_interrupted",),

@@ -11,13 +11,7 @@ import click
 from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.partition import ObjectCache
 from blockgz.errors import UsageError
-from blockgz.program.archive_options import (
-    archive_option,
-    keys_option,
-    max_block_option,
-    old_format_option,
-    s3_options,
-)
+from blockgz.program.archive_options import archive_option, keys_option, max_block_option, old_format_option, s3_options
 from blockgz.program.options import Option, OptionSet, Parsed, choice_option
 from blockgz.program.tables import print_each
 from blockgz.store.address import parse_address

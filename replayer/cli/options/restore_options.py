@@ -288,13 +288,7 @@ restore_options = OptionSet(
     "options",
     _restore,
     Argument("topics", metavar="[TOPIC...]", nargs=-1),
-    Option(
-        "--at",
-        cls=TimeOption,
-        metavar="TIME",
-        parse=time_of,
-        help="Restore everything before this time.",
-    ),
+    Option("--at", cls=TimeOption, metavar="TIME", parse=time_of, help="Restore everything before this time."),
     at_rule_option,
     renaming_option(
         "--map",
@@ -328,9 +322,7 @@ restore_options = OptionSet(
         f"counts.  [default: {SAMPLE.share:.0%}]",
     ),
     Option(
-        "--no-transactional",
-        is_flag=True,
-        help="Write without transactions: after a crash, some records come twice.",
+        "--no-transactional", is_flag=True, help="Write without transactions: after a crash, some records come twice."
     ),
     damage_option,
     Option("--partial", is_flag=True, help="If the archive lacks something, restore the rest and exit with 3."),

@@ -154,9 +154,7 @@ def with_choice(run: Callable[[Rule | None], int]) -> int:
 
 
 damage_option = choice_option(
-    "--on-damage",
-    choices=[STOPS, SKIPS],
-    help="At a damaged block: stop, or skip its records and name their offsets.",
+    "--on-damage", choices=[STOPS, SKIPS], help="At a damaged block: stop, or skip its records and name their offsets."
 )
 """`on_damage: str`, for DamagePolicies."""
 

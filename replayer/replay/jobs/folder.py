@@ -297,7 +297,8 @@ class JobFolder(RecordFolder):
                 yield attempt, self._segment(attempt, number)
 
     def remove(self) -> None:
-        """Delete the folder, the request last, so that an interrupted removal can be repeated."""
+        """Delete the folder."""
+        # The request goes last, so that an interrupted removal can be repeated.
         last = f"{self.job}/request.json"
         for found in list(self._store.list(f"{self.job}/")):
             if found.key != last:
@@ -371,9 +372,7 @@ class PositionsFile:
 def unreadable(job: str, why: str) -> ReplayRefused:
     """Return the error for a folder whose job's state cannot be read."""
     return ReplayRefused(
-        f"the folder of job {job} cannot be read",
-        why=why,
-        remedy="restore it, or start another job with --job NAME",
+        f"the folder of job {job} cannot be read", why=why, remedy="restore it, or start another job with --job NAME"
     )
 
 
@@ -416,11 +415,7 @@ class FolderLog(JobLog):
         return None if self._attempt is None else not self._folder.has_attempt(self._attempt.number + 1)
 
     def written_ends(self, positions: Mapping[int, LanePosition]) -> Mapping[int, int]:
-        """Return the ends as JobLog does. Also forget runs above the positions: they were rolled back or will be sent
-        again.
-
-        Raises JobTakenOver if a later run began.
-        """
+        """Return the ends as JobLog does; raise JobTakenOver if a later run began."""
         if not self.is_ours():
             raise self._taken_over()
         if self._segments == 0:
@@ -433,6 +428,7 @@ class FolderLog(JobLog):
         for lane, position in positions.items():
             if lane not in tails:
                 tails[lane] = self._tail_at(lane, LaneEnd(), position.written)
+        # Runs above the positions are forgotten: they were rolled back, or will be sent again.
         self._tails, self._since = tails, {}
         return {lane: tail.end for lane, tail in tails.items()}
 
@@ -480,7 +476,8 @@ class FolderLog(JobLog):
             self._remember(list(runs_in(segment)))
 
     def _refuse_lost(self, committed: Collection[int]) -> None:
-        """Raise ReplayRefused if a position is missing: a run commits one for every lane before its first record."""
+        """Raise ReplayRefused if a position is missing."""
+        # A run commits a position for every lane before its first record.
         for lane in sorted(self._tails.keys() | self._since.keys()):
             records = [self._tails.get(lane, LaneEnd()), *self._since.get(lane, ())][-1].written
             if records and lane not in committed:

@@ -11,6 +11,7 @@ from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, TopicPin, kafka_groups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts
+from replayer.replay.jobs.control import ALIVE, JobSigns, job_state, summary_of
 from replayer.replay.jobs.folder import (
     JobFolder,
     JobRequest,
@@ -20,7 +21,6 @@ from replayer.replay.jobs.folder import (
     runs_in,
     this_process,
 )
-from replayer.replay.jobs.state import ALIVE, JobSigns, job_state, summary_of
 
 # Small fetches: most of the places that are read hold only a transaction's marker.
 SMALL_FETCHES: Mapping[str, str] = {
@@ -81,10 +81,7 @@ def plan_undo(folder: JobFolder, kept: JobRequest, properties: Mapping[str, str]
 
 
 def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], now_ms: int) -> None:
-    """Delete the topic, if it is still as planned, and writes down that it was; raises as `plan_undo` does.
-
-    Kafka's client deletes by name: a topic of that name that is made between the last look and the request goes too.
-    """
+    """Delete the topic, if it is still as planned, and write down that it was; raise as `plan_undo` does."""
     topic, ends = plan.request.target, {lane: each.end for lane, each in plan.bounds.items()}
     admin, changes = KafkaAdmin(properties), TopicChanges(properties)
     partitions = _target(admin, plan.request).num_partitions
@@ -94,14 +91,11 @@ def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], 
             why="it has more records or partitions now",
             remedy="find out who writes to it, and run this again",
         )
+    # Kafka's client deletes by name: a topic of that name that is made since the last look goes too.
     changes.delete(topic, plan.topic_id)
     folder.put(
         JobUndone(
-            target=topic,
-            target_topic_id=plan.topic_id,
-            records=plan.records,
-            host=this_process(),
-            undone_at=now_ms,
+            target=topic, target_topic_id=plan.topic_id, records=plan.records, host=this_process(), undone_at=now_ms
         )
     )
 

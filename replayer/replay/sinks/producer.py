@@ -176,12 +176,7 @@ Meaning = Callable[[int, KafkaError], BlockgzError]
 
 
 class TopicProducer:
-    """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any.
-
-    Without transactions, the first record for a partition goes alone. A broker takes any sequence number from a
-    producer that it does not know in a partition: had it refused the first batch, it would take the next ones, which
-    were on their way. Once it has acknowledged one record, it refuses what follows a batch that it refused.
-    """
+    """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any."""
 
     def __init__(
         self,
@@ -224,6 +219,9 @@ class TopicProducer:
             self._serve(POLL_SECONDS)
         self._wait_for_window(batch)
         now = time.monotonic()
+        # Without transactions, the first record for a partition goes alone. A broker takes any sequence number from a
+        # producer that it does not know in a partition: had it refused the first batch, it would take the next ones,
+        # which were on their way. Once it has acknowledged one record, it refuses what follows a batch it refused.
         if self._begins_alone and now - self._last_sent.get(partition, -SILENT_SECONDS) >= SILENT_SECONDS:
             self._answered.discard(partition)
             self._held[partition], batch = batch.slice(1), batch.slice(0, 1)
@@ -403,13 +401,11 @@ class KafkaSink:
         timeout_ms: int = MESSAGE_TIMEOUT_MS,
         producers: int = 1,
     ) -> None:
-        """Make a sink; `max_message_bytes` and `router` as for TransactionalSink. Raises UsageError.
-
-        Each of the `producers` has its own requests in flight, which helps if the cluster is far away.
-        """
+        """Make a sink; `max_message_bytes` and `router` as for TransactionalSink. Raises UsageError."""
         settings = {"message.timeout.ms": timeout_ms, **producer_settings(properties, max_message_bytes)}
         look = partial(read_back, properties, topic)
         window = WINDOW_BYTES // producers
+        # Each producer has its own requests in flight, which helps if the cluster is far away.
         self._producers = [TopicProducer(settings, topic, look, window=window) for _ in range(producers)]
         self._store = store
         self._router = router

@@ -16,11 +16,18 @@ from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.kafka.reader import FETCHING
 from replayer.replay.job import LanePosition, SourceProgress
-from replayer.replay.jobs.control import JobControl, ProgressFile, change_control, read_control, reset_control
+from replayer.replay.jobs.control import (
+    JobControl,
+    ProgressFile,
+    change_control,
+    held,
+    read_control,
+    reset_control,
+    shared,
+)
 from replayer.replay.jobs.folder import Attempt, JobFolder, LaneEnd, Segment, this_process
-from replayer.replay.jobs.state import held, shared
 from replayer.replay.pipeline import wall_clock
-from replayer.replay.sinks.committed_positions import CommittedPositions
+from replayer.replay.sinks.transactional import CommittedPositions
 from tests.replayer.replay.jobs.test_log import position, progress, request
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster

@@ -27,10 +27,9 @@ from blockgz.store.local import LocalStore
 from index_format.records import Record
 from replayer.cli import COMMANDS, main
 from replayer.cli.report import naming_what_is_left
+from replayer.replay.jobs.control import held
 from replayer.replay.jobs.folder import JobFolder, JobUndone, open_jobs
-from replayer.replay.jobs.state import held
-from replayer.restore.document import RestorePlan, TopicToRestore, WantedTopics, plan_text
-from replayer.restore.folder import RestoreFolder, RestoreRecord
+from replayer.restore.document import RestoreFolder, RestorePlan, RestoreRecord, TopicToRestore, WantedTopics, plan_text
 from tests.replayer.replay.jobs.test_log import UNDONE, request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 from tests.support.maintained import Maintainer

@@ -19,8 +19,15 @@ from blockgz.errors import StoreUnavailable
 from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.replay.jobs import control
-from replayer.replay.jobs.control import JobControl, JobProgress, change_control, read_control, read_progress
-from replayer.replay.jobs.state import held, is_running
+from replayer.replay.jobs.control import (
+    JobControl,
+    JobProgress,
+    change_control,
+    held,
+    is_running,
+    read_control,
+    read_progress,
+)
 from replayer.replay.replaying import planned_replay
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster

@@ -25,8 +25,7 @@ from replayer.replay.pipeline import (
     Timestamps,
     TransformStage,
 )
-from replayer.restore.document import parse_plan, plan_text, restore_name, topic_job
-from replayer.restore.folder import (
+from replayer.restore.document import (
     AclsDone,
     GroupsDone,
     RestoreFolder,
@@ -34,6 +33,10 @@ from replayer.restore.folder import (
     StandbyReport,
     SwitchOver,
     TopicDone,
+    parse_plan,
+    plan_text,
+    restore_name,
+    topic_job,
 )
 from replayer.transforms.chain import build_chain
 from replayer.transforms.settings import read_transforms

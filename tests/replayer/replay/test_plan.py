@@ -43,14 +43,7 @@ from replayer.replay.job import (
     rewritten_since,
 )
 from replayer.replay.pipeline import AddHeader, LeftOut, Pipeline, Router, Routing, parse_routing, parse_timestamps
-from replayer.replay.plan import (
-    RecordPlace,
-    ReplayPlan,
-    SourcePartition,
-    TimeBounds,
-    describe_source,
-    make_plan,
-)
+from replayer.replay.plan import RecordPlace, ReplayPlan, SourcePartition, TimeBounds, describe_source, make_plan
 from replayer.replay.request import ReplayRequest, asked_of, kept_request, parse_topic_config
 from replayer.replay.target_topic import (
     RetentionFile,

@@ -26,10 +26,19 @@ from replayer.replay.job import is_job_name
 from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import Applied, acls_to_create, set_acls
 from replayer.restore.document import (
+    AclsDone,
     ChosenIncarnation,
+    GroupsDone,
+    RestoreFolder,
     RestoreGroups,
     RestorePlan,
+    RestoreRecord,
+    StandbyReport,
+    SwitchOver,
+    TopicDone,
+    TopicFollowed,
     TopicLeftOut,
+    TopicStand,
     TopicToRestore,
     WantedTopics,
     incarnation_at,
@@ -41,17 +50,6 @@ from replayer.restore.document import (
     same_topic,
     topic_job,
     wanted_topics,
-)
-from replayer.restore.folder import (
-    AclsDone,
-    GroupsDone,
-    RestoreFolder,
-    RestoreRecord,
-    StandbyReport,
-    SwitchOver,
-    TopicDone,
-    TopicFollowed,
-    TopicStand,
 )
 from replayer.restore.planning import KEEPING_ALL, first_settings, found_topics, last_settings, replay_of
 from replayer.restore.running import outcome_document, plan_document

@@ -23,9 +23,20 @@ from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
-from replayer.restore.document import RestoreGroups, RestorePlan, TopicLeftOut, TopicToRestore, WantedTopics, topic_job
+from replayer.restore.document import (
+    RestoreFolder,
+    RestoreGroups,
+    RestorePlan,
+    StandbyReport,
+    SwitchOver,
+    TopicDone,
+    TopicLeftOut,
+    TopicStand,
+    TopicToRestore,
+    WantedTopics,
+    topic_job,
+)
 from replayer.restore.drill import Drill, drill_document, sampled
-from replayer.restore.folder import RestoreFolder, StandbyReport, SwitchOver, TopicDone, TopicStand
 from replayer.restore.planning import TRUNCATED
 from replayer.restore.running import RestoreRun, TopicOutcome
 from replayer.restore.standby import (

@@ -20,9 +20,8 @@ from blockgz.store.opening import open_store
 from blockgz.store.s3_settings import S3Settings
 from index_format.old_objects import OldFormat
 from replayer.cli.replay import command as replay_command
-from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState, read_control
+from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState, held, read_control
 from replayer.replay.jobs.folder import JobFolder, JobUndone
-from replayer.replay.jobs.state import held
 from replayer.serve import replays
 from replayer.serve.replays import MOST_PLANS, CommandFailed, JobLaunch, ReplayForm, Replays, environment_of, form_of
 from replayer.serve.settings import Access, ServeSettings

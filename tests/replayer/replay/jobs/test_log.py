@@ -27,13 +27,20 @@ from replayer.replay.jobs.control import (
     JobControl,
     JobFailure,
     JobProgress,
+    JobSigns,
+    JobState,
     LaneProgress,
     ProgressFile,
     change_control,
+    held,
+    is_running,
+    job_signs,
+    job_state,
     lanes_progress,
     read_control,
     read_progress,
     reset_control,
+    shared,
 )
 from replayer.replay.jobs.folder import (
     FolderLog,
@@ -45,7 +52,6 @@ from replayer.replay.jobs.folder import (
     refuse_other_folder,
     runs_in,
 )
-from replayer.replay.jobs.state import JobSigns, JobState, held, is_running, job_signs, job_state, shared
 from replayer.replay.jobs.undo import (
     UndoPlan,
     carry_out,

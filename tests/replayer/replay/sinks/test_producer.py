@@ -18,11 +18,10 @@ from index_format.records import Record, batch_from_records
 from replayer.errors import CommitLost, DeliveryFailed
 from replayer.replay.job import Job, LanePosition, Position, SourceProgress
 from replayer.replay.request import LEVELS, Compression, parse_compression
-from replayer.replay.sinks import committed_positions
 from replayer.replay.sinks import producer as kafka_outlet
 from replayer.replay.sinks import producer as producer_module
+from replayer.replay.sinks import transactional
 from replayer.replay.sinks import transactional as kafka_transactions
-from replayer.replay.sinks.committed_positions import Calls, CommittedPositions, NoAnswer
 from replayer.replay.sinks.producer import (
     WINDOW_BYTES,
     KafkaSink,
@@ -32,7 +31,7 @@ from replayer.replay.sinks.producer import (
     inferred,
     producer_settings,
 )
-from replayer.replay.sinks.transactional import TransactionalSink
+from replayer.replay.sinks.transactional import Calls, CommittedPositions, NoAnswer, TransactionalSink
 from tests.support.archives import records
 from tests.support.replays import NoStore
 
@@ -322,9 +321,9 @@ class _Answer:
 
 
 def positions(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int | None, int | None]) -> CommittedPositions[Position]:
-    monkeypatch.setattr(committed_positions, "ASK_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(transactional, "ASK_AGAIN_SECONDS", 0)
     group = Group(iter(answers))
-    monkeypatch.setattr(committed_positions, "make_client", lambda *_: group)
+    monkeypatch.setattr(transactional, "make_client", lambda *_: group)
     decode: Any = lambda offset, _: offset  # noqa: E731
     return CommittedPositions({"bootstrap.servers": "b:9092"}, Job("j", "t", "s"), decode)
 
@@ -350,7 +349,7 @@ def test_any_other_error_is_the_answer(answer: tuple[int | None, int | None], mo
 
 
 def test_a_group_that_finds_no_coordinator_is_not_asked_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committed_positions, "COORDINATOR_SECONDS", 0)
+    monkeypatch.setattr(transactional, "COORDINATOR_SECONDS", 0)
     asked = positions(monkeypatch, (KafkaError.NOT_COORDINATOR, None))
     with pytest.raises(BlockgzError, match="cannot be read"):
         asked.read([0])
