@@ -31,10 +31,7 @@ _HEAP_SETTINGS = (
 
 
 def share_heaps() -> None:
-    """Make all threads share heaps, which keep what is used again; to be called before they start.
-
-    What the user chose by ARROW_DEFAULT_MEMORY_POOL or glibc's variables stands; other C libraries are left alone.
-    """
+    """Make all threads share heaps, unless the user chose by variables; to be called before they start."""
     # Here, because the shortest commands get by without it.
     import pyarrow as pa  # noqa: PLC0415
 
@@ -143,10 +140,7 @@ _interrupt = _after_imports(signal.default_int_handler)
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[set[int]]:
-    """Make SIGINT and SIGTERM raise KeyboardInterrupt; yield a set that holds SIGTERM once it came.
-
-    Inside `run_async` the first signal only cancels the task. Services replace these handlers by others that set flags.
-    """
+    """Make SIGINT and SIGTERM raise KeyboardInterrupt; yield a set that holds SIGTERM once it came."""
     received: set[int] = set()
 
     def on_terminate(number: int, _: FrameType | None) -> None:
@@ -158,6 +152,7 @@ def interrupted_by_signals() -> Iterator[set[int]]:
     if threading.current_thread() is not threading.main_thread():  # others cannot have handlers
         yield received
         return
+    # Inside `run_async` the first one only cancels the task. Services install handlers of their own that set flags.
     before = {number: signal.getsignal(number) for number in ENDING}
     try:
         # Raising is what ends the blocking calls of short commands; it is safe outside of imports only.

@@ -27,10 +27,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression (RE2's), found anywhere in some bytes.
-
-    Bytes that are UTF-8 are searched as text, others as single bytes. Raises UsageError for an invalid expression.
-    """
+    """A regular expression (RE2's), found in UTF-8 as text, in other bytes as bytes; UsageError if invalid."""
 
     expression: str
     ignore_case: bool = False

@@ -242,11 +242,7 @@ class IndexEncoding(Protocol):
 
 
 def decode_block(member: Stored, entry: BlockEntry, index: IndexEncoding, max_bytes: int) -> pa.RecordBatch:
-    """Return the records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
-
-    An encrypted block is opened first: see `keyring.opened_block`. Raises TooLarge, CorruptBlock or
-    UnsupportedVersion; KeyMissing for a block that was not opened.
-    """
+    """Return the records of an opened block, checked against its entry; raises FormatError or KeyMissing."""
     parts = decode_parts(member, entry, index, max_bytes)
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 

@@ -141,10 +141,7 @@ class DataObject(msgspec.Struct, frozen=True):
 
 @objects.stored
 class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "chunks"}):
-    """One chunk of one topic-partition. Offsets are Kafka's; next_offset is the consumer position after the chunk.
-
-    That of an encrypted chunk is of version 2, which former releases refuse.
-    """
+    """One chunk of a topic-partition, in Kafka's offsets; of version 2, which former releases refuse, if encrypted."""
 
     VERSIONS: ClassVar = (objects.VERSION, 2)
 

@@ -27,10 +27,7 @@ LeaderEpoch = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One committed chunk: name and sha256 of its index, and fields copied from it.
-
-    next_offset may exceed the index's, if the log continued without records.
-    """
+    """A committed chunk: name and sha256 of its index, and its fields; next_offset may pass the index's."""
 
     name: Name
     start_offset: Offset
@@ -351,13 +348,10 @@ def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Cata
 
 
 def reference_to(catalog: Catalog, name: str, body: bytes, bounds: tuple[int, int] | None = None) -> CatalogReference:
-    """Return the reference to a catalog that is stored as `body` under `name`.
-
-    `bounds`: start_offset and next_offset where the gaps of a catalog of level 1 reach beyond its chunks. Raises
-    ValueError if they do not enclose these.
-    """
+    """Return the reference to a catalog stored as `body`; raises ValueError if `bounds` enclose less than it holds."""
     entries = catalog.entries
     start, end = bounds or (entries[0].start_offset, entries[-1].next_offset)
+    # The gaps of a catalog of level 1 may reach beyond its chunks.
     if entries and not start <= entries[0].start_offset < entries[-1].next_offset <= end:
         raise ValueError(f"catalog {name} holds offsets outside [{start}, {end})")
     timed = [entry for entry in entries if entry.num_records]
@@ -481,11 +475,9 @@ def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
 
 
 def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """Return the marker with room for one more chunk, and the catalogs to store for it, lowest level first.
-
-    A full tail, or one with too many gaps, folds into a level-1 catalog; a full level into the next, and so on.
-    """
+    """Return the marker with room for one more chunk, and the catalogs to store for it, lowest level first."""
     # In version 2 a catalog takes the gaps before its end with it, and a maintainer may have requested a fold.
+    # A full tail, or one with too many gaps, folds into a level-1 catalog; a full level into the next, and so on.
     if marker.maintenance:
         asked = sum(entry.next_offset <= marker.maintenance.fold_before for entry in marker.tail)
         count = len(marker.tail) if len(marker.tail) >= FAN_OUT else asked

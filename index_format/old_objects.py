@@ -199,10 +199,7 @@ class OldFormat:
 
     @classmethod
     def of_options(cls, name: str, delimiter: str) -> "OldFormat":
-        r"""Return the format that an operator names: the delimiter's `\t`, `\\` and `\x1f` mean those bytes.
-
-        Raises ValueError.
-        """
+        """Return the format that options name, with escapes in the delimiter resolved; raises ValueError."""
 
         def byte(escape: re.Match[bytes]) -> bytes:
             return bytes.fromhex(escape[1].decode()) if escape[1] else {b"t": b"\t"}.get(escape[2], escape[2])

@@ -71,17 +71,10 @@ class RecordFormat(Protocol):
         """Return the number of records in a block's bytes without decoding them; raises CorruptBlock."""
 
     def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:
-        """Return the records of one block whose first offset and timestamp type the chunk index gives.
-
-        The batch may lie on `raw`, and a bytearray be overwritten. Raises CorruptBlock if the bytes are not of this
-        format.
-        """
+        """Return a block's records, which may lie on `raw` or overwrite a bytearray; raises CorruptBlock."""
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch | None:
-        """Return the first and last record of a block, and for each offset the nearest below and at or above it.
-
-        None if all are decoded as quickly; raises as `decode` does, for what it meets.
-        """
+        """Return the block's first and last record and each offset's neighbours; None if all are as quick."""
 
 
 # Bytes of each record: offset, timestamp, its type, the ends of key, value and headers, and the null bits.

@@ -467,10 +467,8 @@ def cut_lines(cuts: Sequence[tuple[str, int, Cut]]) -> list[str]:
 
 
 def behind_note(partition: ArchivedPartition, at: int, found: int, end: int = END, outcome: str = "") -> str | None:
-    """Return a sentence on the records from before a time in offsets [found, end), as far as loaded bounds show them.
-
-    `found` is the first record of the time or later, `outcome` says what happens to those behind it.
-    """
+    """Return a sentence on records from before a time behind `found`, the first of the time, and their `outcome`."""
+    # Only bounds that are loaded are looked at.
     spans = [span for span in partition.spans if found <= span.start_offset < end]
     stamped = [span for span in spans if 0 <= span.min_timestamp < at]
     # If a span reaches the time, at least one of its records is from before it.

@@ -73,11 +73,7 @@ FollowedPartition = tuple[ArchivedPartition, int]
 
 
 class Follower:
-    """Finds at each poll what was committed since the one before.
-
-    `announce` gets a line for people about gaps, what was pruned unread, a topic that was created again (its new
-    incarnation is followed), new partitions (with `watch_for_partitions`), and a store that does not answer.
-    """
+    """Finds at each poll what was committed since the one before, and announces gaps and other turns to people."""
 
     def __init__(
         self,
@@ -97,11 +93,7 @@ class Follower:
         self._silent = False
 
     async def poll(self) -> list[Selection]:
-        """Return the new offsets of each partition that has some; each offset is given once. One request per partition.
-
-        Raises MalformedObject if a marker went backwards, and what opening a partition raises; a store that cannot be
-        reached is announced, and the result is empty.
-        """
+        """Return the new offsets of each partition, each offset once; raises MalformedObject for an older marker."""
         limit = asyncio.Semaphore(CONCURRENT_POLLS)
 
         async def seen(known: ArchivedPartition) -> list[ArchivedPartition]:
@@ -115,6 +107,7 @@ class Follower:
             numbers = sorted(self._followed)
             versions = await asyncio.gather(*(seen(self._followed[number][0]) for number in numbers))
         except StoreUnavailable as error:
+            # A store that cannot be reached is announced once, and the result is empty.
             if not self._silent:
                 self._announce(f"{error.what} ({error.why}); retrying")
             self._silent = True

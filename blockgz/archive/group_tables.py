@@ -43,11 +43,7 @@ class GroupTable(NamedTuple):
 async def groups_at(
     reader: ObjectReader, layout: str, folder: TopicFolder, at_ms: int | None = None
 ) -> GroupTable | None:
-    """Return the newest table with groups whose slot is not after a time, in ms, or the newest of all without a time.
-
-    None if there is none; the age of the newest is as of now. Raises a FormatError that names a damaged table or one of
-    an unknown version, and the errors of the store.
-    """
+    """Return the newest table with groups up to a time in ms, or of now; raises a FormatError if damaged."""
     asked = round(time.time() * 1000) if at_ms is None else at_ms
     home = groups_home(layout, folder)
     # A table's name may lie ahead of the clock: without a bound it still is the newest one.
@@ -84,12 +80,9 @@ async def vanished_groups(reader: ObjectReader, layout: str, folder: TopicFolder
 async def config_at(
     reader: ObjectReader, layout: str, folder: TopicFolder, at_ms: int | None = None
 ) -> TopicConfig | None:
-    """Return the topic's configuration at a time, in ms, or when it was last seen; None if that was not kept.
-
-    `seen_at` is set for a dated version. If none is from that time or before, it is the topic as last seen. Raises a
-    FormatError that names the object, and the errors of the store.
-    """
+    """Return the topic's configuration at a time, in ms, or as last seen; None if that was not kept."""
     home = configs_home(layout, folder)
+    # Only a dated version has `seen_at`. Without one from that time or before, it is the topic as last seen.
     seen_at = None if at_ms is None else await _newest(reader, home, None, at_ms)
     key = topic_home(layout, folder) + TOPIC_CONFIG_OBJECT if seen_at is None else dated_key(home, seen_at)
     try:

@@ -85,10 +85,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(frozen=True)
 class Damage:
-    """An object that is not what it must be, whether or not records are lost by it.
-
-    The chunks at offsets [start, end) have to be read to find it again; None if every verification finds it.
-    """
+    """An object that is not what it must be; who reads the chunks at [start, end), if given, finds it again."""
 
     key: str
     reason: str
@@ -232,10 +229,7 @@ class OlderFolder(NamedTuple):
 
 
 class ArchivedPartition:
-    """One partition as one version of its marker describes it; later commits are not seen.
-
-    `topic` is the plain name, `keys.folder` the incarnation (`orders~2`).
-    """
+    """A partition (`topic` is plain, `keys.folder` the incarnation) as one version of its marker describes it."""
 
     def __init__(
         self,

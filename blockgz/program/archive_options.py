@@ -32,7 +32,7 @@ _OF_S3 = {each.name: Option(f"--{each.name.replace('_', '-')}", **each.metadata)
 
 def _settings(**given: Any) -> S3Settings:
     settings = S3Settings(**given)
-    host = unencrypted_endpoint(settings.endpoint_url)
+    host = unencrypted_endpoint(settings.endpoint_url) if settings.endpoint_url else None
     if host is not None:
         click.echo(f"warning: the connection to S3 at {host} is not encrypted (--endpoint-url)", err=True)
     return settings
