@@ -50,6 +50,7 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
     assert first_violation("lifecycle", name, range(start, start + NEAR)) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIRECTED)
 def test_a_rule_that_shows_rarely_is_noticed_by_a_schedule_of_its_own(name: str) -> None:
     play(DIRECTED[name])

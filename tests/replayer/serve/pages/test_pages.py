@@ -78,6 +78,7 @@ def test_hostile_records_are_shown_harmlessly(asking: TestClient, writer: Archiv
     assert "{{7*7}}" in get_page(asking, "/topics/hostile/0/6")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["<script>alert(1)</script>", '"><b onclick=x>', "\u202eabc", "{{7*7}}", "%00"])
 def test_what_a_request_brings_is_shown_harmlessly(asking: TestClient, writer: ArchiveWriter, given: str) -> None:
     writer.partition("orders", 0).commit(records(range(3)))
