@@ -25,7 +25,7 @@ from index_format.marker import (
     revised,
 )
 from index_format.records import Record
-from tests.support.archives import PartitionWriter
+from tests.support.archives import PartitionWriter, records
 
 
 @dataclass
@@ -198,3 +198,14 @@ def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
     numbered = enumerate(sorted(offsets))
     found = [[offset for _, offset in run] for _, run in groupby(numbered, key=lambda each: each[1] - each[0])]
     return [(run[0], run[-1] + 1) for run in found]
+
+
+def three_catalogs(writer: PartitionWriter) -> Maintainer:
+    """Commit six chunks of ten records, in three catalogs, and one in the tail."""
+    maintainer = Maintainer(writer)
+    for start in range(0, 60, 20):
+        writer.commit(records(range(start, start + 10)))
+        writer.commit(records(range(start + 10, start + 20)))
+        maintainer.fold()
+    writer.commit(records(range(60, 70)))
+    return maintainer

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from blockgz.config.model import RunConfig
 from blockgz.kafka.settings import client_settings, make_client
 from blockgz.program.command import NEVER_FROM_ENVIRONMENT
 from index_format.errors import MASK
+from tests.support.commands import commands
 
 BASE = ("-a", "./archive", "-b", "localhost:9092")
 
@@ -36,16 +36,6 @@ def shown(*args: str, **env: str) -> dict[str, dict[str, object]]:
     assert result.exit_code == 0, result.stderr
     found: dict[str, dict[str, object]] = json.loads(result.stdout)
     return found
-
-
-def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from commands(command, *path, name)
 
 
 class TestShow:

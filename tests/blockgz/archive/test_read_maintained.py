@@ -35,7 +35,7 @@ from replayer.cli import main
 from replayer.coverage import partition_coverage
 from replayer.replay.plan import describe_source, pruned_text
 from tests.support.archives import ArchiveWriter, MemoryArchiveWriter, PartitionWriter, records
-from tests.support.maintained import Maintainer
+from tests.support.maintained import Maintainer, three_catalogs
 from tests.support.memory_reader import MemoryReader
 from tests.support.opened import Opened
 
@@ -46,21 +46,8 @@ def archive() -> MemoryArchiveWriter:
 
 
 @pytest.fixture
-def maintained(archive: MemoryArchiveWriter) -> PartitionWriter:
-    """Six chunks of ten records in three catalogs, and one in the tail."""
-    writer = archive.partition("orders", 0)
-    maintainer = Maintainer(writer)
-    for start in range(0, 60, 20):
-        writer.commit(records(range(start, start + 10)))
-        writer.commit(records(range(start + 10, start + 20)))
-        maintainer.fold()
-    writer.commit(records(range(60, 70)))
-    return writer
-
-
-@pytest.fixture
-def maintainer(maintained: PartitionWriter) -> Maintainer:
-    return Maintainer(maintained)
+def maintainer(archive: MemoryArchiveWriter) -> Maintainer:
+    return three_catalogs(archive.partition("orders", 0))
 
 
 def reader_of(archive: MemoryArchiveWriter) -> ArchiveReader:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer
@@ -26,6 +25,7 @@ from replayer.cli import main as replayer
 from replayer.replay.jobs.folder import JobFolder
 from tests.replayer.replay.jobs.test_log import request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
+from tests.support.commands import commands
 from tests.support.sampling import mostly_long
 from tests.support.sasl_broker import SaslBroker
 
@@ -71,19 +71,12 @@ CALLS = {
 }
 
 
-def commands(command: click.Command, path: str) -> Iterator[str]:
-    """The paths of the commands that take -X."""
-    context = click.Context(command)
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            yield from commands(inner, f"{path} {name}")
-    elif any("-X" in param.opts for param in command.params):
-        yield path
-
-
-COMMANDS = sorted([*commands(archiver, "archiver"), *commands(replayer, "replayer")])
+COMMANDS = sorted(
+    " ".join((name, *path))
+    for name, program in (("archiver", archiver), ("replayer", replayer))
+    for path, command in commands(program)
+    if any("-X" in param.opts for param in command.params)
+)
 
 
 def test_every_command_that_takes_settings_of_kafka_is_tried() -> None:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from blockgz.program.options import Argument, Option, OptionSet
 from blockgz.store.s3_settings import S3Settings
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
+from tests.support.commands import commands
 from tests.support.terminal import printed
 
 
@@ -176,16 +176,6 @@ def test_a_shell_is_answered(archive: str) -> None:
 
 MOST_OWN_OPTIONS = 12
 """A command with more of its own needs another group."""
-
-
-def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from commands(command, *path, name)
 
 
 ALL = [(program, path, command) for program in (archiver, replayer) for path, command in commands(program)]

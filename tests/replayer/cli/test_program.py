@@ -9,7 +9,6 @@ import sys
 import termios
 import time
 from asyncio import CancelledError
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -32,7 +31,8 @@ from replayer.replay.jobs.folder import JobFolder, JobUndone, open_jobs
 from replayer.restore.document import RestoreFolder, RestorePlan, RestoreRecord, TopicToRestore, WantedTopics, plan_text
 from tests.replayer.replay.jobs.test_log import UNDONE, request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
-from tests.support.maintained import Maintainer
+from tests.support.commands import commands
+from tests.support.maintained import three_catalogs
 from tests.support.mock_cluster import MockCluster
 
 START = "import os, signal, sys; signal.signal(signal.SIGINT, signal.{}); os.execv(sys.argv[1], sys.argv[1:])"
@@ -118,13 +118,7 @@ def replayer(*args: object, root: Path) -> Result:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Pruned below 20; of the rest 25 was erased, and all of [40..60)."""
-    writer = ArchiveWriter(tmp_path).partition("orders", 0)
-    maintainer = Maintainer(writer)
-    for start in range(0, 60, 20):
-        writer.commit(records(range(start, start + 10)))
-        writer.commit(records(range(start + 10, start + 20)))
-        maintainer.fold()
-    writer.commit(records(range(60, 70)))
+    maintainer = three_catalogs(ArchiveWriter(tmp_path).partition("orders", 0))
     maintainer.prune(1)
     maintainer.rewrite([2], [25, *range(40, 60)])
     return tmp_path
@@ -202,19 +196,7 @@ def program_lines(*args: str) -> Result:
     return CliRunner().invoke(main, args, prog_name="replayer")
 
 
-def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, group
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command, *path, name)
-        else:
-            yield (*path, name), command
-
-
-ALL = list(commands(main))
+ALL = [((), main), *commands(main)]
 
 
 @pytest.mark.parametrize("path", [path for path, _ in ALL], ids=" ".join)

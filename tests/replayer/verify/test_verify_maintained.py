@@ -44,7 +44,7 @@ from replayer.verify.report import (
 from replayer.verify.verifying import verify_partition
 from tests.support.archives import ArchiveWriter, MemoryArchiveWriter, PartitionWriter, records
 from tests.support.corruption import cases, run_cases, sample_archive
-from tests.support.maintained import Maintainer
+from tests.support.maintained import Maintainer, three_catalogs
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryStore
 from tests.support.scenarios import COLLECTED, CROWD, IDENTITY, PAIR, Company, run_schedule, short_partition
@@ -58,21 +58,13 @@ def archive() -> MemoryArchiveWriter:
 
 
 @pytest.fixture
-def writer(archive: MemoryArchiveWriter) -> PartitionWriter:
-    """Six chunks of ten records in three catalogs, and one in the tail."""
-    writer = archive.partition("orders", 0)
-    maintainer = Maintainer(writer)
-    for start in range(0, 60, 20):
-        writer.commit(records(range(start, start + 10)))
-        writer.commit(records(range(start + 10, start + 20)))
-        maintainer.fold()
-    writer.commit(records(range(60, 70)))
-    return writer
+def maintainer(archive: MemoryArchiveWriter) -> Maintainer:
+    return three_catalogs(archive.partition("orders", 0))
 
 
 @pytest.fixture
-def maintainer(writer: PartitionWriter) -> Maintainer:
-    return Maintainer(writer)
+def writer(maintainer: Maintainer) -> PartitionWriter:
+    return maintainer.writer
 
 
 def verified(archive: MemoryArchiveWriter, reader: MemoryReader | None = None) -> PartitionFindings:

@@ -33,7 +33,7 @@ from tests.archiver.maintain.repair.world import MAX, World
 from tests.support.archives import ARCHIVE_ID, MemoryArchiveWriter, records
 from tests.support.chunks import POLICY, identity_of
 from tests.support.encryption import key_line, sealed_chunk
-from tests.support.maintained import Maintainer
+from tests.support.maintained import Maintainer, three_catalogs
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import Kept, MemoryLog, MemoryStore
 
@@ -59,14 +59,7 @@ def repaired(archive: MemoryArchiveWriter, maintainer: Maintainer) -> Marker:
 
 def of_three_catalogs() -> tuple[MemoryArchiveWriter, Maintainer]:
     archive = MemoryArchiveWriter()
-    writer = archive.partition("orders", 0)
-    maintainer = Maintainer(writer)
-    for start in range(0, 60, 20):
-        writer.commit(records(range(start, start + 10)))
-        writer.commit(records(range(start + 10, start + 20)))
-        maintainer.fold()
-    writer.commit(records(range(60, 70)))
-    return archive, maintainer
+    return archive, three_catalogs(archive.partition("orders", 0))
 
 
 def newest_catalog(archive: MemoryArchiveWriter, maintainer: Maintainer, marker: Marker) -> ChunkCatalog:
