@@ -82,7 +82,7 @@ def found(opened: Opened, *conditions: KeyIn | Not) -> list[int]:
     async def read(archive: ArchiveReader) -> list[int]:
         chosen = await select(archive, "orders", None, Positions())
         batches = selected_batches(chosen, RecordFilter(conditions=conditions), None, DamagePolicies())
-        return [offset async for each in batches for offset in each.batch.column("offset").to_pylist()]
+        return [offset async for _, batch in batches for offset in batch.column("offset").to_pylist()]
 
     return opened.read(read)
 
