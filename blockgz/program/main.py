@@ -140,16 +140,13 @@ class Program(HelpPageOfGroup):
             error.show()
             return USAGE
         except click.ClickException as error:
-            self._print_usage_error(error)
+            context = error.ctx if isinstance(error, click.UsageError) else None
+            path = context.command_path if context else self.name
+            _print(_lines(error.format_message(), "the command line is not valid", f"see {path} --help"))
             return USAGE
         except Exception as error:
             return print_failure(error)
         return result if isinstance(result, int) else 0
-
-    def _print_usage_error(self, error: click.ClickException) -> None:
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        path = context.command_path if context else self.name
-        _print(_lines(error.format_message(), "the command line is not valid", f"see {path} --help"))
 
 
 def ended_code(code: int, signals: Collection[int], *, is_done: bool) -> int:
