@@ -20,8 +20,8 @@ SEED = 20_260
 ITEMS = ("espresso beans", "paper filters", "Kännchen", "☕ mug", 'the "big" kettle', "grinder\nmanual", "scale")
 CITIES = ("Lyon", "Zürich", "Kraków", "Porto", "東京", "São Paulo")
 MEAN_SPACING_MS = 4000
+# More than the spacing, so that timestamps go backwards now and then, as they do with many producers.
 JITTER_MS = 9000
-"""More than the spacing, so that timestamps go backwards now and then, as they do with many producers."""
 
 
 class DemoRecord(NamedTuple):
@@ -35,7 +35,7 @@ class DemoRecord(NamedTuple):
 
 
 def demo_records(count: int, num_partitions: int, start_ms: int) -> Iterator[DemoRecord]:
-    """`count` records from `start_ms` on; the same arguments give the same records."""
+    """Yield `count` records from `start_ms` on; the same arguments give the same records."""
     chance = random.Random(SEED)
     for number in range(count):
         timestamp = start_ms + number * MEAN_SPACING_MS + chance.randrange(JITTER_MS)
@@ -70,8 +70,8 @@ def demo_records(count: int, num_partitions: int, start_ms: int) -> Iterator[Dem
         yield DemoRecord(partition, timestamp, key, value, headers)
 
 
+# The number of partitions that the mock gives every topic.
 PARTITIONS = 4
-"""The number of partitions that the mock gives every topic."""
 DELIVERY_SECONDS = 60.0
 
 
@@ -101,7 +101,7 @@ def mock_cluster() -> Iterator[DemoCluster]:
 
 @contextmanager
 def own_topics(properties: Mapping[str, str], token: str) -> Iterator[DemoCluster]:
-    """Two topics of the demo's own on a given cluster, deleted at the end; `token` keeps their names apart."""
+    """Create two topics on a given cluster, and delete them at the end; `token` makes their names unique."""
     connection_errors = ConnectionErrors()
     settings = {**client_settings(properties, CLIENT_ID), "error_cb": connection_errors}
     admin: AdminClient = make_client(AdminClient, settings)
@@ -124,7 +124,7 @@ def own_topics(properties: Mapping[str, str], token: str) -> Iterator[DemoCluste
 
 
 def produce(properties: Mapping[str, str], topic: str, records: Iterable[DemoRecord]) -> dict[int, list[int]]:
-    """Produce in order; gives for each partition the offsets in the order of its records."""
+    """Produce the records in order; return the offsets of each partition, in the order of its records."""
     settings = {"linger.ms": 20, "enable.idempotence": True, **client_settings(properties, CLIENT_ID)}
     producer: Producer = make_client(Producer, settings)
     offsets: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}

@@ -75,6 +75,18 @@ class Finding:
     """True if credentials or permissions are wrong."""
 
 
+def ok(check: str, detail: str) -> Finding:
+    return Finding(check, Severity.OK, detail)
+
+
+def warn(check: str, detail: str, remedy: str = "") -> Finding:
+    return Finding(check, Severity.WARN, detail, remedy)
+
+
+def fail(check: str, detail: str, remedy: str = "", *, denied: bool = False) -> Finding:
+    return Finding(check, Severity.FAIL, detail, remedy, denied)
+
+
 def worst(findings: Sequence[Finding]) -> Severity:
     """Return the most serious verdict."""
     order = list(Severity)
@@ -84,7 +96,7 @@ def worst(findings: Sequence[Finding]) -> Severity:
 def failed(check: str, error: BlockgzError) -> Finding:
     """Return the finding of a check that met one of our errors."""
     detail = f"{error.what}: {error.why}" if error.why else error.what
-    return Finding(check, Severity.FAIL, one_line(detail), one_line(error.remedy), isinstance(error, AccessDenied))
+    return fail(check, one_line(detail), one_line(error.remedy), denied=isinstance(error, AccessDenied))
 
 
 def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -93,8 +105,8 @@ def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fin
         yield from check()
     except BlockgzError as error:
         yield failed(name, error)
-    except Exception as error:  # whatever it is, the other checks are worth making
-        yield Finding(name, Severity.WARN, f"could not be checked: {type(error).__name__}: {one_line(str(error))}")
+    except Exception as error:  # the other checks are worth making, whatever this one met
+        yield warn(name, f"could not be checked: {type(error).__name__}: {one_line(str(error))}")
 
 
 def one_line(text: str) -> str:
@@ -103,51 +115,43 @@ def one_line(text: str) -> str:
 
 
 NEEDED_OF_TOPICS = frozenset({"DESCRIBE", "READ"})
-
 NEEDED_OF_GROUP = frozenset({"READ"})
-
 NEEDED_OF_DEAD_LETTERS = frozenset({"DESCRIBE", "WRITE"})
-
 CLOCK_WARNING_SECONDS = 60.0
-
+# S3 refuses requests whose date is off by more.
 CLOCK_REFUSED_SECONDS = 900.0
-"""S3 refuses requests whose date is off by more."""
-
+# Chunk intervals: a topic that keeps records for less time leaves little time to fix anything.
 SHORT_RETENTION = 12
-"""A topic that keeps its records for less than so many chunk intervals leaves little time to fix anything."""
-
+# Open files of a process without its connections: libraries, locks, parts that are sent, and some to spare.
 FILES = 256
-"""Open files of a process, but for connections: libraries, locks, parts on their way, some spare."""
-
 FILES_A_BROKER = 8
 
 
 def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding:
-    """Return whether a topic that is deleted and created again will be recognised."""
+    """Return the finding on whether a topic that is deleted and created again will be recognised."""
+    check = "broker api"
     if is_denied:
-        return Finding("broker api", Severity.WARN, "the user may not describe topics", "grant Describe on the topics")
+        return warn(check, "the user may not describe topics", "grant Describe on the topics")
     if topic_id is not None:
-        return Finding("broker api", Severity.OK, "reports topic ids, so a topic that is created again is recognised")
-    return Finding(
-        "broker api",
-        Severity.WARN,
-        "does not report topic ids, so a topic that is created again looks like a truncated log",
-        "use Kafka 2.8 or newer",
-    )
+        return ok(check, "reports topic ids, so a topic that is created again is recognised")
+    detail = "does not report topic ids, so a topic that is created again looks like a truncated log"
+    return warn(check, detail, "use Kafka 2.8 or newer")
 
 
 def judge_protocols(protocols: frozenset[str] | None) -> Finding:
-    """Return whether the group protocol `consumer` is offered."""
+    """Return the finding on whether the group protocol `consumer` is offered."""
+    check = "group protocol"
     if protocols is None:
-        return Finding("group protocol", Severity.WARN, "the broker does not say which it offers", "Kafka 4 offers it")
-    if "consumer" in protocols:
-        return Finding("group protocol", Severity.OK, f"offers {', '.join(sorted(protocols))}")
+        return warn(check, "the broker does not say which it offers", "Kafka 4 offers it")
     offered = ", ".join(sorted(protocols))
-    return Finding("group protocol", Severity.FAIL, f"offers {offered} only", "set --group-protocol classic")
+    if "consumer" in protocols:
+        return ok(check, f"offers {offered}")
+    return fail(check, f"offers {offered} only", "set --group-protocol classic")
 
 
 def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Iterator[Finding]:
-    """Yield whether all selected topics may be described and read; None is for unknown rights."""
+    """Yield findings on whether all selected topics may be described and read; None is for unknown rights."""
+    check = "topic ACL"
     silent = [topic for topic, operations in allowed.items() if operations is None]
     lacking = {
         topic: NEEDED_OF_TOPICS - operations
@@ -157,42 +161,40 @@ def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Ite
     for topic, missing in list(lacking.items())[:SHOWN]:
         what = " and ".join(sorted(missing))
         remedy = f"grant {what} on topic {topic} to this user"
-        yield Finding("topic ACL", Severity.FAIL, f"{what} is not allowed on {topic}", remedy, denied=True)
+        yield fail(check, f"{what} is not allowed on {topic}", remedy, denied=True)
     if silent:
-        yield Finding("topic ACL", Severity.WARN, f"the broker does not say what is allowed on {listed(silent)}")
+        yield warn(check, f"the broker does not say what is allowed on {listed(silent)}")
     elif not lacking and allowed:
-        yield Finding("topic ACL", Severity.OK, f"DESCRIBE and READ are allowed on {len(allowed)} topics")
+        yield ok(check, f"DESCRIBE and READ are allowed on {len(allowed)} topics")
 
 
 def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Finding:
-    """Return whether the consumer group may be joined."""
+    """Return the finding on whether the consumer group may be joined."""
+    check, detail = "group ACL", f"READ is allowed on group {group_id}"
     if allowed is None:
-        detail = (
-            f"the broker does not say what is allowed on group {group_id}: the group may not exist before the first run"
-        )
-        return Finding("group ACL", Severity.WARN, detail)
+        unknown = f"the broker does not say what is allowed on group {group_id}"
+        return warn(check, f"{unknown}: the group may not exist before the first run")
     if allowed >= NEEDED_OF_GROUP:
-        return Finding("group ACL", Severity.OK, f"READ is allowed on group {group_id}")
+        return ok(check, detail)
     remedy = f"grant READ on group {group_id} to this user, or choose another --group-id"
-    return Finding("group ACL", Severity.FAIL, f"READ is not allowed on group {group_id}", remedy, denied=True)
+    return fail(check, f"READ is not allowed on group {group_id}", remedy, denied=True)
 
 
 def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | None) -> Finding:
-    """Return whether records that cannot be archived can be sent on to their topic."""
+    """Return the finding on whether records that cannot be archived can be sent on to their topic."""
     check = "dead letters"
     if not is_there:
-        return Finding(check, Severity.FAIL, f"there is no topic {topic}", "create it, or correct --dlq-topic")
+        return fail(check, f"there is no topic {topic}", "create it, or correct --dlq-topic")
     if allowed is None:
-        return Finding(check, Severity.WARN, f"the broker does not say what is allowed on {topic}")
+        return warn(check, f"the broker does not say what is allowed on {topic}")
     if allowed >= NEEDED_OF_DEAD_LETTERS:
-        return Finding(check, Severity.OK, f"WRITE is allowed on {topic}")
+        return ok(check, f"WRITE is allowed on {topic}")
     remedy = f"grant DESCRIBE and WRITE on topic {topic} to this user"
-    return Finding(check, Severity.FAIL, f"WRITE is not allowed on {topic}", remedy, denied=True)
+    return fail(check, f"WRITE is not allowed on {topic}", remedy, denied=True)
 
 
-NEW_GROUP = Finding(
+NEW_GROUP = warn(
     "group ACL",
-    Severity.WARN,
     f"could not be checked: the first run names the group {GROUP_PREFIX} and part of the archive's id",
     f"if the cluster uses ACLs, grant READ on groups with the prefix {GROUP_PREFIX}, or set --group-id",
 )
@@ -201,18 +203,18 @@ NEW_GROUP = Finding(
 def judge_group_owners(
     group_id: str, archive: ArchiveInfo | None, owners: Mapping[Partition, str], *, takeover: bool
 ) -> Finding:
-    """Return whether another archive commits offsets of the group; `owners` holds archive ids."""
+    """Return the finding on whether another archive commits offsets of the group; `owners` holds archive ids."""
     try:
         refuse_other_archive(group_id, archive.archive_id if archive else None, owners)
     except GroupOfAnother as error:
         if takeover:
-            return Finding("group", Severity.WARN, f"{error.what}; --takeover trusts that it no longer does")
+            return warn("group", f"{error.what}; --takeover trusts that it no longer does")
         return failed("group", error)
-    return Finding("group", Severity.OK, f"no other archive uses group {group_id}")
+    return ok("group", f"no other archive uses group {group_id}")
 
 
 def judge_topics(described: Mapping[str, TopicConfig], chunk_interval: float) -> Iterator[Finding]:
-    """Yield whether records live long enough to be archived, and their timestamp types. Seconds."""
+    """Yield findings on whether records live long enough to be archived, and their timestamp types. Seconds."""
     types: Counter[str] = Counter()
     fine = silent = 0
     for topic, description in described.items():
@@ -227,89 +229,90 @@ def judge_topics(described: Mapping[str, TopicConfig], chunk_interval: float) ->
         else:
             yield finding
     if silent:
-        yield Finding("retention", Severity.WARN, f"the broker does not report the configuration of {silent} topics")
+        yield warn("retention", f"the broker does not report the configuration of {silent} topics")
     if fine:
-        yield Finding("retention", Severity.OK, f"{fine} topics keep records long enough for --chunk-interval")
+        yield ok("retention", f"{fine} topics keep records long enough for --chunk-interval")
     if types:
         counts = ", ".join(f"{kind} on {count} topics" for kind, count in sorted(types.items()))
-        yield Finding("timestamp type", Severity.OK, f"{counts}; archived as it is")
+        yield ok("timestamp type", f"{counts}; archived as it is")
 
 
 def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: float) -> Finding | None:
-    """Return what threatens records before they are archived; None if nothing does."""
+    """Return the finding on what threatens records before they are archived; None if nothing does."""
     if "delete" not in settings.get("cleanup.policy", "delete"):
         return None
     bound = settings.get("retention.bytes", "-1")
     kept = int(settings.get("retention.ms", "-1")) / 1000
+    keeps = f"{topic} keeps records {format_duration(kept)}"
     remedy = f"raise retention.ms of {topic}, or lower --chunk-interval"
     if 0 <= kept <= chunk_interval:
-        detail = f"{topic} keeps records {format_duration(kept)}, a chunk stays open {format_duration(chunk_interval)}"
-        return Finding("retention", Severity.FAIL, f"{detail}: a crash loses records", remedy)
+        detail = f"{keeps}, a chunk stays open {format_duration(chunk_interval)}: a crash loses records"
+        return fail("retention", detail, remedy)
     if 0 <= kept < SHORT_RETENTION * chunk_interval:
-        detail = f"{topic} keeps records {format_duration(kept)}: a longer outage loses records"
-        return Finding("retention", Severity.WARN, detail, remedy)
+        return warn("retention", f"{keeps}: a longer outage loses records", remedy)
     if bound != "-1":
         detail = f"{topic} keeps {format_size(int(bound))} a partition: a burst or an outage may lose records"
         remedy = f"raise retention.bytes of {topic}, and watch blockgz_retention_headroom_records"
-        return Finding("retention", Severity.WARN, detail, remedy)
+        return warn("retention", detail, remedy)
     return None
 
 
 def judge_newest(newest_ms: int | None, now: float) -> Finding:
-    """Kafka does not report its time, but a record from the future shows a wrong clock."""
+    """Return the finding on the brokers' clock, by the newest record; `now` in seconds since 1970."""
+    check = "broker clock"
     if newest_ms is None:
-        return Finding(
-            "broker clock", Severity.OK, "there is no record to compare with, and Kafka does not report its time"
-        )
+        return ok(check, "there is no record to compare with, and Kafka does not report its time")
+    # Kafka does not report its time, but a record from the future shows a wrong clock.
     ahead = newest_ms / 1000 - now
     if ahead > CLOCK_WARNING_SECONDS:
         detail = f"the newest record is {format_duration(round(ahead))} in the future"
-        return Finding("broker clock", Severity.WARN, detail, "set the clocks of producers, brokers and this machine")
-    return Finding("broker clock", Severity.OK, "no record has a future timestamp")
+        return warn(check, detail, "set the clocks of producers, brokers and this machine")
+    return ok(check, "no record has a future timestamp")
 
 
 def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Finding:
-    """Return whether the process may open enough files. Open chunks hold no file open, so partitions hardly count."""
+    """Return the finding on whether the process may open enough files."""
+    # Open chunks hold no file open, so partitions hardly count.
     needed = FILES + FILES_A_BROKER * brokers
     shown = "none" if limit is None else limit
     detail = f"limit {shown}, needed about {needed}; {partitions} partitions need no more"
     if limit is not None and limit < needed:
         remedy = f"ulimit -n {max(1024, needed)}, or LimitNOFILE= in the systemd unit"
-        return Finding("open files", Severity.WARN, detail, remedy)
-    return Finding("open files", Severity.OK, detail)
+        return warn("open files", detail, remedy)
+    return ok("open files", detail)
 
 
 def judge_space(folder: Path, free: int, budget: int) -> Finding:
-    """Return whether the buffer's budget fits on its disk, in bytes."""
+    """Return the finding on whether the buffer's budget fits on its disk, in bytes."""
     detail = f"{folder} can be written, {format_gib(free)} free, --buffer-bytes {format_gib(budget)}"
     if free < budget:
-        return Finding("buffer", Severity.WARN, detail, "free space, lower --buffer-bytes, or set another --buffer-dir")
-    return Finding("buffer", Severity.OK, detail)
+        return warn("buffer", detail, "free space, lower --buffer-bytes, or set another --buffer-dir")
+    return ok("buffer", detail)
 
 
 def judge_clock(difference: float) -> Finding:
-    """Return how far this machine's clock is ahead of the store's, in seconds."""
+    """Return the finding on how far this machine's clock is ahead of the store's, in seconds."""
     way = "ahead of" if difference > 0 else "behind"
     detail = f"this machine is {format_duration(round(abs(difference)))} {way} the store"
     remedy = "synchronise the clock (NTP)"
     if abs(difference) > CLOCK_REFUSED_SECONDS:
-        return Finding("store clock", Severity.FAIL, f"{detail}; S3 refuses such requests", remedy)
+        return fail("store clock", f"{detail}; S3 refuses such requests", remedy)
     if abs(difference) > CLOCK_WARNING_SECONDS:
-        return Finding("store clock", Severity.WARN, detail, remedy)
-    return Finding("store clock", Severity.OK, "this machine and the store agree to within a minute")
+        return warn("store clock", detail, remedy)
+    return ok("store clock", "this machine and the store agree to within a minute")
 
 
 def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: str | None) -> Finding:
-    """Return whether what is stored there is an archive of this cluster and layout; `found`: layout -> identity."""
+    """Return the finding on whether the store holds an archive of this cluster and layout; `found`: by layout."""
     for other, info in found.items():
         if other != layout:
             remedy = f"use --layout {other}, or another --archive"
-            return Finding("archive", Severity.FAIL, f"it has layout {other}, not {layout}", remedy)
+            return fail("archive", f"it has layout {other}, not {layout}", remedy)
         if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
             remedy = "give each cluster its own --archive, or correct -b"
-            return Finding("archive", Severity.FAIL, f"it holds the topics of cluster {info.cluster_id}", remedy)
-        return Finding("archive", Severity.OK, f"archive {info.archive_id}, layout {layout}")
-    return Finding("archive", Severity.OK, "there is none yet; the first run creates it")
+            return fail("archive", f"it holds the topics of cluster {info.cluster_id}", remedy)
+        return ok("archive", f"archive {info.archive_id}, layout {layout}")
+    return ok("archive", "there is none yet; the first run creates it")
 
 
 def format_gib(size: int) -> str:
@@ -333,7 +336,7 @@ class ClusterChecks:
         self.cluster_id: str | None = None
 
     def broker(self) -> Iterator[Finding]:
-        """Yield whether a broker answers, and what it offers; the other checks depend on it."""
+        """Yield findings on whether a broker answers, and what it offers; the other checks depend on it."""
         settings = cluster_settings(self._config)
         self._cluster = KafkaCluster(settings)
         self._access = KafkaAccess(self._cluster.admin, make_client(AdminApart, settings))
@@ -342,7 +345,7 @@ class ClusterChecks:
         self._brokers = self._access.num_brokers()
         self.cluster_id = self._cluster.cluster_id()
         where = f"cluster {self.cluster_id or 'without an id'}, {self._brokers or '?'} brokers, {len(known)} topics"
-        yield Finding("broker", Severity.OK, where)
+        yield ok("broker", where)
         sample = next(iter(known), None)
         if sample is not None:
             answers = self._cluster.topic_ids([sample])
@@ -351,20 +354,20 @@ class ClusterChecks:
             yield judge_protocols(self._access.rebalance_protocols())
 
     def topics(self) -> Iterator[Finding]:
-        """Yield which topics are selected, and which are missing."""
+        """Yield findings on which topics are selected, and which are missing."""
         selection = TopicSelection(self._config.topics, self._config.exclude)
         self._selected = selection(self._known)
         missing = sorted(selection.names - self._known.keys())
         partitions = sum(self._known[topic] for topic in self._selected)
         if missing:
-            yield Finding("topics", Severity.FAIL, f"there is no topic {listed(missing)}", "create it, or check -b")
+            yield fail("topics", f"there is no topic {listed(missing)}", "create it, or check -b")
         if self._selected:
-            yield Finding("topics", Severity.OK, f"{len(self._selected)} topics, {partitions} partitions")
+            yield ok("topics", f"{len(self._selected)} topics, {partitions} partitions")
         elif not missing:
-            yield Finding("topics", Severity.WARN, "no topics are selected yet", "check TOPIC and --exclude")
+            yield warn("topics", "no topics are selected yet", "check TOPIC and --exclude")
 
     def permissions(self) -> Iterator[Finding]:
-        """Yield whether topics may be read."""
+        """Yield findings on whether topics may be read."""
         allowed = self._access.topic_operations(self._selected) if self._selected else {}
         yield from judge_topic_permissions(allowed)
         dlq = self._config.dead_letter_topic
@@ -373,7 +376,7 @@ class ClusterChecks:
             yield judge_dead_letters(dlq, is_there, self._access.topic_operations([dlq])[dlq] if is_there else None)
 
     def group(self, archive: ArchiveInfo | None) -> Iterator[Finding]:
-        """Yield whether the consumer group may be joined, and belongs to no other archive."""
+        """Yield findings on whether the consumer group may be joined, and belongs to no other archive."""
         group_id = self._config.group_id if archive is None else archive.group(self._config.group_id)
         if group_id is None:
             yield NEW_GROUP
@@ -383,16 +386,16 @@ class ClusterChecks:
         yield judge_group_owners(group_id, archive, owners, takeover=self._config.takeover)
 
     def retention(self) -> Iterator[Finding]:
-        """Yield whether records live long enough to be archived."""
+        """Yield findings on whether records live long enough to be archived."""
         yield from judge_topics(self._cluster.describe(self._selected), self._config.chunk_interval)
 
     def timestamps(self, now: float) -> Iterator[Finding]:
-        """Yield whether records come from the future; `now` in seconds since 1970."""
+        """Yield findings on whether records come from the future; `now` in seconds since 1970."""
         partitions = [(topic, number) for topic in self._selected for number in range(self._known[topic])]
         yield judge_newest(self._access.newest_timestamp(partitions), now)
 
     def open_files(self) -> Iterator[Finding]:
-        """Yield whether the process may open as many files as it needs."""
+        """Yield findings on whether the process may open as many files as it needs."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         partitions = sum(self._known[topic] for topic in self._selected)
         limit = None if soft == resource.RLIM_INFINITY else soft
@@ -465,26 +468,28 @@ PACKAGES = ("confluent-kafka", "pyarrow", "isal", "boto3")
 
 
 def check_versions() -> Iterator[Finding]:
-    """Yield what is installed, and what is missing."""
+    """Yield findings on what is installed, and what is missing."""
     known = [f"Python {python_version()}", f"librdkafka {libversion()[0]}"]
     for package in PACKAGES:
         try:
             known.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            yield Finding("versions", Severity.FAIL, f"{package} is not installed", f"pip install {package}")
-    yield Finding("versions", Severity.OK, ", ".join(known))
+            yield fail("versions", f"{package} is not installed", f"pip install {package}")
+    yield ok("versions", ", ".join(known))
 
 
 def check_kernels() -> Iterator[Finding]:
-    """Yield whether the C extensions are in use."""
-    found = kernels()
-    is_slow = not all(found.values()) and not os.environ.get("BLOCKGZ_NO_KERNEL")
-    remedy = "for speed, install a C compiler and Python's headers, then reinstall blockgz" if is_slow else ""
-    yield Finding("C extensions", Severity.WARN if is_slow else Severity.OK, kernel_words(found), remedy)
+    """Yield findings on whether the C extensions are in use."""
+    check, found = "C extensions", kernels()
+    if all(found.values()) or os.environ.get("BLOCKGZ_NO_KERNEL"):
+        yield ok(check, kernel_words(found))
+    else:
+        remedy = "for speed, install a C compiler and Python's headers, then reinstall blockgz"
+        yield warn(check, kernel_words(found), remedy)
 
 
 def check_buffer(config: RunConfig) -> Iterator[Finding]:
-    """Yield whether the buffer's folder can be written, and has room for its budget."""
+    """Yield findings on whether the buffer's folder can be written, and has room for its budget."""
     folder = (config.buffer_dir or default_buffer_root(config.archive)).absolute()
     there = existing(folder)
     try:
@@ -495,18 +500,18 @@ def check_buffer(config: RunConfig) -> Iterator[Finding]:
         free = shutil.disk_usage(there).free
     except OSError as error:
         detail = f"{folder} cannot be written: {error.strerror or error}"
-        yield Finding("buffer", Severity.FAIL, detail, "fix it, or set another --buffer-dir")
+        yield fail("buffer", detail, "fix it, or set another --buffer-dir")
         return
     yield judge_space(folder, free, config.buffer_bytes)
 
 
 def check_keys(config: RunConfig) -> Iterator[Finding]:
-    """Yield whether the keys of encrypted chunks can wrap and open a key; nothing without encryption."""
+    """Yield findings on whether the keys of encrypted chunks can wrap and open a key; nothing without encryption."""
     keyring = keyring_of(config.encrypt)
     if keyring is not None:
         made = keyring.new_key()
         keyring.unwrap(made.wrapped, "a key")
-        yield Finding("keys", Severity.OK, f"chunks are encrypted; the newest key is {keyring.newest_id}")
+        yield ok("keys", f"chunks are encrypted; the newest key is {keyring.newest_id}")
 
 
 def existing(folder: Path) -> Path:
@@ -515,11 +520,11 @@ def existing(folder: Path) -> Path:
 
 
 def check_store(config: RunConfig, wall: Callable[[], float], cluster_id: str | None) -> Iterator[Finding]:
-    """Yield whether the store answers, keeps writers apart and holds this archive; `wall` is seconds since 1970."""
+    """Yield findings on the store, its clock, conditional writes and archive; `wall` is in seconds since 1970."""
     with _opened(config) as store:
         before = wall()
         clock = store.clock()
-        yield Finding("store", Severity.OK, f"{store.url} answers")
+        yield ok("store", f"{store.url} answers")
         yield judge_clock((before + wall()) / 2 - clock)
         yield from carefully("conditional writes", lambda: _conditional_writes(config, store))
         yield from carefully("archive", lambda: _identity(config, store, cluster_id))
@@ -531,18 +536,10 @@ def _conditional_writes(config: RunConfig, store: ToolStore) -> Iterator[Finding
         probe(store, multipart=store.url.startswith("s3:"))
     except StoreUnfit as error:
         finding = failed("conditional writes", error)
-        if config.single_writer:
-            yield Finding(
-                finding.check,
-                Severity.WARN,
-                f"{finding.detail}; with --single-writer, you guarantee that there is only one",
-            )
-        else:
-            yield finding
+        trusted = f"{finding.detail}; with --single-writer, you guarantee that there is only one"
+        yield warn(finding.check, trusted) if config.single_writer else finding
         return
-    yield Finding(
-        "conditional writes", Severity.OK, "two writers are kept apart: every conditional write that must fail does"
-    )
+    yield ok("conditional writes", "two writers are kept apart: every conditional write that must fail does")
 
 
 def _identity(config: RunConfig, store: ToolStore, cluster_id: str | None) -> Iterator[Finding]:
@@ -550,12 +547,6 @@ def _identity(config: RunConfig, store: ToolStore, cluster_id: str | None) -> It
     for info in found.values():
         check_fingerprint(info, fingerprint_of(config.customer_key), store.url)
     yield judge_identity(found, config.layout, cluster_id)
-
-
-def found_archive(config: RunConfig) -> ArchiveInfo | None:
-    """Return the identity of the archive, None if it does not exist yet. Raises the errors of the store."""
-    with _opened(config) as store:
-        return next(iter(_identities(store).values()), None)
 
 
 def _identities(store: ToolStore) -> dict[str, ArchiveInfo]:
@@ -573,15 +564,14 @@ def _uploads(store: ToolStore) -> Iterator[Finding]:
         expires = store.expires_uploads()
     except BlockgzError as error:
         detail = f"the lifecycle rules cannot be read: {error.why or error.what}"
-        yield Finding("unfinished uploads", Severity.WARN, one_line(detail), "run archiver gc regularly")
+        yield warn("unfinished uploads", one_line(detail), "run archiver gc regularly")
         return
     if expires:
-        yield Finding("unfinished uploads", Severity.OK, "they are cleaned up")
+        yield ok("unfinished uploads", "they are cleaned up")
         return
     remedy = "add a lifecycle rule AbortIncompleteMultipartUpload of 7 days, or run archiver gc regularly"
-    yield Finding(
+    yield warn(
         "unfinished uploads",
-        Severity.WARN,
         "those of killed processes stay, and cost money, until they are removed",
         remedy,
     )
@@ -618,7 +608,7 @@ def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterato
         if kafka.is_reached:
             yield from carefully(name, check)
         else:
-            yield Finding(name, Severity.WARN, "could not be checked: no broker answered")
+            yield warn(name, "could not be checked: no broker answered")
     yield from carefully("open files", kafka.open_files)
     yield from carefully("buffer", lambda: check_buffer(config))
     yield from carefully("keys", lambda: check_keys(config))
@@ -627,8 +617,9 @@ def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterato
 
 def _group(config: RunConfig, kafka: ClusterChecks) -> Iterator[Finding]:
     try:
-        archive = found_archive(config)
+        with _opened(config) as store:
+            archive = next(iter(_identities(store).values()), None)
     except BlockgzError as error:
-        yield Finding("group", Severity.WARN, f"could not be checked, as the archive names it: {error.what}")
+        yield warn("group", f"could not be checked, as the archive names it: {error.what}")
         return
     yield from kafka.group(archive)

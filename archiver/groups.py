@@ -1,4 +1,4 @@
-"""Keeps tables of consumer groups and of the ends of logs, in a thread of its own that never delays archiving."""
+"""Keep tables of consumer groups and of the ends of logs, in a thread of its own that never delays archiving."""
 
 import random
 import threading
@@ -19,12 +19,12 @@ from index_format.groups import ConsumerGroups, GoneGroup, Group, LogEnd, LogEnd
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder, dated_key, groups_home, parse_dated_key
 
+# A table is stored this often even if nothing moved: readers look for one near the time that they want.
 LONGEST_MS = 3_600_000
-"""A table is stored this often even if nothing moved: readers look for one near the time that they want."""
+# Tables list a group this long after it left: `gc` keeps one a day of old tables.
 GONE_MS = 2 * 24 * LONGEST_MS
-"""Tables list a group this long after it left: `gc` keeps one a day of old tables."""
+# Last digits of a slot that are left open in a listing: 3 hours, 12 days, everything.
 DIGITS = (7, 9, 20)
-"""Last digits of a slot that are left open in a listing: 3 hours, 12 days, everything."""
 
 Locate = Callable[[str], tuple[str | None, TopicFolder]]
 """A topic's id and folder, as TopicDirectory gives them."""
@@ -117,7 +117,7 @@ class GroupTables:
         return known
 
     def forget_others(self, topics: Collection[str]) -> None:
-        """Other processes store the tables of all other topics by now."""
+        """Forget the other topics, whose tables other processes store by now."""
         self._known = {topic: known for topic, known in self._known.items() if topic in topics}
 
     def group_ids(self, topics: Collection[str]) -> set[str]:
@@ -195,16 +195,16 @@ def _positions(groups: Sequence[Group]) -> list[object]:
     return [(group.group_id, group.positions) for group in groups]
 
 
+# Seconds that a round asks groups, at least, before it leaves the rest to the next round.
 ROUND_SECONDS = 60.0
-"""Seconds that a round asks groups, at least, before it leaves the rest to the next round."""
 ONCE_SECONDS = 75.0
 LOOK_SECONDS = 0.05
+# How long a single round waits before it asks groups again that seem to be gone.
 AGAIN_SECONDS = 1.0
-"""How long a single round waits before it asks groups again that seem to be gone."""
+# Times of files may be this much older than the clock.
 COARSE_MS = 20
-"""Times of files may be this much older than the clock."""
+# The prefix of the ids of our own groups, of archives and of replays.
 LEFT_OUT = "blockgz-"
-"""The prefix of the ids of our own groups, of archives and of replays."""
 
 
 @dataclass(frozen=True)
@@ -217,20 +217,20 @@ class KeepingContext:
     is_selected: Callable[[str], bool] | None
     """True for groups to keep; None: only the ends of logs are kept."""
     topics: Callable[[], Collection[str]]
-    """Returns the topics whose tables this process keeps: it owns their first partition."""
+    """Return the topics whose tables this process keeps: it owns their first partition."""
     partitions: Callable[[], Mapping[str, int]]
     """The cluster's topics, with their numbers of partitions."""
     topic_ids: Callable[[Collection[str]], Mapping[str, str]]
     """The ids of topics, asked for after the call; topics without an answer are left out."""
     high_watermarks: Callable[[Collection[tuple[str, int]]], Mapping[tuple[str, int], int]]
-    """Returns the ends of partitions, without those that nobody answers for."""
+    """Return the ends of partitions, without those that nobody answers for."""
     store_clock: Callable[[], float]
     """The store's time, in seconds since 1970."""
     interval_seconds: float
 
 
 class GroupKeeper:
-    """Asks and stores, round by round. Failures are logged once, counted, and left to the next round."""
+    """A thread that asks and stores, round by round; the next round retries failures, which are logged once."""
 
     def __init__(
         self,
@@ -277,11 +277,11 @@ class GroupKeeper:
         self.close()
 
     def close(self) -> None:
-        """Keep no more. A round in progress is not waited for."""
+        """End without waiting for a round in progress."""
         self._ending.set()
 
     def keep(self) -> None:
-        """One round: ask for all groups and ends, then store what is due."""
+        """Do one round: ask for all groups and ends, then store what is due."""
         topics = sorted(self._context.topics())
         if not topics:
             self._kept_at = self._clock()
@@ -303,7 +303,7 @@ class GroupKeeper:
         self._is_failing = failed is not None
 
     def _keep(self, topics: list[str]) -> BlockgzError | None:
-        """Return the first failure of those that leave the rest of the round as it is."""
+        """Ask and store once; return the first failure after which the rest of the round continued, if any."""
         self._rounds += 1
         self._compare_clocks()
         failures: list[BlockgzError] = []

@@ -18,11 +18,11 @@ from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimit
 from blockgz.errors import BlockgzError, NoArchiveThere, NotInArchive, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.store.probe import probe
-from blockgz.store.retry import bounded_backoff
-from blockgz.store.writer import Store, ToolStore
+from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format.blocks import COMPRESSORS, Compressor
 from index_format.chunk_index import UNVERIFIED, Gap
+from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS
 from index_format.old_files import (
     Fetch,
@@ -36,7 +36,7 @@ from index_format.old_files import (
     read_file,
     records_of,
 )
-from index_format.old_objects import OldFormat, group_by_partition, has_current_objects
+from index_format.old_objects import OldFormat, OldPlace, group_by_partition, has_current_objects
 from index_format.record_formats import record_format
 from index_format.records import Record, record_at
 
@@ -111,22 +111,46 @@ def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
     return partitions
 
 
+# The group of imported markers: `archiver run` takes such a partition over only when told to.
 IMPORT_GROUP = "blockgz-import"
-"""The group of imported markers: `archiver run` takes such a partition over only when told to."""
 
 
 @dataclass(frozen=True)
-class ImportSettings:
-    """The form of the archive that is written."""
+class ImportTarget:
+    """The archive that is written, and the form of its chunks."""
 
-    archive_id: str
-    layout: str
+    store: ToolStore
+    archive: ArchiveInfo
+    claims: ClaimList
     record_format: str
-    compressor: Compressor
     block_bytes: int
     chunk_bytes: int
     encrypt: str | None = None
     """The setting that says where the keys to encrypt chunks are."""
+    compressor: Compressor = field(default_factory=lambda: COMPRESSORS["isal"](1))
+
+    @classmethod
+    def opened(cls, store: ToolStore, customer_key: str | None, *, layout: str, **form: Any) -> "ImportTarget":
+        """Open or create the archive; `customer_key` is a fingerprint, `form` the rest of the fields."""
+        archive = open_archive(store, layout=layout, cluster_id=None, customer_key=customer_key)
+        return cls(store, archive, ClaimList(store, archive), **form)
+
+    def identity(self, place: OldPlace) -> PartitionIdentity:
+        """Return what the objects of a partition have in common."""
+        layout = self.archive.layout
+        folder = find_incarnation(self.store, layout=layout, topic=place.topic, topic_id=None)
+        return PartitionIdentity(
+            keys=LAYOUTS[layout](folder, place.partition),
+            archive_id=self.archive.archive_id,
+            topic_id=None,
+            group_id=IMPORT_GROUP,
+            record_format=self.record_format,
+            codec="gzip",
+            # The ancestor's consumers read everything, aborted transactions included.
+            isolation_level="read_uncommitted",
+            key_prefix=self.store.prefix,
+            encrypt=self.encrypt,
+        )
 
 
 @dataclass
@@ -137,7 +161,7 @@ class ImportReport:
     records: int = 0
     chunks: int = 0
     position: int = 0
-    """The offset if this run began: the end of what an earlier run imported."""
+    """The offset where this run began: the end of what an earlier run imported."""
     next_offset: int | None = None
     unsure: list[Unsure] = field(default_factory=list)
     """Offsets whose records were not imported; each is in a recorded gap."""
@@ -148,7 +172,7 @@ class ImportReport:
 
 
 class OldLog:
-    """An old partition in the place of a log: what a resumed import compares its archive with."""
+    """A log that is an old partition: a resumed import compares its archive with it."""
 
     def __init__(self, reader: OldReader, partition: OldPartition) -> None:
         self._reader = reader
@@ -169,7 +193,7 @@ class OldLog:
         return None
 
     def confirm(self, topic_id: str) -> None:
-        """Old archives know no ids."""
+        """Accept any id: old archives have none."""
 
 
 def check_target(reader: OldReader, target: ToolStore, *, single_writer: bool) -> None:
@@ -185,70 +209,28 @@ def check_target(reader: OldReader, target: ToolStore, *, single_writer: bool) -
         probe(target, multipart=target.url.startswith("s3:"))
 
 
-def import_partitions(
-    reader: OldReader,
-    partitions: Sequence[OldPartition],
-    target: ToolStore,
-    buffer: BufferFolder,
-    on_records: Callable[[int], None],
-    customer_key: str | None = None,
-    **form: Any,
-) -> list[ImportReport]:
-    """Import the partitions that hold anything and close the buffer; `form` is the rest of ImportSettings.
-
-    `customer_key` is the fingerprint of the target's.
-    """
-    archive = open_archive(target, layout=form["layout"], cluster_id=None, customer_key=customer_key)
-    claims = ClaimList(target, archive)
-    settings = ImportSettings(archive.archive_id, compressor=COMPRESSORS["isal"](1), **form)
-    wait = bounded_backoff(target.url)
-    try:
-        return [
-            import_partition(reader, each, target, settings, buffer, wait, on_records, claims)
-            for each in partitions
-            if each.num_records
-        ]
-    finally:
-        buffer.close()
-
-
 def import_partition(
     reader: OldReader,
     partition: OldPartition,
-    target: Store,
-    settings: ImportSettings,
+    target: ImportTarget,
     buffer: BufferFolder,
-    wait: Wait,
     on_records: Callable[[int], None],
-    claims: ClaimList,
+    wait: Wait | None = None,
 ) -> ImportReport:
     """Import what the target does not hold yet; `on_records` gets how many more are committed.
 
     A failure is part of the report: what was committed before it stays, and another run resumes there.
     """
     report = ImportReport(partition)
-    place = partition.place
+    driver = Driver(target.store, OldLog(reader, partition), wait)
     try:
-        folder = find_incarnation(target, layout=settings.layout, topic=place.topic, topic_id=None)
-        identity = PartitionIdentity(
-            keys=LAYOUTS[settings.layout](folder, place.partition),
-            archive_id=settings.archive_id,
-            topic_id=None,
-            group_id=IMPORT_GROUP,
-            record_format=settings.record_format,
-            codec="gzip",
-            # The ancestor's consumers read everything, aborted transactions included.
-            isolation_level="read_uncommitted",
-            key_prefix=target.prefix,
-            encrypt=settings.encrypt,
-        )
-        driver = Driver(target, OldLog(reader, partition), wait, lambda: True)
+        identity = target.identity(partition.place)
         policy = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)
         claimed = driver.run(take_over(identity, str(uuid.uuid4()), policy))
-        claims.add(identity.keys, None)
-        claims.settle(identity.keys, wait)
+        target.claims.add(identity.keys, None)
+        target.claims.settle(identity.keys, driver.wait)
         report.position = claimed.position
-        importer = _Importer(identity, claimed, settings, buffer, driver, report, on_records)
+        importer = _Importer(identity, claimed, target, buffer, driver, report, on_records)
         try:
             for found in reader.records(partition, claimed.position):
                 importer.take(found)
@@ -268,20 +250,17 @@ class _Importer:
         self,
         identity: PartitionIdentity,
         claimed: Claimed,
-        settings: ImportSettings,
+        target: ImportTarget,
         buffer: BufferFolder,
         driver: Driver,
         report: ImportReport,
         on_records: Callable[[int], None],
     ) -> None:
-        self._identity = identity
-        self._buffer = buffer
-        self._driver = driver
-        self._report = report
-        self._on_records = on_records
-        limits = RollLimits(chunk_bytes=settings.chunk_bytes, chunk_interval_seconds=float("inf"))
-        form = record_format(settings.record_format)
-        self._chunks = ChunkSettings(form, settings.compressor, settings.block_bytes, limits)
+        self._identity, self._buffer, self._driver = identity, buffer, driver
+        self._report, self._on_records = report, on_records
+        limits = RollLimits(chunk_bytes=target.chunk_bytes, chunk_interval_seconds=float("inf"))
+        form = record_format(target.record_format)
+        self._chunks = ChunkSettings(form, target.compressor, target.block_bytes, limits)
         self._held: Held = claimed.held
         self._position = claimed.position
         self._gap: Gap | None = None

@@ -18,11 +18,10 @@ import click
 
 from archiver.commit.driver import Driver, UnreadLog
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.compact import Compaction, Compactor, PlannedCompaction
+from archiver.maintain.compact import Compaction, PlannedCompaction, compact
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.prune import Keep, PlannedPruning
-from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.throttle import MaintenancePace
+from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.store.reader import CountingReader
@@ -101,9 +100,10 @@ class Year:
 
     def maintain(self, buffers: BufferFolder) -> None:
         driver = Driver(self.store, UnreadLog(), _never, lambda: True, clock=self.store.clock)
-        compactor = Compactor(MaintenancePace(self.store, driver), MERGE, buffers, CHUNK_BYTES, 1 << 26)
+        tools = RewriteTools(driver, self.store, buffers, CHUNK_BYTES, 1 << 26)
         plan = PlannedCompaction(
-            self.store, None, MERGE, driver, CHUNK_BYTES, lambda plans: map(compactor.compact, plans)
+            *(self.store, None, MERGE, driver, CHUNK_BYTES),
+            lambda plans: (compact(each, MERGE, tools) for each in plans),
         )
         plan.carry_out()
         keep = Keep(since_ms=round((self.store.now - self._keep_days * DAY) * 1000))

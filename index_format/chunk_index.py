@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -203,6 +203,18 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
     @property
     def raw_bytes(self) -> int:
         return sum(block.byte_length_uncompressed for block in self.blocks)
+
+
+def fields_of_blocks(blocks: Sequence[BlockEntry]) -> dict[str, Any]:
+    """Return the fields of an index that its blocks give, and the blocks."""
+    return {
+        "first_offset": blocks[0].first_record_offset,
+        "last_offset": blocks[-1].last_record_offset,
+        "num_records": sum(block.num_records for block in blocks),
+        "min_timestamp": min(block.min_timestamp for block in blocks),
+        "max_timestamp": max(block.max_timestamp for block in blocks),
+        "blocks": tuple(blocks),
+    }
 
 
 ANCESTOR_FIELDS = ("byte_length_uncompressed", "num_records", "byte_length", "byte_offset", "first_record_offset")

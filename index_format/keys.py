@@ -171,6 +171,10 @@ class PartitionKeys:
         self.folder = folder
         self.partition = partition
 
+    def __str__(self) -> str:
+        """`orders:3`, or `orders~2:3` for the second incarnation."""
+        return f"{self.folder}:{self.partition}"
+
     @cached_property
     def home(self) -> str:
         """The folder of marker and catalogs, with a slash at its end."""

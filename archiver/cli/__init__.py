@@ -4,6 +4,7 @@ import click
 
 from blockgz.program.main import CommandPlace, Program, closing, version_option
 
+# Commands, most used first, where they are defined, and their line on the help page; each is imported when used.
 COMMANDS = {
     "run": CommandPlace(
         "archiver.cli.run:run",
@@ -66,7 +67,6 @@ COMMANDS = {
         "Archive topics as a Spark job, from Spark's Kafka source to the format blockgz-archive.",
     ),
 }
-"""Commands, most used first, where they are defined, and their line on the help page; each is imported when used."""
 
 
 @click.group(

@@ -3,16 +3,18 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from archiver.cli.planned import buffer_options, carry_out, rewrite_keys_options
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.compact import Compaction, Compactor, Conversion, PartitionCompaction, PlannedCompaction
+from archiver.maintain import compact as compacting
+from archiver.maintain.compact import Compaction, Conversion, PartitionCompaction, PlannedCompaction
 from archiver.maintain.planned import RewriteResult
 from archiver.maintain.rewrite.chunks import RewriteKeys
-from archiver.maintain.rewrite.encode import MergeLimits
-from archiver.maintain.throttle import MaintenancePace
+from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
+from archiver.maintain.throttle import paced
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing
@@ -137,9 +139,7 @@ def compact(
     buffer_bytes: int,
     rate: int | None,
     master: str | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    **outcome: Any,
 ) -> int:
     """Merge small neighbouring chunks into large ones, and convert chunks, while archivers run.
 
@@ -153,14 +153,19 @@ def compact(
     machines. Requires pip install 'blockgz[spark]'.
     """
     if master is not None:
-        _check_plain(rewrite_keys)
+        if rewrite_keys.keyring is not None:
+            raise UsageError(
+                "--master cannot be used with keys",
+                why="keys are not sent to other machines",
+                remedy="compact encrypted chunks without --master",
+            )
         with spark_needed("archiver compact --master"):
             from archiver.spark.job import CompactionTask, compact_on  # noqa: PLC0415
     _refuse_empty({"--chunk-bytes": chunk_bytes, "--buffer-bytes": buffer_bytes})
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
     compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
-    pace = MaintenancePace.of(store, rate)
+    ranges, driver = paced(store, rate)
 
     def compact_each(plans: Sequence[PartitionCompaction]) -> Iterator[RewriteResult[PartitionCompaction]]:
         if master is not None:
@@ -168,11 +173,12 @@ def compact(
             yield from compact_on(master, plans, task)
             return
         with contextlib.closing(BufferFolder(buffer_dir or default_buffer_root(archive))) as buffers:
-            yield from map(Compactor(pace, compaction, buffers, buffer_bytes, max_block_bytes).compact, plans)
+            tools = RewriteTools(driver, ranges, buffers, buffer_bytes, max_block_bytes)
+            yield from (compacting.compact(plan, compaction, tools) for plan in plans)
 
     selection = TopicSelection(topics) if topics else None
-    command = PlannedCompaction(store, selection, compaction, pace.driver, buffer_bytes, compact_each)
-    return carry_out(command, archive, dry_run=dry_run, yes=yes, as_json=as_json)
+    command = PlannedCompaction(store, selection, compaction, driver, buffer_bytes, compact_each)
+    return carry_out(command, archive, **outcome)
 
 
 def _refuse_empty(sizes: Mapping[str, int | None]) -> None:
@@ -180,12 +186,3 @@ def _refuse_empty(sizes: Mapping[str, int | None]) -> None:
     for option, size in sizes.items():
         if size == 0:
             raise UsageError(f"{option} must be more than 0", remedy="give a size such as 1MiB")
-
-
-def _check_plain(rewrite_keys: RewriteKeys) -> None:
-    if rewrite_keys.keyring is not None:
-        raise UsageError(
-            "--master cannot be used with keys",
-            why="keys are not sent to other machines",
-            remedy="compact encrypted chunks without --master",
-        )

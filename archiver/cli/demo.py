@@ -40,8 +40,8 @@ RECORDS = 20_000
 PAGE = "127.0.0.1:0"
 PREVIEW_LINES = 6
 COMMAND_SECONDS = 300
+# Milliseconds between the newest record and now, so that no broker finds a record in the future.
 SPARE_MS = 60_000
-"""Milliseconds between the newest record and now, so that no broker finds a record in the future."""
 
 
 class DemoMismatch(BlockgzError):

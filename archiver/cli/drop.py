@@ -1,5 +1,7 @@
 """`archiver drop`."""
 
+from typing import Any
+
 import click
 
 from archiver.cli.planned import carry_out
@@ -41,9 +43,7 @@ def drop_command(
     s3: S3Settings,
     kafka: dict[str, str],
     idle: float,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    **outcome: Any,
 ) -> int:
     """Delete a whole topic from the archive, all its incarnations, for good and at once.
 
@@ -53,4 +53,4 @@ def drop_command(
     """
     cluster = KafkaCluster(client_settings(kafka, CLIENT_ID)) if "bootstrap.servers" in kafka else None
     command = PlannedDrop(open_existing_store(archive, s3), archive, topic, idle, cluster)
-    return carry_out(command, archive, dry_run=dry_run, yes=yes, as_json=as_json)
+    return carry_out(command, archive, **outcome)

@@ -4,14 +4,13 @@ from typing import Any
 
 import click
 
-from archiver.cli.repair import finish
+from archiver.cli.planned import carry_out
 from archiver.commit.archive import layout_of
 from archiver.maintain.repair.inventory import plan_forgetting
 from blockgz.program.archive_options import store_options, writing_s3_options
 from blockgz.program.main import closing
 from blockgz.program.options import plan_options
 from blockgz.store.opening import open_existing_store
-from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings
 
 
@@ -31,5 +30,5 @@ def forget(*, places: tuple[str, ...], archive: str, s3: S3Settings, **outcome: 
     records are deleted. A plain TOPIC means all its incarnations.
     """
     store = open_existing_store(archive, s3)
-    plan = plan_forgetting(store, layout_of(store), places, bounded_backoff(store.url))
-    return finish(archive, plan, question="Forget what is named in {count:,} incarnations?", **outcome)
+    plan = plan_forgetting(store, layout_of(store), places)
+    return carry_out(plan, archive, **outcome)

@@ -1,7 +1,9 @@
 """`archiver import`."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import orjson
 from rich.console import Console
 from rich.progress import Progress
 
-from archiver.importing import ImportReport, OldReader, check_target, import_partitions, survey
+from archiver.importing import ImportReport, ImportTarget, OldReader, check_target, import_partition, survey
 from archiver.ingest.buffer import BufferFolder
 from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz.program.archive_options import (
@@ -102,19 +104,15 @@ def import_command(
         confirm(question, undone="nothing was imported", is_agreed=yes)
         store = open_store(archive, s3)
         check_target(reader, store, single_writer=single_writer)
-        buffer = BufferFolder(buffer_dir or default_buffer_root(archive))
+        buffers = contextlib.closing(BufferFolder(buffer_dir or default_buffer_root(archive)))
         console = Console(file=unescaped(sys.stderr))
-        with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as shown:
+        progress = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
+        with buffers as buffer, progress as shown:
             task = shown.add_task("records", total=records)
-            reports = import_partitions(
-                reader,
-                partitions,
-                store,
-                buffer,
-                lambda count: shown.advance(task, count),
-                fingerprint_of(s3.customer_key),
-                **form,
-            )
+            target = ImportTarget.opened(store, fingerprint_of(s3.customer_key), **form)
+            on_records = partial(shown.advance, task)
+            wanted = [each for each in partitions if each.num_records]
+            reports = [import_partition(reader, each, target, buffer, on_records) for each in wanted]
     if as_json:
         result = result_object(source, archive, partitions, reports, dry_run=dry_run)
         click.echo(orjson.dumps(result).decode())

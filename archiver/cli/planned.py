@@ -32,13 +32,16 @@ def carry_out(command: PlannedCommand, archive: str, *, dry_run: bool, yes: bool
 
 def _print_plan(command: PlannedCommand) -> None:
     rows = command.rows()
-    if rows:
+    if rows and not command.columns:
+        for row in rows:
+            click.echo("  ".join(map(str, row)))
+    elif rows:
         print_table(command.columns, rows, droppable=command.droppable)
     elif not command.problems:
         click.echo(command.nothing)
     if rows and command.untouched:
         click.echo(f"{command.untouched:,} partitions stay as they are")
-    for note in command.notes():
+    for note in command.notes:
         click.echo(f"note: {note}", err=True)
 
 

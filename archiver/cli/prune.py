@@ -1,9 +1,11 @@
 """`archiver prune`."""
 
+from typing import Any
+
 import click
 
 from archiver.cli.planned import carry_out
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.driver import Driver
 from archiver.maintain.prune import Keep, PlannedPruning
 from blockgz.config.model import parse_age, parse_bytes
 from blockgz.errors import UsageError
@@ -11,7 +13,6 @@ from blockgz.program.archive_options import store_options, writing_s3_options
 from blockgz.program.main import closing
 from blockgz.program.options import Parsed, plan_options
 from blockgz.store.opening import open_existing_store
-from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection
 
@@ -36,9 +37,7 @@ def prune(
     s3: S3Settings,
     keep: float | None,
     keep_bytes: int | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    **outcome: Any,
 ) -> int:
     """Take the oldest records out of the archive, while archivers run.
 
@@ -47,19 +46,15 @@ def prune(
     Until then readers that began before are not disturbed. TOPIC is a name, a glob or ~regex; the default is the whole
     archive. Prints the plan and asks first.
     """
-    _check_clear(keep, keep_bytes)
-    store = open_existing_store(archive, s3)
-    # By the store's clock: one of this machine that is wrong would prune what is new.
-    kept = Keep(newest_bytes=keep_bytes) if keep is None else Keep(since_ms=round((store.clock() - keep) * 1000))
-    driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
-    command = PlannedPruning(store, TopicSelection(topics) if topics else None, kept, driver)
-    return carry_out(command, archive, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def _check_clear(age: float | None, size: int | None) -> None:
-    if (age is None) == (size is None):
+    if (keep is None) == (keep_bytes is None):
         raise UsageError(
             "it is not clear what is to stay",
             why="exactly one of --keep and --keep-bytes says that",
             remedy="give --keep 90d, or --keep-bytes 500GB",
         )
+    store = open_existing_store(archive, s3)
+    # By the store's clock: one of this machine that is wrong would prune what is new.
+    kept = Keep(newest_bytes=keep_bytes) if keep is None else Keep(since_ms=round((store.clock() - keep) * 1000))
+    driver = Driver(store)
+    command = PlannedPruning(store, TopicSelection(topics) if topics else None, kept, driver)
+    return carry_out(command, archive, **outcome)

@@ -1,31 +1,21 @@
 """`archiver repair`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
-import orjson
 
+from archiver.cli.planned import carry_out
 from archiver.commit.archive import archive_info, layout_of
 from archiver.importing import OldReader
-from archiver.maintain.planned import Problem
+from archiver.maintain.repair import plan
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import log_source, plan_diverged
 from archiver.maintain.repair.inventory import plan_inventory
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import (
-    PlanOld,
-    PlanOne,
-    RepairPlan,
-    RepairTarget,
-    carry_out,
-    not_for_old,
-    plan_old_indexes,
-    plan_old_markers,
-    plan_repair,
-)
 from archiver.maintain.repair.salvage import plan_salvage
-from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
+from blockgz.errors import UsageError
 from blockgz.program.archive_options import (
     keys_option,
     max_block_option,
@@ -34,12 +24,10 @@ from blockgz.program.archive_options import (
     writing_s3_options,
 )
 from blockgz.program.kafka_options import kafka_options
-from blockgz.program.main import closing, confirm, print_problems
+from blockgz.program.main import closing
 from blockgz.program.options import Decorator, F, plan_options, with_options
 from blockgz.store.opening import open_existing_store
-from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings
-from blockgz.store.writer import ToolStore
 from index_format.old_objects import OldFormat
 
 
@@ -81,7 +69,7 @@ def index(**options: Any) -> int:
     If the marker names the index, exactly the same bytes are stored, or nothing. Safe while archivers run. In an old
     archive, the index is rebuilt by counting records.
     """
-    return _repair(plan_old_indexes, plan_indexes, **options)
+    return _repair(plan.plan_old_indexes, plan_indexes, **options)
 
 
 @repair.command(
@@ -101,11 +89,10 @@ def marker(*, places: tuple[str, ...], group_id: str | None, keyring: str | None
     """
     _no_keys("a marker is a partition's", places)
 
-    def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
-        group = archive_info(store, target.keys.layout).group(group_id)
-        return plan_marker(store, target, group, max_block_bytes, bounded_backoff(store.url), keyring)
+    def plan_one(target: plan.RepairTarget) -> plan.RepairPlan:
+        return plan_marker(target, archive_info(target.store, target.keys.layout).group(group_id))
 
-    return _repair(plan_old_markers, plan_one, places=places, **options)
+    return _repair(plan.plan_old_markers, plan_one, places=places, keyring=keyring, **options)
 
 
 @repair.command(
@@ -116,18 +103,14 @@ def marker(*, places: tuple[str, ...], group_id: str | None, keyring: str | None
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
 @keys_option
 @_options
-def salvage(*, places: tuple[str, ...], keyring: str | None, **options: Any) -> int:
+def salvage(*, places: tuple[str, ...], **options: Any) -> int:
     """Recover records that a gap lists as lost, from objects that a dead writer left behind.
 
     Reads and checks every record. Stores new objects, cut to fit the gap, and claims the partition to commit them. An
     archiver that is working on the partition claims it again and continues where it was. Safe while gc runs.
     """
     _no_keys("a gap is a partition's", places)
-
-    def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
-        return plan_salvage(store, target, max_block_bytes, bounded_backoff(store.url), keyring)
-
-    return _repair(not_for_old, plan_one, places=places, **options)
+    return _repair(plan.not_for_old, plan_salvage, places=places, **options)
 
 
 @repair.command(
@@ -140,7 +123,7 @@ def salvage(*, places: tuple[str, ...], keyring: str | None, **options: Any) -> 
 @kafka_options(required=True)
 @keys_option
 @_options
-def diverged(*, places: tuple[str, ...], kafka: dict[str, str], keyring: str | None, **options: Any) -> int:
+def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) -> int:
     """Let a partition continue whose log was truncated, as after an unclean leader election.
 
     The partition continues in the next folder of its topic, right after the newest chunk whose last record the log
@@ -148,12 +131,9 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], keyring: str | N
     archivers that stopped the partition.
     """
     _no_keys("a log is a partition's", places)
-
-    def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
-        return plan_diverged(store, target, source, max_block_bytes, bounded_backoff(store.url), keyring)
-
     with log_source(kafka) as source:
-        return _repair(not_for_old, plan_one, places=places, follows=True, **options)
+        plan_one = partial(plan_diverged, source=source)
+        return _repair(plan.not_for_old, plan_one, places=places, follows=True, **options)
 
 
 @repair.command(
@@ -171,7 +151,7 @@ def inventory(*, archive: str, s3: S3Settings, **outcome: Any) -> int:
     noticed. Partitions lost before that are not in it. Safe while archivers run.
     """
     store = open_existing_store(archive, s3)
-    return finish(archive, plan_inventory(store, layout_of(store), bounded_backoff(store.url)), **outcome)
+    return carry_out(plan_inventory(store, layout_of(store)), archive, **outcome)
 
 
 def _no_keys(what: str, places: Sequence[str]) -> None:
@@ -180,8 +160,8 @@ def _no_keys(what: str, places: Sequence[str]) -> None:
 
 
 def _repair(
-    plan_old: PlanOld,
-    plan_one: PlanOne,
+    plan_old: plan.PlanOld,
+    plan_one: plan.PlanOne,
     *,
     places: tuple[str, ...],
     follows: bool = False,
@@ -189,66 +169,9 @@ def _repair(
     s3: S3Settings,
     old_format: OldFormat,
     max_block_bytes: int,
+    keyring: str | None = None,
     **outcome: Any,
 ) -> int:
-    """Plan a repair, and finish it."""
-    store = open_existing_store(archive, s3)
-    old = OldReader(store, old_format, max_block_bytes)
-    return finish(archive, plan_repair(old, places, plan_old, plan_one, follows=follows), **outcome)
-
-
-def result_object(archive: str, plan: RepairPlan, failed: Mapping[int, Problem], *, dry_run: bool) -> dict[str, Any]:
-    """Return the JSON contract of `archiver repair --json`; `failed` as `carry_out` returns it."""
-    return {
-        "archive": archive,
-        "dry_run": dry_run,
-        "steps": [
-            {
-                "partition": step.where,
-                "what": step.what,
-                "key": step.key,
-                "detail": step.detail,
-                "done": not dry_run and number not in failed,
-            }
-            for number, step in enumerate(plan.steps)
-        ],
-        "notes": plan.notes,
-        "problems": [each.as_json for each in (*plan.problems, *failed.values())],
-    }
-
-
-def finish(
-    archive: str,
-    plan: RepairPlan,
-    *,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    question: str = "Store {count:,} objects?",
-) -> int:
-    """Show the plan, carry it out if the user agrees, and return the exit code."""
-    if not as_json:
-        _print_plan(plan)
-    failed: dict[int, Problem] = {}
-    if plan.steps and not dry_run:
-        confirm(question.format(count=len(plan.steps)), undone="nothing was changed", is_agreed=yes)
-        failed = carry_out(plan)
-    problems = (*plan.problems, *failed.values())
-    if as_json:
-        click.echo(orjson.dumps(result_object(archive, plan, failed, dry_run=dry_run)).decode())
-    elif plan.steps and not dry_run:
-        click.echo(f"stored {len(plan.steps) - len(failed):,} of {len(plan.steps):,}")
-    print_problems(problems)
-    if not problems:
-        return 0
-    return PARTLY_FAILED if len(failed) < len(plan.steps) else exit_code(problems[0].error)
-
-
-def _print_plan(plan: RepairPlan) -> None:
-    for note in plan.notes:
-        click.echo(f"note: {note}", err=True)
-    if not plan.steps:
-        click.echo("nothing to store")
-        return
-    for step in plan.steps:
-        click.echo(f"{step.where}  {step.what}  {step.key}  {step.detail}")
+    """Plan a repair, and carry it out."""
+    old = OldReader(open_existing_store(archive, s3), old_format, max_block_bytes)
+    return carry_out(plan.plan_repair(old, places, plan_old, plan_one, keyring, follows=follows), archive, **outcome)

@@ -1,9 +1,11 @@
 """`archiver rewrap`."""
 
+from typing import Any
+
 import click
 
 from archiver.cli.planned import carry_out
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.driver import Driver
 from archiver.maintain.rewrap import PlannedRewrapping
 from blockgz.encryption.keyring import FORMS, load_keyring
 from blockgz.errors import UsageError
@@ -11,7 +13,6 @@ from blockgz.program.archive_options import keys_option, store_options, writing_
 from blockgz.program.main import closing
 from blockgz.program.options import plan_options
 from blockgz.store.opening import open_existing_store
-from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection
 
@@ -32,9 +33,7 @@ def rewrap(
     archive: str,
     s3: S3Settings,
     keyring: str | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    **outcome: Any,
 ) -> int:
     """Wrap the keys of encrypted chunks with the newest master key, while archivers run.
 
@@ -51,6 +50,6 @@ def rewrap(
         )
     masters = load_keyring(keyring)
     store = open_existing_store(archive, s3)
-    driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
+    driver = Driver(store)
     command = PlannedRewrapping(store, TopicSelection(topics) if topics else None, masters, driver)
-    return carry_out(command, archive, dry_run=dry_run, yes=yes, as_json=as_json)
+    return carry_out(command, archive, **outcome)

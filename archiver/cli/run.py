@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -195,11 +194,11 @@ def _bar() -> Iterator[Show]:
         yield show
 
 
+# Seconds after `--grace` for leaving the group and closing clients: Kubernetes kills 30 s after SIGTERM.
 LEAVE_SECONDS = 4.0
-"""Seconds after `--grace` for leaving the group and closing clients: Kubernetes kills 30 s after SIGTERM."""
 
+# Seconds that a late end waits for the removal of its buffer folder.
 CLOSE_SECONDS = 1.0
-"""Seconds that a late end waits for the removal of its buffer folder."""
 
 
 class RunResult(NamedTuple):
@@ -279,23 +278,9 @@ def _maintained(
         yield service.snapshot
         return
     # Most processes have none: for these it would be a part of the start.
-    from archiver.maintain.policy import (  # noqa: PLC0415
-        Maintainer,
-        MaintenanceContext,
-        MaintenancePolicy,
-    )
+    from archiver.maintain.policy import Maintainer  # noqa: PLC0415
 
-    context = MaintenanceContext(
-        store=store,
-        policy=MaintenancePolicy.of(config),
-        partitions=service.archived_partitions,
-        new_buffers=partial(BufferFolder, config.buffer_dir or default_buffer_root(config.archive)),
-        ending=service.ending,
-        interval_seconds=config.maintenance_interval,
-        bytes_per_second=config.maintenance_rate,
-        buffer_bytes=config.maintenance_buffer,
-    )
-    maintainer = Maintainer(context)
+    maintainer = Maintainer(config, store, service.archived_partitions, service.ending)
     maintainer.start()
     try:
         yield lambda: replace(service.snapshot(), maintenance=maintainer.snapshot())

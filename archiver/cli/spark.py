@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from archiver.spark.job import JobResult
 
 OPTIONS = {name: field for name, field in SPARK_NAMES.items() if name != "path"}
+# Defaults of Spark, without the isolation level: the command gives it to the source as well.
 OWN_DEFAULTS = {field: text for field, text in SPARK_DEFAULTS.items() if field != "isolation_level"}
-"""Defaults of Spark, without the isolation level: the command gives it to the source as well."""
 HELP = {
     "memory": "Memory budget for records, per task.",
     "on_gap": "What to do with a batch that begins after the archive's end: record a gap, or refuse it.",

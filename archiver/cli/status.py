@@ -34,10 +34,10 @@ DROPPABLE = (
     *("retired size", "floor", "retired"),
     *("retries", "fetch s ago", "commit s ago", "open chunk s", "headroom", "records", "paused", "lag s"),
 )
+# The characters that clear a terminal.
 CLEARED = "\x1b[2J\x1b[H"
-"""The characters that clear a terminal."""
+# The default of an archiver: it reads up to the last stable offset.
 ISOLATION_LEVEL = "read_committed"
-"""The default of an archiver: it reads up to the last stable offset."""
 
 
 @click.command(

@@ -171,7 +171,7 @@ def lost_marker(keys: PartitionKeys) -> MalformedObject:
     return MalformedObject(
         f"{keys.marker} is missing",
         why="the partition was archived; without its marker, it is unknown which records it holds",
-        remedy=f"rebuild the marker: archiver repair marker {keys.folder}:{keys.partition}",
+        remedy=f"rebuild the marker: archiver repair marker {keys}",
     )
 
 
@@ -188,5 +188,5 @@ def refuse_lost_marker(store: Store, keys: PartitionKeys) -> None:
         f"{keys.home} is empty",
         why="the partition was archived, and its folder is lost",
         remedy="restore the folder from a copy; if there is none, take the partition out of the inventory: "
-        f"archiver forget {keys.folder}:{keys.partition}",
+        f"archiver forget {keys}",
     )

@@ -15,7 +15,16 @@ from blockgz.errors import AccessDenied, StoreError
 from blockgz.store.writer import Body, FileBody, StoredObject
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Encryption, Gap, WrappedKey, ancestor_index
+from index_format.chunk_index import (
+    BlockEntry,
+    ChunkIndex,
+    DataObject,
+    Encryption,
+    Gap,
+    WrappedKey,
+    ancestor_index,
+    fields_of_blocks,
+)
 from index_format.keys import ChunkStart, Conflict, PartitionKeys, SeedLayoutKeys, catalog_name, data_suffix
 from index_format.marker import ChunkEntry, Marker
 
@@ -205,7 +214,6 @@ def recording_time(marker: Marker) -> Protocol[int | None]:
 
 def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) -> ChunkIndex:
     chunk = stored.content
-    blocks = chunk.blocks
     newest_end = marker.spans[-1].next_offset if marker.spans else 0
     gaps_since_chunk = (gap for gap in marker.gaps if gap.start >= newest_end)
     return ChunkIndex(
@@ -221,16 +229,11 @@ def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) 
         timestamp_type=chunk.timestamp_type,
         start_offset=chunk.start.position,
         next_offset=chunk.next_offset,
-        first_offset=chunk.first_offset,
-        last_offset=chunk.last_offset,
-        num_records=sum(block.num_records for block in blocks),
-        min_timestamp=min(block.min_timestamp for block in blocks),
-        max_timestamp=max(block.max_timestamp for block in blocks),
         data=stored.data,
         previous=marker.last_chunk_index,
         gaps=(*gaps_since_chunk, *chunk.gaps),
         encryption=chunk.encryption,
-        blocks=blocks,
+        **fields_of_blocks(chunk.blocks),
     )
 
 

@@ -12,6 +12,7 @@ from archiver.errors import Next, Situation, what_next
 from archiver.logs import LogEvent, log
 from blockgz.errors import BlockgzError
 from blockgz.kafka import LogBounds
+from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import Store
 from index_format.records import Record
 
@@ -59,19 +60,22 @@ class Driver:
     def __init__(
         self,
         store: Store,
-        log: LogReader,
-        wait: Wait,
-        still_assigned: Callable[[], bool],
+        log: LogReader | None = None,
+        wait: Wait | None = None,
+        still_assigned: Callable[[], bool] = lambda: True,
         situation: Callable[[], Situation] = lambda: Situation.BOUNDED,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`situation` says whether failures are tried again now, `clock` the time, in seconds since 1970."""
+        """Without a log, nothing is compared with Kafka; `wait` is by default that of a command.
+
+        `situation` says whether failures are tried again now, `clock` the time, in seconds since 1970.
+        """
         self._store = store
-        self._log = log
+        self._log = log or UnreadLog()
         self._still_assigned = still_assigned
         self._clock = clock
         self.situation = situation
-        self.wait = wait
+        self.wait = wait or bounded_backoff(store.url)
 
     def run(self, protocol: op.Protocol[R]) -> R:
         """Return the protocol's result, or raise what it raises."""

@@ -2,64 +2,40 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import following_folder
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.buffer import BufferFile
 from archiver.maintain.planned import (
     FREED,
     Cell,
     PlannedRewrite,
     Problem,
     RewriteResult,
-    name_of,
     rewritable_partitions,
 )
-from archiver.maintain.rewrite.chunks import (
-    NO_KEYS,
-    ChangedItem,
-    ChunkFiles,
-    DataOf,
-    NewChunk,
-    OldChunk,
-    RewriteKeys,
-    data_in,
-)
-from archiver.maintain.rewrite.compare import check_contents
-from archiver.maintain.rewrite.encode import (
-    ALIKE,
-    SAME_PARTITION,
-    ConvertSettings,
-    MergeLimits,
-    check_convertible,
-    converted,
-    is_as_asked,
-    may_be_merged,
-    merge_groups,
-    merged,
-    runs_alike,
-)
+from archiver.maintain.rewrite import contents
+from archiver.maintain.rewrite.chunks import NO_KEYS, Item, NewChunk, OldChunk, RewriteKeys
+from archiver.maintain.rewrite.contents import ConvertSettings, MergeLimits, RewriteTools
 from archiver.maintain.rewrite.intent import RewriteOutcome
-from archiver.maintain.rewrite.replace import OldCatalog, Rewrite, num_catalogs, old_catalogs, old_chunks, rewrite
+from archiver.maintain.rewrite.replace import OldCatalog, num_catalogs, old_catalogs, old_chunks
 from archiver.maintain.rewrite.tree import CatalogRun, RunLimits, find_run, level_1_lists, read_known, runs_of
-from archiver.maintain.throttle import MaintenancePace
 from blockgz.encryption.keyring import REMEDY
 from blockgz.errors import BlockgzError, KeyMissing
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex
+from index_format.chunk_index import ChunkIndex
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, Marker
 
+# Chunks that one rewrite takes at most: small chunks have small indexes.
 RUN_CHUNKS = 4096
-"""Chunks that one rewrite takes at most: small chunks have small indexes."""
+# The highest level of ISA-L, which is ten times faster than zlib; zlib does the higher ones.
 ISAL_LEVELS = 3
-"""The highest level of ISA-L, which is ten times faster than zlib; zlib does the higher ones."""
 IsDue = Callable[[Marker, Sequence[CatalogReference]], bool]
 """Return whether a partition needs a closer look, by its marker and its references to catalogs of level 1."""
 
@@ -85,7 +61,7 @@ class Conversion:
     def alike(self) -> tuple[str, ...]:
         """Fields of an index that have to be equal in chunks that become one."""
         kept = [field for field in ("record_format", "codec") if getattr(self, field) is None]
-        return (*kept, *SAME_PARTITION)
+        return (*kept, *contents.SAME_PARTITION)
 
 
 @dataclass(frozen=True)
@@ -103,17 +79,17 @@ class Compaction:
 
     def groups(self, old: Sequence[OldChunk], turn: int | None = None) -> list[Sequence[OldChunk]]:
         """Return the chunks in order, grouped by what becomes one chunk; no group spans `turn`, where a folder ends."""
-        fields = ALIKE if self.conversion is None else self.conversion.alike
+        fields = contents.ALIKE if self.conversion is None else self.conversion.alike
         groups = list[Sequence[OldChunk]]()
         below = len(old) if turn is None else sum(chunk.entry.first_offset < turn for chunk in old)
         sides = (part for part in (old[:below], old[below:]) if part)
         openable = (
             list(part) for side in sides for _, part in groupby(side, lambda chunk: self.keys.opens(chunk.index))
         )
-        for run in (run for part in openable for run in runs_alike(part, fields)):
+        for run in (run for part in openable for run in contents.runs_alike(part, fields)):
             done = 0
             num_blocks = [len(chunk.index.blocks) for chunk in run] if self.conversion is None else ()
-            for group in merge_groups([chunk.entry for chunk in run], self.limits, num_blocks):
+            for group in contents.merge_groups([chunk.entry for chunk in run], self.limits, num_blocks):
                 groups += [[chunk] for chunk in run[done : group.start]]
                 groups.append(run[group.start : group.stop])
                 done = group.stop
@@ -125,7 +101,7 @@ class Compaction:
         if len(group) > 1:
             return True
         index = group[0].index
-        return self.conversion is not None and not is_as_asked(index, self.conversion.settings_of(index))
+        return self.conversion is not None and not contents.is_as_asked(index, self.conversion.settings_of(index))
 
     def is_meant(self, group: Sequence[OldChunk]) -> bool:
         """Return whether a group is stored again: it is due, and the keys of its encrypted chunks were given."""
@@ -170,10 +146,20 @@ class PartitionCompaction:
     def moved_bytes(self) -> int:
         return sum(run.moved_bytes for run in self.runs)
 
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        chunks = (self.chunks, self.chunks_after, bytes_text(self.moved_bytes))
+        return (*chunks, self.catalogs, self.catalogs_after)
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        names = ("chunks", "chunks_after", "catalogs", "catalogs_after", "moved_bytes")
+        return {name: getattr(self, name) for name in names} | {"rewrites": len(self.runs)}
+
     def key_missing(self) -> KeyMissing:
         """Return the error about chunks that stay as they are because their keys are missing."""
         return KeyMissing(
-            f"{self.encrypted:,} chunks of {name_of(self.keys)} stay as they are",
+            f"{self.encrypted:,} chunks of {self.keys} stay as they are",
             why="they are encrypted, and not all of their keys were given",
             remedy=REMEDY,
         )
@@ -209,69 +195,33 @@ class PlannedCompaction(PlannedRewrite[PartitionCompaction]):
         """Chunks, of all partitions, that stay as they are because their keys are missing."""
         self.untouched += sum(not plan.runs for plan in self.partitions)
         self.partitions = [plan for plan in self.partitions if plan.runs]
-        self.problems += [Problem(name_of(plan.keys), plan.key_missing()) for plan in locked]
-
-    @property
-    def chunks(self) -> int:
-        return sum(plan.chunks for plan in self.partitions)
-
-    @property
-    def chunks_after(self) -> int:
-        return sum(plan.chunks_after for plan in self.partitions)
-
-    @property
-    def moved_bytes(self) -> int:
-        return sum(plan.moved_bytes for plan in self.partitions)
+        self.problems += [Problem(str(plan.keys), plan.key_missing()) for plan in locked]
 
     @property
     def question(self) -> str | None:
         if not self.partitions:
             return None
-        return f"Store {self.moved_bytes:,} bytes again ({self.chunks:,} chunks become {self.chunks_after:,})?"
+        totals = self.totals()
+        chunks = f"{totals['chunks']:,} chunks become {totals['chunks_after']:,}"
+        return f"Store {totals['moved_bytes']:,} bytes again ({chunks})?"
 
-    def rows(self) -> list[tuple[Cell, ...]]:
-        return [
-            (
-                *(str(plan.keys.folder), plan.keys.partition, plan.chunks, plan.chunks_after),
-                *(bytes_text(plan.moved_bytes), plan.catalogs, plan.catalogs_after),
-            )
-            for plan in self.partitions
-        ]
+    def totals(self) -> dict[str, int]:
+        names = ("chunks", "chunks_after", "moved_bytes")
+        totals = {name: sum(getattr(plan, name) for plan in self.partitions) for name in names}
+        return totals | {"encrypted_chunks": self.encrypted}
 
     def as_json(self, *, dry_run: bool) -> dict[str, Any]:
-        return {
-            "dry_run": dry_run,
-            "chunks": self.chunks,
-            "chunks_after": self.chunks_after,
-            "moved_bytes": self.moved_bytes,
-            "untouched": self.untouched,
-            "encrypted_chunks": self.encrypted,
-            "partitions": [self._partition_json(plan) for plan in self.partitions],
-        }
-
-    def _partition_json(self, plan: PartitionCompaction) -> dict[str, Any]:
-        ended = self.ended.get(name_of(plan.keys))
-        return {
-            "topic": str(plan.keys.folder),
-            "partition": plan.keys.partition,
-            "chunks": plan.chunks,
-            "chunks_after": plan.chunks_after,
-            "catalogs": plan.catalogs,
-            "catalogs_after": plan.catalogs_after,
-            "moved_bytes": plan.moved_bytes,
-            "rewrites": len(plan.runs),
-            "rewrites_done": len(ended.done) if ended else 0,
-            "compacted": self.is_whole(plan),
-        }
+        document = super().as_json(dry_run=dry_run)
+        for plan, partition in zip(self.partitions, document["partitions"], strict=True):
+            ended = self.ended.get(str(plan.keys))
+            partition["rewrites_done"] = len(ended.done) if ended else 0
+        return document
 
 
 def plan_partition(
     keys: PartitionKeys, compaction: Compaction, buffer_bytes: int, is_due: IsDue = lambda *_: True
 ) -> Protocol[PartitionCompaction | None]:
-    """Return the plan for one partition under its current marker; None if it has no chunks or is not due.
-
-    Raises the errors of reading it, and UsageError if a record format cannot be changed.
-    """
+    """Return the plan for one partition under its current marker; None if it has no chunks or is not due."""
     limits = RunLimits(RUN_CHUNKS, bytes=buffer_bytes)
     marker = (yield from read_known(keys)).marker
     if marker.next_offset is None:
@@ -302,7 +252,7 @@ def catalogs_in_question(catalogs: Sequence[OldCatalog], compaction: Compaction)
     places = [(each.reference, entry) for each in catalogs for entry in each.catalog.entries]
     meant = set[CatalogReference]()
     for (first, before), (second, after) in pairwise(places):
-        if may_be_merged(before, after, compaction.limits):
+        if contents.may_be_merged(before, after, compaction.limits):
             meant |= {first, second}
     return meant
 
@@ -319,7 +269,7 @@ def planned_run(
         return None
     if compaction.conversion is not None:
         for chunk in (chunk for group in meant for chunk in group):
-            check_convertible(chunk.index, compaction.conversion.settings_of(chunk.index))
+            contents.check_convertible(chunk.index, compaction.conversion.settings_of(chunk.index))
     first, last = meant[0][0].entry.start_offset, meant[-1][-1].entry.start_offset
     chosen = [each.reference for each in catalogs if first < each.reference.next_offset]
     chosen = [each for each in chosen if each.start_offset <= last]
@@ -330,108 +280,66 @@ def planned_run(
     return PlannedRun(start, end, chunks, chunks_after, len(chosen), num_catalogs(chunks_after), moved)
 
 
-class CompactedContents:
-    """The contents and the check of one rewrite; its files are in the buffer until `discard`."""
+class PartialCompaction(contents.ChunkRewrite):
+    """The compaction of one run from an offset on; chunks below it stay as they are."""
+
+    is_repacked = True
 
     def __init__(
-        self,
-        data_of: DataOf,
-        buffers: BufferFolder,
-        compaction: Compaction,
-        *,
-        buffer_bytes: int,
-        max_block_bytes: int,
-        start: int = 0,
+        self, tools: RewriteTools, keys: PartitionKeys, compaction: Compaction, run: PlannedRun, start: int
     ) -> None:
-        """`buffer_bytes` are rewritten at once, unless a group has more; chunks below `start` stay as they are."""
-        self._data_of = data_of
-        self._files = ChunkFiles(buffers, buffer_bytes)
-        self._compaction = compaction
-        self._max_block_bytes = max_block_bytes
-        self._start = start
-        self.discard = self._files.discard
+        super().__init__(tools, keys, compaction.keys)
+        self.kind = compaction.kind
+        self._compaction, self._run, self._start = compaction, run, start
+        self._turn: int | None = None
+        """The offset that no chunk may span; see `following_folder`."""
         self.left_from: int | None = None
         """Start of the first chunk that the buffer had no room for."""
-        self.turn: int | None = None
-        """The offset that no chunk may span; see `following_folder`."""
 
-    def contents(self, old: Sequence[OldChunk]) -> Iterator[OldChunk | NewChunk]:
-        """Yield new chunks, and old ones that stay because nothing is to be done or the buffer has no room."""
+    def choose(self, marker: Marker) -> Protocol[CatalogRun | None]:
+        following = yield from following_folder(self.keys, marker)
+        self._turn = following and following[1]
+        return (yield from find_run(self.keys, marker, self._run.start, self._run.end))
+
+    def contents(self, old: Sequence[OldChunk]) -> Iterator[Item]:
         before = [each for each in old if each.entry.start_offset < self._start]
         self.left_from = None
         yield from before
-        for group in self._compaction.groups(old[len(before) :], self.turn):
+        for group in self._compaction.groups(old[len(before) :], self._turn):
             if self.left_from is None and self._compaction.is_meant(group):
-                new = self._new_chunk(group)
-                if new is not None:
-                    yield new
+                buffer = self.new_file(sum(chunk.entry.bytes for chunk in group))
+                if buffer is not None:
+                    yield self._new_chunk(group, buffer)
                     continue
                 self.left_from = group[0].entry.start_offset
             yield from group
 
-    def _new_chunk(self, group: Sequence[OldChunk]) -> NewChunk | None:
-        """Return the chunk that replaces a group; None if the buffer has no room."""
-        buffer = self._files.new_file(sum(chunk.entry.bytes for chunk in group))
-        if buffer is None:
-            return None
+    def _new_chunk(self, group: Sequence[OldChunk], buffer: BufferFile) -> NewChunk:
         conversion, seal = self._compaction.conversion, self._compaction.keys.seal(group[0])
         if conversion is None:
-            return merged(group, self._data_of, buffer, seal)
+            return contents.merged(group, self.data_of, buffer, seal)
         settings = conversion.settings_of(group[0].index)
-        return converted(group, settings, self._data_of, buffer, self._max_block_bytes, seal)
-
-    def check(self, old: Sequence[OldChunk], new: ChangedItem) -> None:
-        """Raise ContentsDiffer unless every record is in its place."""
-        assert isinstance(new, NewChunk)
-        check_contents(old, new, self._data_of, self._compaction.keys.data_of(new, old[0]), self._max_block_bytes)
+        return contents.converted(group, settings, self.data_of, buffer, self.max_block_bytes, seal)
 
 
-@dataclass(frozen=True)
-class Compactor:
-    """A tool that compacts partitions as planned."""
-
-    pace: MaintenancePace
-    compaction: Compaction
-    buffers: BufferFolder
-    buffer_bytes: int
-    """Bytes of old chunks that are stored again at once, unless a single new chunk has more."""
-    max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
-
-    def compact(self, plan: PartitionCompaction) -> RewriteResult[PartitionCompaction]:
-        """Compact a partition as planned, one rewrite for each run."""
-        done, outcome = list[PlannedRun](), RewriteOutcome.COMMITTED
-        try:
-            for run in plan.runs:
-                ended = self._compact(plan.keys, run)
-                if ended is RewriteOutcome.COMMITTED:
-                    done.append(run)
-                else:
-                    outcome = ended
-                if ended not in (RewriteOutcome.COMMITTED, RewriteOutcome.NOTHING):
-                    break
-        except BlockgzError as error:
-            return RewriteResult(plan, outcome, error, tuple(done))
-        return RewriteResult(plan, outcome, None, tuple(done))
-
-    def _compact(self, keys: PartitionKeys, run: PlannedRun) -> RewriteOutcome:
-        """Rewrite one run, in parts if the buffer has no room for the whole of it."""
-
-        def choose(marker: Marker) -> Protocol[CatalogRun | None]:
-            following = yield from following_folder(keys, marker)
-            work.turn = following and following[1]
-            return (yield from find_run(keys, marker, run.start, run.end))
-
-        start: int | None = run.start
-        while start is not None:
-            data_of = data_in(self.pace.ranges, keys, self.compaction.keys.keyring)
-            new_contents = partial(CompactedContents, data_of, self.buffers, self.compaction, start=start)
-            work = new_contents(buffer_bytes=self.buffer_bytes, max_block_bytes=self.max_block_bytes)
-            what = Rewrite(self.compaction.kind, work.contents, work.check, is_repacked=True)
-            try:
-                outcome = self.pace.driver.run(rewrite(keys, choose, what))
-            finally:
-                work.discard()
-            if outcome is not RewriteOutcome.COMMITTED:
-                return outcome
-            start = work.left_from
-        return RewriteOutcome.COMMITTED
+def compact(
+    plan: PartitionCompaction, compaction: Compaction, tools: RewriteTools
+) -> RewriteResult[PartitionCompaction]:
+    """Compact a partition as planned: one rewrite for each run, or more if the buffer has no room for all of it."""
+    done, outcome = list[PlannedRun](), RewriteOutcome.COMMITTED
+    try:
+        for run in plan.runs:
+            start: int | None = run.start
+            ended = RewriteOutcome.COMMITTED
+            while start is not None and ended is RewriteOutcome.COMMITTED:
+                part = PartialCompaction(tools, plan.keys, compaction, run, start)
+                ended, start = part.run(), part.left_from
+            if ended is RewriteOutcome.COMMITTED:
+                done.append(run)
+            else:
+                outcome = ended
+            if ended not in (RewriteOutcome.COMMITTED, RewriteOutcome.NOTHING):
+                break
+    except BlockgzError as error:
+        return RewriteResult(plan, outcome, error, tuple(done))
+    return RewriteResult(plan, outcome, None, tuple(done))

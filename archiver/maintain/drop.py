@@ -1,38 +1,20 @@
 """Drop a whole topic that Kafka no longer has: all objects of all incarnations, and its place in the inventory."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
 
 from archiver.commit.archive import layout_of
 from archiver.commit.claims import change_inventory
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.driver import Driver
 from archiver.errors import DropRefused
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem
-from blockgz.errors import BlockgzError, NotInArchive, UsageError
-from blockgz.store.retry import bounded_backoff
+from archiver.maintain.planned import Cell, PlannedCommand, Problem, try_each
+from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.writer import ListedObject, ToolStore
 from blockgz.units import bytes_text
 from index_format.identity import parse_inventory, without
 from index_format.keys import MARKER_OBJECT, TOPIC_OBJECT, TopicFolder, check_topic, inventory_key, topic_folders
-
-
-class DroppedFolder(NamedTuple):
-    """One incarnation of the topic."""
-
-    folder: TopicFolder
-    objects: tuple[ListedObject, ...]
-    """The objects in the order of deletion: markers first, `_topic.json` last."""
-
-    @property
-    def num_partitions(self) -> int:
-        return sum(listed.key.endswith(f"/{MARKER_OBJECT}") for listed in self.objects)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(listed.size for listed in self.objects)
 
 
 class PlannedDrop(PlannedCommand):
@@ -62,7 +44,7 @@ class PlannedDrop(PlannedCommand):
                 remedy="let a rule of the store delete what is old",
             )
         self.folders = _folders(store, self._layout, topic)
-        """Incarnations, the newest first: archivers look for incarnations from the first on, up to a missing one."""
+        """Newest first: archivers look for incarnations from the first on, up to a missing one."""
         if not self.folders:
             raise NotInArchive(
                 f"topic {topic!r} is not in the archive",
@@ -88,16 +70,16 @@ class PlannedDrop(PlannedCommand):
 
     @property
     def num_objects(self) -> int:
-        return sum(len(each.objects) for each in self.folders)
+        return sum(map(len, self.folders.values()))
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.num_bytes for each in self.folders)
+        return sum(map(_num_bytes, self.folders.values()))
 
     @property
     def written_at(self) -> float | None:
         """The time of the newest object, in seconds since 1970; None if no object is left."""
-        return max((listed.modified for each in self.folders for listed in each.objects), default=None)
+        return max((listed.modified for each in self.folders.values() for listed in each), default=None)
 
     @property
     def question(self) -> str | None:
@@ -105,11 +87,12 @@ class PlannedDrop(PlannedCommand):
 
     def rows(self) -> list[tuple[Cell, ...]]:
         return [
-            (str(each.folder), each.num_partitions, len(each.objects), bytes_text(each.num_bytes))
-            for each in self.folders
+            (str(folder), _num_partitions(listed), len(listed), bytes_text(_num_bytes(listed)))
+            for folder, listed in self.folders.items()
         ]
 
-    def notes(self) -> list[str]:
+    @property
+    def notes(self) -> list[str]:  # type: ignore[override]
         if self._cluster is not None:
             return ["the cluster does not list it"]
         return ["no brokers are given, so that nobody checked whether the cluster has it"]
@@ -127,14 +110,12 @@ class PlannedDrop(PlannedCommand):
                 why="it has been written to since the plan was made",
                 remedy="stop what writes to it, and run the command again",
             )
-        for each in self.folders:
-            self.problems += _delete(store, each)
+        for objects in self.folders.values():
+            self.problems += _delete(store, objects)
             if self.problems:
                 return  # an older incarnation stays as long as there is a newer one
-        folders = [each.folder for each in self.folders]
-        driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
         key = inventory_key(self._layout)
-        driver.run(change_inventory(key, lambda found: reduce(without, folders, found), is_declared=False))
+        Driver(store).run(change_inventory(key, lambda found: reduce(without, self.folders, found), is_declared=False))
         self.is_dropped = True
 
     def summary(self) -> str | None:
@@ -148,52 +129,47 @@ class PlannedDrop(PlannedCommand):
             "written_ms": None if self.written_at is None else round(self.written_at * 1000),
             "incarnations": [
                 {
-                    "topic": str(each.folder),
-                    "partitions": each.num_partitions,
-                    "objects": len(each.objects),
-                    "bytes": each.num_bytes,
+                    "topic": str(folder),
+                    "partitions": _num_partitions(listed),
+                    "objects": len(listed),
+                    "bytes": _num_bytes(listed),
                 }
-                for each in self.folders
+                for folder, listed in self.folders.items()
             ],
             "dropped": self.is_dropped,
         }
 
 
-def _folders(store: ToolStore, layout: str, topic: str) -> tuple[DroppedFolder, ...]:
-    found = {folder: list[ListedObject]() for folder in _claimed(store, layout, topic)}
+def _num_partitions(objects: Sequence[ListedObject]) -> int:
+    return sum(listed.key.endswith(f"/{MARKER_OBJECT}") for listed in objects)
+
+
+def _num_bytes(objects: Sequence[ListedObject]) -> int:
+    return sum(listed.size for listed in objects)
+
+
+def _folders(store: ToolStore, layout: str, topic: str) -> dict[TopicFolder, Sequence[ListedObject]]:
+    """Return the incarnations of a topic, the newest first, each with its objects in the order of deletion."""
+    stored, found = store.get(inventory_key(layout)), dict[TopicFolder, list[ListedObject]]()
+    if stored is not None:
+        inventory = parse_inventory(stored.body, inventory_key(layout))
+        found = {each.folder: [] for each in inventory.incarnations if each.topic == topic}
     for prefix in (f"topic={topic}/", f"topic={topic}~"):
         for listed in store.list(prefix):
             for folder in topic_folders([listed.key.partition("/")[0]]):
                 found.setdefault(folder, []).append(listed)
-    return tuple(
-        DroppedFolder(folder, tuple(sorted(found[folder], key=_order))) for folder in sorted(found, reverse=True)
-    )
-
-
-def _claimed(store: ToolStore, layout: str, topic: str) -> Iterator[TopicFolder]:
-    stored = store.get(inventory_key(layout))
-    if stored is not None:
-        inventory = parse_inventory(stored.body, inventory_key(layout))
-        yield from (each.folder for each in inventory.incarnations if each.topic == topic)
+    return {folder: sorted(found[folder], key=_order) for folder in sorted(found, reverse=True)}
 
 
 def _order(listed: ListedObject) -> tuple[int, str]:
+    # Markers first, or readers would be led to what is gone; _topic.json last: it says that the folder is there.
     name = listed.key.rpartition("/")[2]
     return (0 if name == MARKER_OBJECT else 2 if name == TOPIC_OBJECT else 1), listed.key
 
 
-def _delete(store: ToolStore, dropped: DroppedFolder) -> list[Problem]:
-    problems: list[Problem] = []
-
-    def delete(listed: ListedObject) -> None:
-        try:
-            store.delete(listed.key)
-        except BlockgzError as error:
-            problems.append(Problem(listed.key, error))
-
+def _delete(store: ToolStore, objects: Sequence[ListedObject]) -> list[Problem]:
     for rank in range(3):
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="delete") as pool:
-            list(pool.map(delete, (listed for listed in dropped.objects if _order(listed)[0] == rank)))
-        if problems:
-            break
-    return problems
+        keys = [listed.key for listed in objects if _order(listed)[0] == rank]
+        if problems := try_each(keys, [partial(store.delete, key) for key in keys]):
+            return problems
+    return []

@@ -15,18 +15,13 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from archiver.commit.archive import archive_info, claimed_partitions, layout_of, lost_marker
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
-from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
-from archiver.maintain.garbage import Chain
-from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Cell, PlannedCommand, Problem, partitions_of, plan_each
 from archiver.maintain.rewrite.chunks import (
     NO_KEYS,
     TEXT,
-    ChangedItem,
-    ChunkFiles,
     Item,
     NewChunk,
     OffsetRanges,
@@ -35,17 +30,23 @@ from archiver.maintain.rewrite.chunks import (
     data_in,
     opened_blocks,
 )
-from archiver.maintain.rewrite.compare import check_contents
-from archiver.maintain.rewrite.encode import without
-from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail
-from archiver.maintain.rewrite.replace import Rewrite, chunks_of, parts_of, rewrite
-from archiver.maintain.rewrite.tree import CatalogRun, References, RunLimits, first_run, level_1_lists
+from archiver.maintain.rewrite.contents import ChunkRewrite, RewriteTools, without
+from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail, not_done
+from archiver.maintain.rewrite.replace import chunks_of, parts_of
+from archiver.maintain.rewrite.tree import (
+    CatalogRun,
+    References,
+    RunLimits,
+    StoredChain,
+    first_run,
+    level_1_lists,
+    read_chain,
+)
 from blockgz.atomic_file import replace_file, write_private
 from blockgz.encryption.keyring import Keyring
 from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from blockgz.record_filter import Condition, RecordFilter, ValueMatches
 from blockgz.signing import signature_of, signed
-from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import ToolStore
 from blockgz.units import bytes_text
 from index_format.blocks import decode_parts
@@ -56,15 +57,15 @@ from index_format.objects import Count, Offset, Sha256, Timestamp
 from index_format.records import RecordsDigest
 
 LARGEST_OFFSET = 2**63 - 1
+# Rewrites that are tried again if another maintainer takes over.
 ATTEMPTS = 3
-"""Rewrites that are tried again if another maintainer takes over."""
 SHOWN_RANGES = 4
 NOT_YET = "not erased yet"
 ERASE_FORMAT: Final = "block-gzip-erase-report"
+# The format of the file that `archiver erase --status` writes to --report.
 COMPLETION_FORMAT = "block-gzip-erase-completion"
-"""The format of the file that `archiver erase --status` writes to --report."""
+# The only layout in which records are erased.
 LAYOUT = "topic"
-"""The only layout in which records are erased."""
 
 
 class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +264,7 @@ def parse_offsets(texts: Sequence[str]) -> OffsetRanges:
 
 
 def find_records(
-    store: ToolStore, chain: Chain, wanted: RecordChoice, max_block_bytes: int, keyring: Keyring | None = None
+    store: ToolStore, chain: StoredChain, wanted: RecordChoice, max_block_bytes: int, keyring: Keyring | None = None
 ) -> ErasedPartition:
     """Return every record of a chain that is to be erased; one block and the indexes of a few chunks are in memory.
 
@@ -279,7 +280,7 @@ def find_records(
         chosen = [number for number, block in enumerate(index.blocks) if wanted.in_block(block, index)]
         blocks, blocks_read = blocks + len(index.blocks), blocks_read + len(chosen)
         count = 0
-        for entry, member in opened_blocks(data_of(index), index.blocks, chosen) if chosen else ():
+        for member, entry in opened_blocks(data_of(index), index.blocks, chosen) if chosen else ():
             for batch in decode_parts(member, entry, index, max_block_bytes):
                 mask = wanted.mask(batch)
                 if mask.any():
@@ -304,31 +305,18 @@ def find_records(
 
 def read_chunks(store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Iterator[OldChunk]:
     """Yield the chunks of these entries, with their indexes. Raises ObjectMissing, a FormatError or a StoreError."""
-    driver = Driver(store, UnreadLog(), bounded_backoff(store.url), lambda: True)
+    driver = Driver(store)
     for some in parts_of(entries):
         yield from driver.run(chunks_of(keys, some))
 
 
-class ErasedContents:
-    """The new contents of one rewrite; its files are in the buffer until `discard`."""
+class _PartialErase(ChunkRewrite):
+    """One rewrite without some records, as far as catalogs are neighbours and the buffer has room."""
 
-    def __init__(
-        self,
-        store: ToolStore,
-        keys: PartitionKeys,
-        drop: OffsetRanges,
-        buffers: BufferFolder,
-        buffer_bytes: int,
-        max_block_bytes: int,
-        rewrite_keys: RewriteKeys,
-    ) -> None:
-        self._keys = keys
-        self._data_of = data_in(store, keys, rewrite_keys.keyring)
-        self._rewrite_keys = rewrite_keys
-        self._drop = drop
-        self._max_block_bytes = max_block_bytes
-        self._files = ChunkFiles(buffers, buffer_bytes)
-        self.discard = self._files.discard
+    kind = "erase"
+
+    def __init__(self, tools: RewriteTools, keys: PartitionKeys, rewrite_keys: RewriteKeys, drop: OffsetRanges) -> None:
+        super().__init__(tools, keys, rewrite_keys, drop)
         self._run: CatalogRun | None = None
         self._left: list[range] = []
         """Offsets of chunks that stay as they are because the buffer has no room."""
@@ -336,99 +324,58 @@ class ErasedContents:
     @property
     def done(self) -> OffsetRanges:
         """The offsets without such a record once this rewrite is committed; none if there was no run."""
-        run = [range(self._run.start, self._run.end)] if self._run else []
+        run = [range(self._run.start, self._run.stop)] if self._run else []
         return OffsetRanges(run) - OffsetRanges(self._left)
 
     def choose(self, marker: Marker) -> Protocol[CatalogRun | None]:
-        """Return the catalogs to rewrite."""
-        self._run = yield from choose_run(self._keys, marker, self._drop)
+        spans = list(self.drop)
+        lists = yield from level_1_lists(self.keys, marker, spans[0].start, spans[-1].stop)
+        chosen = next(filter(None, (run_of(references, self.drop) for references in lists)), None)
+        self._run = CatalogRun(chosen) if chosen else None
         return self._run
 
     def contents(self, old: Sequence[OldChunk]) -> Iterator[Item]:
-        """Yield the chunks without the records; those that do not fit into the buffer stay until the next run."""
         for chunk in old:
             entry = chunk.entry
-            is_meant = self._drop.meets(entry.start_offset, entry.next_offset)
-            buffer = self._files.new_file(entry.bytes) if is_meant else None
+            is_meant = self.drop.meets(entry.start_offset, entry.next_offset)
+            buffer = self.new_file(entry.bytes) if is_meant else None
             if is_meant and buffer is None:
                 self._left.append(range(entry.start_offset, entry.next_offset))
             yield chunk if buffer is None else self._without(chunk, buffer)
 
     def _without(self, chunk: OldChunk, buffer: BufferFile) -> Item:
-        seal = self._rewrite_keys.seal(chunk)
-        new = without(chunk, self._drop, self._data_of, buffer, self._max_block_bytes, seal)
-        is_same = isinstance(new, NewChunk) and new.num_records == chunk.index.num_records
+        seal = self.rewrite_keys.seal(chunk)
+        new = without(chunk, self.drop, self.data_of, buffer, self.max_block_bytes, seal)
+        is_same = isinstance(new, NewChunk) and new.index.num_records == chunk.index.num_records
         return chunk if is_same else new
-
-    def check(self, old: Sequence[OldChunk], new: ChangedItem) -> None:
-        """Raise ContentsDiffer unless exactly the records to erase are missing."""
-        assert not isinstance(new, OldChunk)
-        data = self._rewrite_keys.data_of(new, old[0])
-        check_contents(old, new, self._data_of, data, self._max_block_bytes, self._drop)
 
 
 def erase_in(
-    store: ToolStore,
-    keys: PartitionKeys,
-    offsets: OffsetRanges,
-    driver: Driver,
-    buffers: BufferFolder,
-    *,
-    buffer_bytes: int,
-    max_block_bytes: int,
-    rewrite_keys: RewriteKeys = NO_KEYS,
+    keys: PartitionKeys, offsets: OffsetRanges, tools: RewriteTools, rewrite_keys: RewriteKeys = NO_KEYS
 ) -> None:
     """Erase the records at these offsets of a partition's folder, even if the chain changes at the same time.
 
-    If such records are in the tail, a running writer is fenced, and claims the partition again. Raises RewriteOvertaken
-    or RewriteRefused if not all could be erased, KeyMissing for an encrypted chunk without its key, ContentsDiffer, a
+    If such records are in the tail, a running writer is fenced, and claims the partition again. Raises RewriteRefused
+    if not all could be erased, KeyMissing for an encrypted chunk without its key, ContentsDiffer, a
     FormatError or a StoreError. What was erased before the error stays erased.
     """
-    driver.run(fold_tail(keys, offsets, str(uuid.uuid4())))
+    tools.driver.run(fold_tail(keys, offsets, str(uuid.uuid4())))
     pending, attempts = offsets, 0
     while len(pending):
-        work = ErasedContents(store, keys, pending, buffers, buffer_bytes, max_block_bytes, rewrite_keys)
-        try:
-            outcome = driver.run(rewrite(keys, work.choose, Rewrite("erase", work.contents, work.check)))
-        finally:
-            work.discard()
+        part = _PartialErase(tools, keys, rewrite_keys, pending)
+        outcome = part.run()
         if outcome is RewriteOutcome.OVERTAKEN and (attempts := attempts + 1) < ATTEMPTS:
             continue
         if outcome not in (RewriteOutcome.COMMITTED, RewriteOutcome.NOTHING):
-            raise _refused(keys, outcome)
-        if not len(work.done):
+            raise not_done(str(keys), "erased as a whole", outcome)
+        if not len(part.done):
             return  # no catalog has such an offset any longer: pruned, or erased by another
-        pending -= work.done
-
-
-def choose_run(keys: PartitionKeys, marker: Marker, offsets: OffsetRanges) -> Protocol[CatalogRun | None]:
-    """Return the first catalogs of level 1, neighbours in one list, that span such an offset, or None."""
-    spans = list(offsets)
-    for references in (yield from level_1_lists(keys, marker, spans[0].start, spans[-1].stop)):
-        chosen = run_of(references, offsets)
-        if chosen:
-            return CatalogRun(chosen)
-    return None
+        pending -= part.done
 
 
 def run_of(references: References, offsets: OffsetRanges) -> References:
     """Return neighbours that span such offsets, as many as one rewrite takes."""
     return first_run(references, lambda each: offsets.meets(each.start_offset, each.next_offset), RunLimits())
-
-
-def _refused(keys: PartitionKeys, outcome: RewriteOutcome) -> RewriteRefused | RewriteOvertaken:
-    where = f"{keys.folder}:{keys.partition}"
-    if outcome is RewriteOutcome.FULL:
-        return RewriteRefused(
-            f"not all records of {where} could be erased yet",
-            why="its marker lists as many replaced catalogs as it may",
-            remedy="run archiver gc once their grace is over, then the same erase again",
-        )
-    return RewriteOvertaken(
-        f"not all records of {where} could be erased yet",
-        why="another maintainer is running on the partition, or was stopped less than an hour ago",
-        remedy="run the same erase again when that one has ended, or an hour later",
-    )
 
 
 class ReportFile(NamedTuple):
@@ -537,18 +484,14 @@ class PlannedErase(PlannedCommand):
         ]
 
     def carry_out(self) -> None:
-        driver = Driver(self._store, UnreadLog(), bounded_backoff(self._store.url), lambda: True)
         with closing(BufferFolder(self._buffer_root)) as buffers:
+            driver = Driver(self._store)
+            tools = RewriteTools(driver, self._store, buffers, self._buffer_bytes, self._max_block_bytes)
             self.write_report()
             try:
                 for each in (each for each in self.found if each.records):
                     try:
-                        erase_in(
-                            *(self._store, each.keys, each.ranges, driver, buffers),
-                            buffer_bytes=self._buffer_bytes,
-                            max_block_bytes=self._max_block_bytes,
-                            rewrite_keys=self._rewrite_keys,
-                        )
+                        erase_in(each.keys, each.ranges, tools, self._rewrite_keys)
                     except BlockgzError as error:
                         self.errors[str(each)] = error.reason
                         self.problems.append(Problem(str(each), error))

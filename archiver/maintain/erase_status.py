@@ -19,11 +19,11 @@ from archiver.maintain.erase import (
     find_records,
     read_chunks,
 )
-from archiver.maintain.garbage import Chain, ListedPart
-from archiver.maintain.gc import read_chain
+from archiver.maintain.garbage import ListedPart
 from archiver.maintain.planned import Cell, Problem
 from archiver.maintain.rewrite.chunks import OffsetRanges
-from archiver.maintain.rewrite.encode import erased_in
+from archiver.maintain.rewrite.contents import erased_in
+from archiver.maintain.rewrite.tree import StoredChain, read_chain
 from blockgz.errors import BlockgzError, KeyMissing, NotInArchive, UsageError
 from blockgz.signing import check_signature, signature_of
 from blockgz.store.writer import Leftover, ToolStore
@@ -189,7 +189,7 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
         not_erased=_not_erased(store, chain, erased.ranges),
         retired=sum(len(each.references) for each in maintenance.retired),
         is_rewriting=maintenance.rewriting is not None,
-        unreached=(*_unreached(store, chain, listed), *_below_end(chain, uploads)),
+        unreached=tuple(_unreached(store, chain, listed, uploads)),
     )
 
 
@@ -202,17 +202,14 @@ def _is_dropped(store: ToolStore, keys: PartitionKeys) -> bool:
 
 def _no_marker(keys: PartitionKeys) -> NotInArchive:
     return NotInArchive(
-        f"{keys.folder}:{keys.partition} is not in the archive",
+        f"{keys} is not in the archive",
         why=f"there is no {keys.marker}",
         remedy="check -a; if the marker was lost, archiver repair marker rebuilds it",
     )
 
 
-def _not_erased(store: ToolStore, chain: Chain, offsets: OffsetRanges) -> OffsetRanges:
-    """Return the offsets that still have a record; without the keys of an encrypted chunk, those not listed as erased.
-
-    Indexes that were rebuilt from erased data list no erased ranges: then the blocks are read.
-    """
+def _not_erased(store: ToolStore, chain: StoredChain, offsets: OffsetRanges) -> OffsetRanges:
+    """Return the offsets that still have a record; without the keys of a chunk, those not listed as erased."""
     gone = [range(gap.start, gap.end) for gap in chain.gaps if gap.reason == ERASED]
     gone.append(range(chain.marker.pruned_before))
     left = offsets - OffsetRanges(gone)
@@ -222,13 +219,16 @@ def _not_erased(store: ToolStore, chain: Chain, offsets: OffsetRanges) -> Offset
     if not len(left):
         return left
     try:
+        # Indexes that were rebuilt from erased data list no erased ranges: the blocks tell.
         return find_records(store, chain, AtOffsets(left), DEFAULT_MAX_BLOCK_BYTES).ranges
     except KeyMissing:
         return left
 
 
-def _unreached(store: ToolStore, chain: Chain, listed: Sequence[ListedPart]) -> list[str]:
-    """Return what the chain does not reference, of everything that may hold records below its end."""
+def _unreached(
+    store: ToolStore, chain: StoredChain, listed: Sequence[ListedPart], uploads: Sequence[Leftover]
+) -> list[str]:
+    """Return what the chain does not reference, of all objects and uploads that may hold records below its end."""
     by_number: dict[int, list[str]] = defaultdict(list)
     for found in listed:
         if found.name.kind is ObjectKind.DATA:
@@ -237,7 +237,8 @@ def _unreached(store: ToolStore, chain: Chain, listed: Sequence[ListedPart]) -> 
     doubtful = [entry for number in by_number if number not in sole for entry in chain.by_number.get(number, ())]
     named = {chain.keys.chunks + chunk.index.data.name for chunk in read_chunks(store, chain.keys, doubtful)}
     end = chain.end or 0
-    return [
+    sent = [parse_key(LAYOUT, each.key) for each in uploads if each.key.startswith(chain.keys.home)]
+    unreached = [
         found.name.key
         for found in listed
         if found.name.number < end
@@ -245,8 +246,4 @@ def _unreached(store: ToolStore, chain: Chain, listed: Sequence[ListedPart]) -> 
         and found.name.key not in chain.indexes
         and not (found.name.kind is ObjectKind.DATA and (found.name.number in sole or found.name.key in named))
     ]
-
-
-def _below_end(chain: Chain, uploads: Sequence[Leftover]) -> list[str]:
-    names = [parse_key(LAYOUT, each.key) for each in uploads if each.key.startswith(chain.keys.home)]
-    return [name.key for name in names if name is not None and name.number < (chain.end or 0)]
+    return [*unreached, *(name.key for name in sent if name is not None and name.number < end)]

@@ -1,51 +1,13 @@
 """Decide what garbage collection may delete: pure rules over marker chains and a listing.
 
-docs/garbage.md explains why nothing is deleted that is or may still be committed, no matter who works at the same time.
-The rules rest on these facts:
-
-- A chunk starts at the `chain_end` of its writer's marker, and `chain_end` never falls. So an object below the
-  `chain_end` of any version of the marker belongs to a committed chunk, or never will. `next_offset` is not a bound:
-  progress without records behind a gap raises it alone.
-- A later chain holds everything that an earlier one holds: entries only fold into catalogs, and catalogs into catalogs.
-  So an old version of the marker gives a lower bound, and misses nothing below it.
-- No live writer uses a name below that bound again: it uses plain names at its own `chain_end`, and random names after
-  a conflict. A Spark task that read an old marker may, but the driver refuses chunks cut for another `chain_end`.
-- Objects are listed before markers are read. In layout `seed` the incarnations of a topic share their names, so all of
-  their chains count, and the lowest bound. A writer knows its incarnation before it stores anything; an incarnation
-  without a marker keeps all objects.
-- A catalog in progress starts at the oldest entry that is not folded yet one level down, which rises too. Only a
-  catalog that ends there or below is deleted.
-- An orphan that overlaps a gap may be the only object with the records there. It is kept, and `archiver repair salvage`
-  recovers it. What salvage stores is inside a gap until it is committed, so it stays too.
-- Leftovers (temporary files, uploads, probe objects) have no position, so their age decides: deleting one of a live
-  writer costs it a repeated request, never a record.
-
-Objects before a chain's start stay: they belong to the chain before, whose marker was lost. Layout `seed` may share its
-folder with an archive of kafka-connect-s3, which names chunks like ours: there only chunks go whose first record the
-chain holds.
-
-For a partition that is rewritten (marker version 2), docs/lifecycle.md says what readers are promised:
-
-- Objects are listed before the marker is read, and everything is kept that the marker references, or its retired
-  references. These are removed a grace period after a collector first saw them: the commit does not record when it
-  happened, since a swap may arrive late. A retired catalog shares chunks and catalogs with others, so nothing is
-  deleted because it lists them, only because nothing references them.
-- Objects of a rewrite have its token in the name. No token is used twice, and a rewrite without its intent never
-  commits. So an unreferenced object goes, unless its token is that of the intent in force.
-- A writer's chunk is dead below the chain's end, as under version 1. One from version 1 may start at the start of the
-  last gap, if that gap is `empty`.
-- A writer's catalog starts at the end of the catalogs of its level or of higher ones, which never falls.
-- Records that a gap lists as lost may be in an orphan. It is kept as long as the gap is behind all catalogs, where it
-  can be filled, and for a grace period after the gap was recorded; always if the gap has no time.
-
-These decisions are final: no later marker references what one marker calls dead. So a plan may be carried out late.
+docs/garbage.md and docs/lifecycle.md explain why nothing is deleted that is or may still be committed, no matter who
+works at the same time. Objects are listed before markers are read. The decisions are final: no later marker references
+what one marker calls dead, so a plan may be carried out late.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import UNSET
@@ -53,6 +15,7 @@ from msgspec.structs import replace
 
 from archiver.commit.objects import read_marker, try_swap
 from archiver.commit.operations import Now, Protocol
+from archiver.maintain.rewrite.tree import StoredChain
 from blockgz.errors import FormatError
 from blockgz.store.writer import ListedObject, Store
 from index_format import groups
@@ -64,14 +27,12 @@ from index_format.keys import (
     TopicFolder,
     dated_key,
     groups_home,
-    parse_configs_key,
-    parse_groups_key,
 )
-from index_format.marker import ChunkEntry, Maintenance, Marker, Span
+from index_format.marker import ChunkEntry, Maintenance, Marker
 
 SHORTEST_GRACE_SECONDS = 3600.0
+# The order of deletion: an index before its data, so that no index names missing data.
 DELETION_ORDER = (ObjectKind.CATALOG, ObjectKind.INDEX, ObjectKind.ANCESTOR_INDEX, ObjectKind.DATA)
-"""The order of deletion: an index before its data, so that no index names missing data."""
 
 
 class ListedPart(NamedTuple):
@@ -81,57 +42,9 @@ class ListedPart(NamedTuple):
     listed: ListedObject
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Everything that one version of a marker references; for garbage collection, including what it retired."""
-
-    keys: PartitionKeys
-    marker: Marker
-    entries: Sequence[ChunkEntry]
-    catalogs: frozenset[str]
-    """The keys of all catalogs, of every level."""
-    gaps: Sequence[Gap]
-    """The gaps of the marker and of the catalogs."""
-
-    @property
-    def end(self) -> int | None:
-        """The start of the next chunk; None before the first."""
-        return self.marker.chain_end
-
-    @property
-    def has_own_names(self) -> bool:
-        """True if only this chain's chunks have such names."""
-        return self.keys.layout != "seed"
-
-    @cached_property
-    def by_number(self) -> Mapping[int, Sequence[ChunkEntry]]:
-        """Entries by the number in the names of their objects; several if chunks were rewritten."""
-        found: dict[int, list[ChunkEntry]] = defaultdict(list)
-        for entry in dict.fromkeys(self.entries):
-            found[entry.start_offset if self.has_own_names else entry.first_offset].append(entry)
-        return dict(found)
-
-    @cached_property
-    def indexes(self) -> frozenset[str]:
-        return frozenset(self.index_key(entry) for entry in self.entries)
-
-    def index_key(self, entry: ChunkEntry) -> str:
-        return self.keys.chunks + entry.name
-
-    def unfolded_from(self, level: int) -> int | None:
-        """Return the start of the next catalog of that level, or of a later one; None while there is no chunk."""
-        below: list[Sequence[Span]] = [*reversed(self.marker.catalogs[: level - 1]), self.marker.tail]
-        return next((spans[0].start_offset for spans in below if spans), self.end)
-
-    def holds(self, offset: int) -> bool:
-        """Return whether the offset is inside the chain and in no gap: its record, if there is one, is archived."""
-        start, end = self.marker.start_offset, self.end
-        if start is None or end is None or not start <= offset < end:
-            return False
-        return not any(offset in gap for gap in self.gaps)
-
-
-def entries_in_doubt(chains: Sequence[Chain], objects: Iterable[ListedPart]) -> Iterator[tuple[Chain, ChunkEntry]]:
+def entries_in_doubt(
+    chains: Sequence[StoredChain], objects: Iterable[ListedPart]
+) -> Iterator[tuple[StoredChain, ChunkEntry]]:
     """Yield committed chunks with other data under the same number: only their index shows which data is theirs.
 
     `chains` share the names; it is one, except in layout `seed`.
@@ -145,7 +58,7 @@ def entries_in_doubt(chains: Sequence[Chain], objects: Iterable[ListedPart]) -> 
             yield from ((chain, entry) for chain in chains for entry in chain.by_number.get(number, ()))
 
 
-def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[ListedPart]) -> Iterator[ListedPart]:
+def catalogs_in_doubt(chains: Sequence[StoredChain], objects: Iterable[ListedPart]) -> Iterator[ListedPart]:
     """Yield catalogs that are not referenced and not in progress: they have to be read to know where they end."""
     for found in objects:
         chain = _chain_of(chains, found)
@@ -156,7 +69,7 @@ def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[ListedPart]) ->
 
 
 def find_dead(
-    chains: Sequence[Chain],
+    chains: Sequence[StoredChain],
     objects: Collection[ListedPart],
     data_stems: Mapping[str, str],
     catalog_ends: Mapping[str, int],
@@ -188,14 +101,14 @@ def in_order(dead: Iterable[ListedPart]) -> list[ListedPart]:
     return sorted(dead, key=lambda found: (DELETION_ORDER.index(found.name.kind), found.name.key))
 
 
-def may_meet_a_gap(chains: Sequence[Chain], found: ListedPart) -> bool:
+def may_meet_a_gap(chains: Sequence[StoredChain], found: ListedPart) -> bool:
     """Return whether a gap ends above the object's number: then it has to be read to know its offsets."""
     is_catalog = found.name.kind is ObjectKind.CATALOG
     return not is_catalog and any(gap.end > found.name.number for chain in chains for gap in chain.gaps)
 
 
 def find_spared(
-    chains: Sequence[Chain], dead: Iterable[ListedPart], held: Mapping[str, Sequence[range]]
+    chains: Sequence[StoredChain], dead: Iterable[ListedPart], held: Mapping[str, Sequence[range]]
 ) -> list[ListedPart]:
     """Return the dead objects that stay, because they may hold records which a gap lists as lost.
 
@@ -214,12 +127,17 @@ def gaps_met(gaps: Iterable[Gap], held: Sequence[range]) -> list[Gap]:
     return [gap for gap in gaps if any(max(gap.start, each.start) < min(gap.end, each.stop) for each in held)]
 
 
-def _is_dead_chunk(chains: Sequence[Chain], found: ListedPart, data_stems: Mapping[str, str]) -> bool:
+def _is_dead_chunk(chains: Sequence[StoredChain], found: ListedPart, data_stems: Mapping[str, str]) -> bool:
     number = found.name.number
+    # A chunk starts at the chain_end of its writer's marker, which never falls: below it, an object is committed or
+    # never will be. next_offset is not a bound: progress without records behind a gap raises it alone.
+    # In layout seed the incarnations of a topic share their names: the lowest bound counts.
     if not chains or any(chain.end is None or number >= chain.end for chain in chains):
         return False
+    # What lies before a chain's start belongs to the chain before, whose marker was lost.
     if any(chain.marker.start_offset is None or number < chain.marker.start_offset for chain in chains):
         return False
+    # kafka-connect-s3 names chunks alike in the same folders: only chunks go whose record the chain holds.
     if any(not chain.has_own_names and not chain.holds(number) for chain in chains):
         return False
     if found.name.kind is ObjectKind.INDEX:
@@ -228,15 +146,16 @@ def _is_dead_chunk(chains: Sequence[Chain], found: ListedPart, data_stems: Mappi
     return all(data_stems.get(index, found.name.stem) != found.name.stem for index in committed)
 
 
-def _is_dead_catalog(chains: Sequence[Chain], found: ListedPart, catalog_ends: Mapping[str, int]) -> bool:
+def _is_dead_catalog(chains: Sequence[StoredChain], found: ListedPart, catalog_ends: Mapping[str, int]) -> bool:
     chain = _chain_of(chains, found)
     if chain is None or found.name.key in chain.catalogs or found.name.key not in catalog_ends:
         return False
+    # A catalog in progress starts at the oldest entry that is not folded yet one level down, which only rises.
     bound = chain.unfolded_from(found.name.level)
     return bound is not None and catalog_ends[found.name.key] <= bound
 
 
-def _chain_of(chains: Sequence[Chain], found: ListedPart) -> Chain | None:
+def _chain_of(chains: Sequence[StoredChain], found: ListedPart) -> StoredChain | None:
     return next((chain for chain in chains if chain.keys.folder == found.name.folder), None)
 
 
@@ -246,6 +165,7 @@ def keep_books(keys: PartitionKeys, grace: float) -> Protocol[None]:
         held = yield from read_marker(keys.marker)
         if held is None or not held.marker.maintenance:
             return
+        # The commit cannot record when it happened, since a swap may arrive late: the grace begins when gc sees it.
         now: int = yield Now()
         body = update_books(held.marker.maintenance, now=now, grace_ms=round(grace * 1000))
         if body == held.marker.maintenance:
@@ -254,10 +174,8 @@ def keep_books(keys: PartitionKeys, grace: float) -> Protocol[None]:
 
 
 def update_books(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
-    """Return the maintainers' part with times for new retired references, without old ones and an abandoned intent.
-
-    A time that is further in the future than a grace period was written by a wrong clock, and is replaced.
-    """
+    """Return the maintainers' part with times for new retired references, without old and abandoned ones."""
+    # A time further in the future than a grace period was written by a wrong clock.
     stamped = [
         each if each.at is not None and each.at <= now + grace_ms else replace(each, at=now) for each in body.retired
     ]
@@ -267,14 +185,16 @@ def update_books(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
 
 
 def find_dead_maintained(
-    chain: Chain, objects: Collection[ListedPart], data_stems: Mapping[str, str], *, now: float, grace: float
+    chain: StoredChain, objects: Collection[ListedPart], data_stems: Mapping[str, str], *, now: float, grace: float
 ) -> list[ListedPart]:
     """Return the dead objects of a partition of version 2; its `chain` includes what its marker retired."""
+    # A retired catalog shares chunks and catalogs with others: nothing goes because it lists them, only what nothing
+    # references any longer.
     old = [found for found in objects if now - found.listed.modified >= grace]
     return in_order(found for found in old if not is_reached(chain, found, data_stems) and _is_final(chain, found))
 
 
-def is_reached(chain: Chain, found: ListedPart, data_stems: Mapping[str, str]) -> bool:
+def is_reached(chain: StoredChain, found: ListedPart, data_stems: Mapping[str, str]) -> bool:
     """Return whether the marker, or references that it retired, lead to the object."""
     if found.name.kind is ObjectKind.CATALOG:
         return found.name.key in chain.catalogs
@@ -284,13 +204,15 @@ def is_reached(chain: Chain, found: ListedPart, data_stems: Mapping[str, str]) -
     return any(data_stems.get(index, found.name.stem) == found.name.stem for index in indexes)
 
 
-def _is_final(chain: Chain, found: ListedPart) -> bool:
+def _is_final(chain: StoredChain, found: ListedPart) -> bool:
     """Return whether no later marker leads to an object that this one does not lead to."""
     marker, name = chain.marker, found.name
     if name.token is not None:
+        # No token is used twice, and a rewrite without its intent never commits.
         rewriting = marker.maintenance.rewriting if marker.maintenance else None
         return rewriting is None or rewriting.token != name.token
     if name.kind is ObjectKind.CATALOG:
+        # A writer's catalog starts at the end of the catalogs of its level or of higher ones, which never falls.
         cover = marker.cover(name.level)
         return cover is not None and name.number < cover
     end = next_start(marker)
@@ -299,14 +221,16 @@ def _is_final(chain: Chain, found: ListedPart) -> bool:
 
 def next_start(marker: Marker) -> int | None:
     """Return the lowest offset at which the next chunk may start."""
+    # A chunk from before the first rewrite may start at the start of the last gap, if that gap is empty.
     last = marker.gaps[-1] if marker.gaps else None
     if last is not None and last.reason == EMPTY and last.end == marker.chain_end:
         return last.start
     return marker.chain_end
 
 
-def find_guarded_gaps(chain: Chain, *, now: float, grace: float) -> list[Gap]:
-    """Return the gaps whose lost records may be in unreferenced objects; see above."""
+def find_guarded_gaps(chain: StoredChain, *, now: float, grace: float) -> list[Gap]:
+    """Return the gaps whose lost records may be in unreferenced objects, which salvage brings back."""
+    # Behind all catalogs a gap can still be filled; its orphans may be the only objects with its records.
     cover = chain.marker.cover(1) or 0
     return [
         gap
@@ -335,27 +259,13 @@ Oldest = Mapping[TopicFolder, int]
 """The time of the oldest readable record in ms, by topic, if a prune has removed older ones."""
 
 
-def group_table(layout: str, listed: ListedObject) -> DatedObject | None:
-    """Return the table of consumer groups that an object of a listing is, or None."""
-    parsed = parse_groups_key(layout, listed.key)
-    return None if parsed is None else DatedObject(*parsed, listed)
-
-
-def dated_config(layout: str, listed: ListedObject) -> DatedObject | None:
-    """Return the version of a configuration that an object of a listing is, or None."""
-    parsed = parse_configs_key(layout, listed.key)
-    return None if parsed is None else DatedObject(*parsed, listed)
-
-
 def oldest_record(markers: Iterable[Marker]) -> int | None:
-    """Return the time of the oldest record in the partitions of these markers, in ms; None if none was pruned.
-
-    None, too, if a record has no timestamp. Retired references can be read until their grace is over.
-    """
+    """Return the time of the oldest readable record of these markers in ms; None if none was pruned or is known."""
     oldest, is_pruned = list[int](), False
     for marker in markers:
         is_pruned |= marker.pruned_before > 0
         references = [each for level in marker.catalogs for each in level]
+        # Retired references can be read until their grace is over.
         references += [each for retired in marker.retired for each in retired.references]
         oldest += [each.min_timestamp for each in references if each.num_records]
         oldest += [entry.min_timestamp for entry in marker.tail]
@@ -378,16 +288,14 @@ def find_superfluous(tables: Iterable[DatedObject], oldest: Oldest, *, now: floa
 def without_needed_tables(
     store: Store, layout: str, tables: Iterable[DatedObject], going: Sequence[DatedObject]
 ) -> list[DatedObject]:
-    """Return `going` without the newest table with groups of each topic, if its newest table of all refers to it.
-
-    Nothing goes of a topic whose newest table cannot be read. Raises the errors of the store.
-    """
+    """Return `going` without the newest table with groups of each topic, if its newest table refers to it."""
     folders = {table.folder for table in going}
     found: list[DatedObject] = []
     for folder, of_folder in _by_folder(table for table in tables if table.folder in folders):
         newest = of_folder[-1]
         key = dated_key(groups_home(layout, folder), newest.at)
         stored = store.get(key)
+        # Nothing goes of a topic whose newest table cannot be read.
         with suppress(FormatError):
             table = None if stored is None else groups.decode(stored.body, key, newest.at)
             if table is None or table.has_groups:

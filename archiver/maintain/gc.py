@@ -3,9 +3,8 @@
 import dataclasses
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -13,32 +12,15 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from archiver.commit.archive import layout_of, refuse_lost_marker
-from archiver.commit.driver import Driver, UnreadLog, Wait
+from archiver.commit.driver import Driver, Wait
+from archiver.maintain import garbage as rules
 from archiver.maintain.garbage import (
-    DELETION_ORDER,
-    SHORTEST_GRACE_SECONDS,
-    Chain,
     DatedObject,
     ListedPart,
-    catalogs_in_doubt,
-    dated_config,
-    entries_in_doubt,
-    find_dead,
-    find_dead_maintained,
-    find_guarded_gaps,
-    find_pruned,
-    find_spared,
-    find_superfluous,
-    group_table,
-    keep_books,
-    may_meet_a_gap,
-    oldest_record,
-    update_books,
-    without_needed_tables,
 )
-from archiver.maintain.planned import REQUESTS_AT_ONCE, Cell, PlannedCommand, Problem, check_names
-from blockgz.errors import BlockgzError, FormatError, MalformedObject, UsageError
-from blockgz.store.retry import bounded_backoff
+from archiver.maintain.planned import Cell, PlannedCommand, Problem, check_names, try_each
+from archiver.maintain.rewrite.tree import StoredChain, follow, read_current
+from blockgz.errors import BlockgzError, FormatError, UsageError
 from blockgz.store.writer import PROBE_FOLDER, Leftover, ListedObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text
@@ -55,16 +37,16 @@ from index_format.keys import (
     ObjectKind,
     PartitionKeys,
     TopicFolder,
-    catalog_level,
     data_suffix,
     floor_name,
-    is_catalog_name,
+    parse_configs_key,
     parse_floor_key,
+    parse_groups_key,
     parse_key,
     topic_home,
     topic_of,
 )
-from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry, Floor, Marker, ReferenceCatalog
+from index_format.marker import ChunkCatalog, ChunkEntry, Floor, Marker, ReferenceCatalog
 from index_format.old_members import MemberScanner, Scanned
 from index_format.old_objects import decode_old_index
 from index_format.rebuild import blocks_of, scan_frames
@@ -75,10 +57,7 @@ READ_BYTES = 4 * 1024 * 1024
 def read_offsets(
     store: ToolStore, keys: PartitionKeys, asked: Iterable[ListedPart], listed: Iterable[ListedPart]
 ) -> dict[str, list[range]]:
-    """Return by key the ranges of offsets of each object's records; without those that cannot be read.
-
-    `listed` is everything there is of the partition, for the indexes.
-    """
+    """Return the ranges of offsets of objects that can be read, by key; `listed` is all there is of the partition."""
     asked = list(asked)
     numbers = {found.name.number for found in asked}
     held: dict[str, list[range]] = {}
@@ -171,15 +150,6 @@ class FloorObject(NamedTuple):
         return self.keys.home + floor_name(self.pruned_before)
 
 
-class Garbage(NamedTuple):
-    """The objects of one partition to delete, keep or store; see PlannedSweep."""
-
-    dead: Sequence[ListedPart]
-    spared: Sequence[ListedPart] = ()
-    floors: Sequence[FloorObject] = ()
-    old_floors: Sequence[FloorObject] = ()
-
-
 @dataclass
 class PlannedSweep(PlannedCommand):
     """A garbage collection of an archive."""
@@ -190,18 +160,18 @@ class PlannedSweep(PlannedCommand):
     droppable = ("size",)
 
     store: ToolStore
-    garbage: tuple[ListedPart, ...]
-    leftovers: tuple[Leftover, ...]
-    problems: list[Problem]
-    spared: tuple[ListedPart, ...] = ()
+    garbage: list[ListedPart] = field(default_factory=list)
+    leftovers: list[Leftover] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    spared: list[ListedPart] = field(default_factory=list)
     """Objects that no marker leads to, and that may hold records which a gap lists as lost."""
-    tables: tuple[DatedObject, ...] = ()
+    tables: list[DatedObject] = field(default_factory=list)
     """Tables of consumer groups that are thinned out, or older than the oldest record."""
-    configs: tuple[DatedObject, ...] = ()
+    configs: list[DatedObject] = field(default_factory=list)
     """Versions of topics' configurations older than the oldest record."""
-    floors: tuple[FloorObject, ...] = ()
+    floors: list[FloorObject] = field(default_factory=list)
     """Floors that are stored before anything else is deleted of their partitions."""
-    old_floors: tuple[FloorObject, ...] = ()
+    old_floors: list[FloorObject] = field(default_factory=list)
     """Lower floors, which are deleted last."""
     deleted: int | None = None
     """Objects that were deleted, once the plan is carried out."""
@@ -209,25 +179,19 @@ class PlannedSweep(PlannedCommand):
     @property
     def count(self) -> int:
         """Objects, files and uploads that are deleted."""
-        return len(self.garbage) + len(self.leftovers) + len(self.dated) + len(self.old_floors)
-
-    @property
-    def dated(self) -> tuple[DatedObject, ...]:
-        """Tables and configurations."""
-        return (*self.tables, *self.configs)
+        return len(self._pieces())
 
     @property
     def bytes(self) -> int:
         """Bytes freed, if the store reports sizes."""
-        listed = [*(found.listed for found in self.garbage), *(each.listed for each in self.dated)]
-        listed += [floor.listed for floor in self.old_floors if floor.listed is not None]
-        return sum(each.size for each in listed) + sum(each.size or 0 for each in self.leftovers)
+        return sum(size for _, size in self._pieces())
 
     @property
     def question(self) -> str | None:
         return f"Delete {self.count:,} objects ({self.bytes:,} bytes)?" if self.count else None
 
-    def rows(self) -> list[tuple[Cell, ...]]:
+    def _pieces(self) -> list[tuple[tuple[Cell, ...], int]]:
+        """Return topic, partition and kind of each object that goes, and its size."""
         pieces: list[tuple[tuple[Cell, ...], int]] = []
         for found in self.garbage:
             name = found.name
@@ -237,15 +201,18 @@ class PlannedSweep(PlannedCommand):
         for floor in self.old_floors:
             keys = floor.keys
             pieces.append(((str(keys.folder), keys.partition, "floor"), floor.listed.size if floor.listed else 0))
-        pieces += [((None, None, leftover.kind), leftover.size or 0) for leftover in self.leftovers]
+        return pieces + [((None, None, leftover.kind), leftover.size or 0) for leftover in self.leftovers]
+
+    def rows(self) -> list[tuple[Cell, ...]]:
         sizes = defaultdict[tuple[Cell, ...], list[int]](list)
-        for kind, size in pieces:
+        for kind, size in self._pieces():
             sizes[kind].append(size)
         if self.count:
-            sizes["all", None, ""] = [size for _, size in pieces]
+            sizes["all", None, ""] = [size for _, size in self._pieces()]
         return [(*kind, len(of_kind), bytes_text(sum(of_kind))) for kind, of_kind in sizes.items()]
 
-    def notes(self) -> list[str]:
+    @property
+    def notes(self) -> list[str]:  # type: ignore[override]
         if not self.spared:
             return []
         partitions = sorted({f"{found.name.folder}:{found.name.partition}" for found in self.spared})
@@ -258,26 +225,25 @@ class PlannedSweep(PlannedCommand):
         """Delete what was planned, no matter how old the plan is."""
         store, num_attempted = self.store, 0
         problems = _store_floors(store, self.floors)
+        # Without its new floor, a lost marker would be rebuilt with records that were pruned.
         without_floor = {floor.keys.home for floor in self.floors if floor.key in {each.where for each in problems}}
         garbage = [each for each in self.garbage if not any(each.name.key.startswith(home) for home in without_floor)]
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="delete") as pool:
 
-            def delete(keys: Sequence[str]) -> None:
-                nonlocal num_attempted
-                outcomes = pool.map(_outcome, [partial(store.delete, key) for key in keys])
-                problems.extend(_problems(keys, outcomes))
-                num_attempted += len(keys)
+        def delete(keys: Sequence[str]) -> None:
+            nonlocal num_attempted
+            problems.extend(try_each(keys, [partial(store.delete, key) for key in keys]))
+            num_attempted += len(keys)
 
-            for kind in DELETION_ORDER:
-                failed = {problem.where for problem in problems}
-                spared = {_chunk_of(found.name) for found in garbage if found.name.key in failed}
-                of_kind = (each.name for each in garbage if each.name.kind is kind)
-                delete([name.key for name in of_kind if _chunk_of(name) not in spared])
-            delete([each.listed.key for each in self.dated])
-            delete([floor.key for floor in self.old_floors if floor.keys.home not in without_floor])
-            outcomes = pool.map(_outcome, [partial(store.discard, leftover) for leftover in self.leftovers])
-            problems += _problems([leftover.key for leftover in self.leftovers], outcomes)
-        self.deleted = num_attempted + len(self.leftovers) - (len(problems) - len(without_floor))
+        for kind in rules.DELETION_ORDER:
+            failed = {problem.where for problem in problems}
+            spared = {_chunk_of(found.name) for found in garbage if found.name.key in failed}
+            of_kind = (each.name for each in garbage if each.name.kind is kind)
+            delete([name.key for name in of_kind if _chunk_of(name) not in spared])
+        delete([each.listed.key for each in (*self.tables, *self.configs)])
+        delete([floor.key for floor in self.old_floors if floor.keys.home not in without_floor])
+        names = [leftover.key for leftover in self.leftovers]
+        problems += try_each(names, [partial(store.discard, leftover) for leftover in self.leftovers])
+        self.deleted = num_attempted + len(names) - (len(problems) - len(without_floor))
         self.problems += problems
 
     def summary(self) -> str | None:
@@ -319,72 +285,44 @@ def plan_sweep(
     Raises UsageError for too short a grace, NoArchiveThere, NotInArchive for a name that is not in the archive, and the
     errors of a listing.
     """
-    if grace < SHORTEST_GRACE_SECONDS:
+    if grace < rules.SHORTEST_GRACE_SECONDS:
         raise UsageError(
             f"--grace of {grace:g} s is too short",
             why="listings may lag and readers may be active, so nothing younger than an hour is deleted",
             remedy="give 1h or more; the default is 7d",
         )
-    layout = layout_of(store)
-    now = store.clock()
+    layout, now = layout_of(store), store.clock()
     selection = TopicSelection(patterns) if patterns else None
-    garbage: list[Garbage] = []
-    problems: list[Problem] = []
-    topics: set[str] = set()
-    beside = Beside([], [], [])
-    collector = _Collector(store, layout, now=now, grace=grace, keeps_books=keeps_books, wait=wait)
-    for name, folders, found in _partitions(store, layout, selection, beside):
-        topics.add(name[0])
+    plan, topics = PlannedSweep(store), set[str]()
+    search = _GarbageSearch(store, layout, selection, now=now, grace=grace, keeps_books=keeps_books, wait=wait)
+    for (topic, partition), folders, found in search.partitions():
+        topics.add(topic)
         try:
-            garbage.append(collector.garbage_of(folders, name[1], found, beside.floors))
+            search.add_garbage(plan, folders, partition, found)
         except BlockgzError as error:
-            problems.append(Problem(f"{name[0]}:{name[1]}", error))
-    leftovers = []
+            plan.problems.append(Problem(f"{topic}:{partition}", error))
     try:
         for leftover in store.leftovers():
             if now - leftover.modified >= grace and _is_ours(layout, leftover, selection):
-                leftovers.append(leftover)
+                plan.leftovers.append(leftover)
     except BlockgzError as error:
-        problems.append(Problem("leftovers", error))
+        plan.problems.append(Problem("leftovers", error))
     if selection is not None:
         topics = {topic.partition("~")[0] for topic in topics}
-        topics |= {name for name in selection.names - topics if _is_declared(store, layout, name)}
+        homes = {name: topic_home(layout, TopicFolder(name)) for name in selection.names - topics}
+        topics |= {name for name, home in homes.items() if store.head(home + TOPIC_OBJECT) is not None}
         check_names(selection, topics, store.url)
-    superfluous = find_superfluous(beside.tables, collector.oldest, now=now, grace=grace)
-    return PlannedSweep(
-        store,
-        garbage=tuple(found for each in garbage for found in each.dead),
-        leftovers=tuple(leftovers),
-        problems=problems,
-        spared=tuple(found for each in garbage for found in each.spared),
-        tables=tuple(without_needed_tables(store, layout, beside.tables, superfluous)),
-        configs=tuple(find_pruned(beside.configs, collector.oldest, now=now, grace=grace)),
-        floors=tuple(floor for each in garbage for floor in each.floors),
-        old_floors=tuple(floor for each in garbage for floor in each.old_floors),
-    )
+    superfluous = rules.find_superfluous(search.tables, search.oldest, now=now, grace=grace)
+    plan.tables = rules.without_needed_tables(store, layout, search.tables, superfluous)
+    plan.configs = rules.find_pruned(search.configs, search.oldest, now=now, grace=grace)
+    return plan
 
 
 def _store_floors(store: ToolStore, floors: Sequence[FloorObject]) -> list[Problem]:
     """Store floors, and return those that could not be stored."""
-    problems = []
-    for floor in floors:
-        body = objects.encode(Floor(pruned_before=floor.pruned_before))
-        error = _outcome(partial(store.put_if_absent, floor.key, body, str(uuid.uuid4())))
-        if error is not None:
-            problems.append(Problem(floor.key, error))
-    return problems
-
-
-def _outcome(action: Callable[[], object]) -> BlockgzError | None:
-    try:
-        action()
-    except BlockgzError as error:
-        return error
-    return None
-
-
-def _problems(keys: Iterable[str], outcomes: Iterable[BlockgzError | None]) -> list[Problem]:
-    return [Problem(key, error) for key, error in zip(keys, outcomes, strict=True) if error is not None]
+    bodies = {floor.key: objects.encode(Floor(pruned_before=floor.pruned_before)) for floor in floors}
+    attempt = str(uuid.uuid4())
+    return try_each(list(bodies), [partial(store.put_if_absent, key, body, attempt) for key, body in bodies.items()])
 
 
 def _chunk_of(name: ObjectKey) -> tuple[str, int, int]:
@@ -396,69 +334,11 @@ PartitionName = tuple[str, int]
 """The topic or incarnation, and the partition."""
 
 
-class Beside(NamedTuple):
-    """The objects of a listing that are not chunks or catalogs."""
-
-    tables: list[DatedObject]
-    configs: list[DatedObject]
-    floors: list[FloorObject]
-
-
-def _partitions(
-    store: ToolStore, layout: str, selection: TopicSelection | None, beside: Beside
-) -> Iterator[tuple[PartitionName, list[TopicFolder], list[ListedPart]]]:
-    """Yield the objects of each partition, and the folders whose chains share their names.
-
-    The markers of these folders are to be read after that. Adds other objects to `beside`.
-    """
-    if layout == "seed":
-        # Any folder of dates may hold chunks of any partition.
-        shared: dict[PartitionName, list[ListedPart]] = {}
-        for found in _objects(store, layout, "", selection, beside):
-            shared.setdefault((found.name.folder.topic, found.name.partition), []).append(found)
-        for name, objects_of in shared.items():
-            yield name, _incarnations(store, layout, name[0]), objects_of
-        return
-    listed: set[tuple[TopicFolder, int]] = set()
-    for prefix in _topic_prefixes(selection):
-        listing = _objects(store, layout, prefix, selection, beside)
-        for (folder, partition), group in groupby(listing, lambda found: (found.name.folder, found.name.partition)):
-            objects_of = list(group)
-            listed.add((folder, partition))
-            yield (str(folder), partition), [folder], objects_of
-    for floor in beside.floors:  # of partitions of which nothing else is left
-        if (floor.keys.folder, floor.keys.partition) not in listed:
-            listed.add((floor.keys.folder, floor.keys.partition))
-            yield (str(floor.keys.folder), floor.keys.partition), [floor.keys.folder], []
-
-
 def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
     """Return the prefixes of the keys of the selected topics and their incarnations."""
     if selection is None or not selection.is_of_names:
         return ["topic="]
     return [f"topic={name}{end}" for name in sorted(selection.names) for end in "/~"]
-
-
-def _objects(
-    store: ToolStore, layout: str, prefix: str, selection: TopicSelection | None, beside: Beside
-) -> Iterator[ListedPart]:
-    for listed in store.list(prefix):
-        topic = topic_of(listed.key)
-        if topic is None or (selection is not None and not selection([topic])):
-            continue
-        if (name := parse_key(layout, listed.key)) is not None:
-            yield ListedPart(name, listed)
-        elif (table := group_table(layout, listed)) is not None:
-            beside.tables.append(table)
-        elif (config := dated_config(layout, listed)) is not None:
-            beside.configs.append(config)
-        elif (floor := parse_floor_key(layout, listed.key)) is not None:
-            folder, partition, pruned_before = floor
-            beside.floors.append(FloorObject(LAYOUTS[layout](folder, partition), pruned_before, listed))
-
-
-def _is_declared(store: ToolStore, layout: str, topic: str) -> bool:
-    return store.head(topic_home(layout, TopicFolder(topic)) + TOPIC_OBJECT) is not None
 
 
 def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder]:
@@ -469,50 +349,125 @@ def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder
     return folders[:-1]
 
 
-class _Collector:
-    """A search for the garbage of partitions whose objects were listed."""
+class _GarbageSearch:
+    """A search for garbage: the objects of a listing, and the markers that are read after it."""
 
     def __init__(
-        self, store: ToolStore, layout: str, *, now: float, grace: float, keeps_books: bool, wait: Wait | None
+        self,
+        store: ToolStore,
+        layout: str,
+        selection: TopicSelection | None,
+        *,
+        now: float,
+        grace: float,
+        keeps_books: bool,
+        wait: Wait | None,
     ) -> None:
-        self._store = store
-        self._layout = layout
-        self._now = now
-        self._grace = grace
+        self.store, self._layout, self._selection, self._now, self._grace = store, layout, selection, now, grace
         self._keeps_books = keeps_books
-        self._wait = wait or bounded_backoff(store.url)
+        self._driver = Driver(store, wait=wait, clock=store.clock)
+        self.tables: list[DatedObject] = []
+        self.configs: list[DatedObject] = []
+        self._floors: list[FloorObject] = []
         self._markers: dict[TopicFolder, list[Marker | None]] = defaultdict(list)
         """Markers of the partitions seen so far; None for a marker that is missing or cannot be followed."""
+
+    def partitions(self) -> Iterator[tuple[PartitionName, list[TopicFolder], list[ListedPart]]]:
+        """Yield the objects of each partition, and the folders whose chains share their names.
+
+        The markers of these folders are to be read after that. Other objects are kept.
+        """
+        if self._layout == "seed":
+            # Any folder of dates may hold chunks of any partition.
+            shared: dict[PartitionName, list[ListedPart]] = {}
+            for found in self._objects(""):
+                shared.setdefault((found.name.folder.topic, found.name.partition), []).append(found)
+            for name, objects_of in shared.items():
+                yield name, _incarnations(self.store, self._layout, name[0]), objects_of
+            return
+        listed: set[tuple[TopicFolder, int]] = set()
+        for prefix in _topic_prefixes(self._selection):
+            listing = self._objects(prefix)
+            for (folder, partition), group in groupby(listing, lambda found: (found.name.folder, found.name.partition)):
+                objects_of = list(group)
+                listed.add((folder, partition))
+                yield (str(folder), partition), [folder], objects_of
+        for folder, partition in dict.fromkeys((each.keys.folder, each.keys.partition) for each in self._floors):
+            if (folder, partition) not in listed:  # nothing but the floor is left of it
+                yield (str(folder), partition), [folder], []
+
+    def _objects(self, prefix: str) -> Iterator[ListedPart]:
+        layout = self._layout
+        for listed in self.store.list(prefix):
+            topic = topic_of(listed.key)
+            if topic is None or (self._selection is not None and not self._selection([topic])):
+                continue
+            if (name := parse_key(layout, listed.key)) is not None:
+                yield ListedPart(name, listed)
+            elif (table := parse_groups_key(layout, listed.key)) is not None:
+                self.tables.append(DatedObject(*table, listed))
+            elif (config := parse_configs_key(layout, listed.key)) is not None:
+                self.configs.append(DatedObject(*config, listed))
+            elif (floor := parse_floor_key(layout, listed.key)) is not None:
+                folder, partition, pruned_before = floor
+                self._floors.append(FloorObject(LAYOUTS[layout](folder, partition), pruned_before, listed))
 
     @property
     def oldest(self) -> dict[TopicFolder, int]:
         """The times of the oldest records, if all partitions of a topic are known; see `Oldest`."""
         known = {
-            folder: oldest_record(each for each in markers if each is not None)
+            folder: rules.oldest_record(each for each in markers if each is not None)
             for folder, markers in self._markers.items()
             if None not in markers
         }
         return {folder: oldest for folder, oldest in known.items() if oldest is not None}
 
-    def garbage_of(
-        self, folders: Sequence[TopicFolder], partition: int, found: list[ListedPart], floors: Sequence[FloorObject]
-    ) -> Garbage:
-        """Return the garbage of a partition, after reading its marker, which has to follow the listing.
+    def add_garbage(
+        self, plan: PlannedSweep, folders: Sequence[TopicFolder], partition: int, found: list[ListedPart]
+    ) -> None:
+        """Add the garbage of a partition to the plan, after reading its marker, which has to follow the listing.
 
         Raises MalformedObject if the marker is missing, and errors of following the chain.
         """
         read = [self._noted(LAYOUTS[self._layout](folder, partition)) for folder in folders]
         chains = [chain for chain in read if chain is not None]
         if not chains:
-            refuse_lost_marker(self._store, LAYOUTS[self._layout](folders[0], partition))
+            refuse_lost_marker(self.store, LAYOUTS[self._layout](folders[0], partition))
         if len(chains) < len(read):
-            # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
-            return Garbage([])
+            return  # a missing marker may be a lost one, whose chunks have the names of the others' orphans
+        stems = _data_stems(self.store, chains, found)
         if len(chains) == 1 and chains[0].marker.maintenance:
-            return self._of_maintained(chains[0], found, floors)
-        return Garbage(*_garbage_of(self._store, chains, found, now=self._now, grace=self._grace))
+            dead = rules.find_dead_maintained(chains[0], found, stems, now=self._now, grace=self._grace)
+            gaps = rules.find_guarded_gaps(chains[0], now=self._now, grace=self._grace)
+            going = self._without_spared(plan, [dataclasses.replace(chains[0], gaps=gaps)], dead, found)
+            self._add_floors(plan, chains[0], is_needed=bool(going))
+        else:
+            in_doubt = (each.name for each in rules.catalogs_in_doubt(chains, found))
+            ends = {name.key: end for name in in_doubt if (end := _catalog_end(self.store, name))}
+            dead = rules.find_dead(chains, found, stems, ends, now=self._now, grace=self._grace)
+            self._without_spared(plan, chains, dead, found)
 
-    def _noted(self, keys: PartitionKeys) -> Chain | None:
+    def _without_spared(
+        self, plan: PlannedSweep, chains: Sequence[StoredChain], dead: list[ListedPart], found: list[ListedPart]
+    ) -> list[ListedPart]:
+        """Add dead objects to the plan, as garbage or as spared; return the garbage."""
+        in_doubt = [each for each in dead if rules.may_meet_a_gap(chains, each)]
+        held = read_offsets(self.store, chains[0].keys, in_doubt, found) if in_doubt else {}
+        spared = rules.find_spared(chains, dead, held)
+        keys = {each.name.key for each in spared}
+        going = [each for each in dead if each.name.key not in keys]
+        plan.garbage += going
+        plan.spared += spared
+        return going
+
+    def _add_floors(self, plan: PlannedSweep, chain: StoredChain, *, is_needed: bool) -> None:
+        floor, mine = chain.marker.pruned_before, [each for each in self._floors if each.keys.home == chain.keys.home]
+        lower = [each for each in mine if each.pruned_before < floor]
+        if floor > 0 and (is_needed or lower) and all(each.pruned_before != floor for each in mine):
+            plan.floors.append(FloorObject(chain.keys, floor))
+        plan.old_floors += lower
+
+    def _noted(self, keys: PartitionKeys) -> StoredChain | None:
         chain = None
         try:
             chain = self._chain(keys)
@@ -520,125 +475,33 @@ class _Collector:
             self._markers[keys.folder].append(chain.marker if chain else None)
         return chain
 
-    def _chain(self, keys: PartitionKeys) -> Chain | None:
+    def _chain(self, keys: PartitionKeys) -> StoredChain | None:
         """Return the chain, and what its marker retired, after updating the marker, even if the chain is broken."""
-        marker = read_current(self._store, keys)
-        if marker is not None and (updated := self._with_books(marker)) != marker:
-            marker = updated
-            if self._keeps_books:
-                driver = Driver(self._store, UnreadLog(), self._wait, lambda: True, clock=self._store.clock)
-                driver.run(keep_books(keys, self._grace))
-                marker = read_current(self._store, keys)
-        if marker is None:
+        held = read_current(self.store, keys)
+        if held is None:
             return None
-        retired = marker.maintenance.retired if marker.maintenance else ()
-        return follow(self._store, keys, marker, [reference for each in retired for reference in each.references])
-
-    def _with_books(self, marker: Marker) -> Marker:
-        if not marker.maintenance:
-            return marker
-        now, grace_ms = round(self._store.clock() * 1000), round(self._grace * 1000)
-        return replace(marker, maintenance=update_books(marker.maintenance, now=now, grace_ms=grace_ms))
-
-    def _of_maintained(self, chain: Chain, found: list[ListedPart], floors: Sequence[FloorObject]) -> Garbage:
-        stems = _data_stems(self._store, [chain], found)
-        dead = find_dead_maintained(chain, found, stems, now=self._now, grace=self._grace)
-        guarded = dataclasses.replace(chain, gaps=find_guarded_gaps(chain, now=self._now, grace=self._grace))
-        going, kept = _without_spared(self._store, [guarded], dead, found)
-        floor, mine = chain.marker.pruned_before, [each for each in floors if each.keys.home == chain.keys.home]
-        lower = [each for each in mine if each.pruned_before < floor]
-        is_new = floor > 0 and bool(going or lower) and all(each.pruned_before != floor for each in mine)
-        return Garbage(going, kept, [FloorObject(chain.keys, floor)] if is_new else [], lower)
+        marker = held.marker
+        now, grace_ms = round(self.store.clock() * 1000), round(self._grace * 1000)
+        body = marker.maintenance and rules.update_books(marker.maintenance, now=now, grace_ms=grace_ms)
+        if body != marker.maintenance:
+            marker = replace(marker, maintenance=body)
+            if self._keeps_books:
+                self._driver.run(rules.keep_books(keys, self._grace))
+                if (held := read_current(self.store, keys)) is None:
+                    return None
+                marker = held.marker
+        retired = [reference for each in marker.retired for reference in each.references]
+        return self._driver.run(follow(keys, marker, retired))
 
 
-def read_chain(store: ToolStore, keys: PartitionKeys) -> Chain | None:
-    """Return the chain as the marker is now; None without a marker. Raises a FormatError if it cannot be trusted."""
-    marker = read_current(store, keys)
-    return None if marker is None else follow(store, keys, marker)
-
-
-def read_current(store: ToolStore, keys: PartitionKeys) -> Marker | None:
-    """Return a partition's current marker, if there is one; raises a FormatError if it is damaged."""
-    stored = store.get(keys.marker)
-    if stored is None:
-        return None
-    marker = markers.decode_marker(stored.body, keys.marker)
-    if (marker.topic, marker.partition) != (keys.folder.topic, keys.partition):
-        raise MalformedObject(
-            f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
-        )
-    return marker
-
-
-def follow(store: ToolStore, keys: PartitionKeys, marker: Marker, retired: Sequence[CatalogReference] = ()) -> Chain:
-    """Return the chain of a marker, and of references that it retired; raises a FormatError if it cannot be trusted."""
-    roots: dict[int, list[CatalogReference]] = defaultdict(list)
-    for reference in retired:
-        roots[catalog_level(reference.name)].append(reference)
-    for level, found in enumerate(marker.catalogs, 1):
-        roots[level] += found
-    entries: list[ChunkEntry] = list(marker.tail)
-    gaps: list[Gap] = list(marker.gaps)
-    names: set[str] = set()
-
-    def read(reference: CatalogReference, level: int) -> ChunkCatalog | ReferenceCatalog:
-        if not is_catalog_name(reference.name, level, reference.start_offset):
-            raise MalformedObject(
-                f"the name {reference.name[:120]!r} does not belong in {keys.home}",
-                why="names in an archive are always derived",
-            )
-        found = store.get(keys.home + reference.name)
-        if found is None:
-            raise MalformedObject(
-                f"catalog {keys.home}{reference.name} is missing",
-                why="without it, the chain cannot be followed",
-                remedy=f"archiver repair marker {keys.folder}:{keys.partition} shows what to do",
-            )
-        return markers.decode_catalog(found.body, reference, level)
-
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="catalog") as pool:
-        references: list[CatalogReference] = []
-        for level in range(max(roots, default=0), 0, -1):
-            references = list(dict.fromkeys([*references, *roots[level]]))
-            names.update(reference.name for reference in references)
-            catalogs = list(pool.map(read, references, [level] * len(references)))
-            references = []
-            for catalog in catalogs:
-                gaps += catalog.gaps
-                if isinstance(catalog, ChunkCatalog):
-                    entries += catalog.entries
-                else:
-                    references += catalog.entries
-    return Chain(keys, marker, entries, frozenset(keys.home + name for name in names), gaps)
-
-
-def _garbage_of(
-    store: ToolStore, chains: Sequence[Chain], found: list[ListedPart], *, now: float, grace: float
-) -> tuple[list[ListedPart], list[ListedPart]]:
-    """Return what is to be deleted, and what is kept because of a gap."""
-    stems = _data_stems(store, chains, found)
-    ends = {each.name.key: end for each in catalogs_in_doubt(chains, found) if (end := _catalog_end(store, each.name))}
-    dead = find_dead(chains, found, stems, ends, now=now, grace=grace)
-    return _without_spared(store, chains, dead, found)
-
-
-def _without_spared(
-    store: ToolStore, chains: Sequence[Chain], dead: list[ListedPart], found: list[ListedPart]
-) -> tuple[list[ListedPart], list[ListedPart]]:
-    in_doubt = [each for each in dead if may_meet_a_gap(chains, each)]
-    kept = find_spared(chains, dead, read_offsets(store, chains[0].keys, in_doubt, found) if in_doubt else {})
-    keys = {each.name.key for each in kept}
-    return [each for each in dead if each.name.key not in keys], kept
-
-
-def _data_stems(store: ToolStore, chains: Sequence[Chain], found: list[ListedPart]) -> dict[str, str]:
+def _data_stems(store: ToolStore, chains: Sequence[StoredChain], found: list[ListedPart]) -> dict[str, str]:
     """Return the stems of the data of indexes by their keys, if several data objects have one number."""
-    in_doubt = entries_in_doubt(chains, found)
+    in_doubt = rules.entries_in_doubt(chains, found)
     stems = {chain.index_key(entry): _data_stem(store, chain, entry) for chain, entry in in_doubt}
     return {index: stem for index, stem in stems.items() if stem is not None}
 
 
-def _data_stem(store: ToolStore, chain: Chain, entry: ChunkEntry) -> str | None:
+def _data_stem(store: ToolStore, chain: StoredChain, entry: ChunkEntry) -> str | None:
     """Return the data's name in a committed index, without its suffix; None if the index is damaged or missing."""
     suffix = INDEX_SUFFIX if chain.has_own_names else SEED_INDEX_SUFFIX
     try:

@@ -28,11 +28,6 @@ FREED = "; archiver gc frees the space"
 Cell = str | int | None
 
 
-def name_of(keys: PartitionKeys) -> str:
-    """Return a partition as users write it: `orders:3`, or `orders~2:3` for the second incarnation."""
-    return f"{keys.folder}:{keys.partition}"
-
-
 class Problem(NamedTuple):
     """An error about one partition or object; the rest is done without it."""
 
@@ -45,6 +40,21 @@ class Problem(NamedTuple):
         return {"where": self.where, "error": self.error.what, "why": self.error.why, "do": self.error.remedy}
 
 
+def try_each(where: Sequence[str], actions: Iterable[Callable[[], object]]) -> list[Problem]:
+    """Carry out actions, several at once, and return the errors; `where` names what each is about."""
+
+    def outcome(action: Callable[[], object]) -> BlockgzError | None:
+        try:
+            action()
+        except BlockgzError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="try") as pool:
+        outcomes = pool.map(outcome, actions)
+        return [Problem(name, error) for name, error in zip(where, outcomes, strict=True) if error is not None]
+
+
 class PlannedCommand(ABC):
     """A change of an archive that is shown, agreed to, carried out and reported, in this order."""
 
@@ -55,10 +65,13 @@ class PlannedCommand(ABC):
     typed: str | None = None
     """The only word that means yes."""
     columns: tuple[str, ...]
+    """The headings of the table; without any, rows are lines of their own."""
     droppable: tuple[str, ...] = ()
     """Columns that may be left out of a narrow table, the first of them first."""
     problems: list[Problem]
     """Errors of the plan, and of carrying it out."""
+    notes: Sequence[str] = ()
+    """Facts that a user should know in addition to the table."""
 
     @property
     @abstractmethod
@@ -68,10 +81,6 @@ class PlannedCommand(ABC):
     @abstractmethod
     def rows(self) -> list[tuple[Cell, ...]]:
         """Return the table of the plan."""
-
-    def notes(self) -> list[str]:
-        """Return what a user should know in addition to the table."""
-        return []
 
     untouched = 0
     """Partitions in which nothing is to be done."""
@@ -93,15 +102,19 @@ class PlannedCommand(ABC):
         return None
 
 
-class HasKeys(Interface):
+class PartitionPlan(Interface):
     """A plan for one partition."""
 
     @property
     def keys(self) -> PartitionKeys: ...
+    @property
+    def cells(self) -> tuple[Cell, ...]: ...
+    @property
+    def as_json(self) -> dict[str, Any]: ...
 
 
 P = TypeVar("P")
-K = TypeVar("K", bound=HasKeys)
+K = TypeVar("K", bound=PartitionPlan)
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
     """A command that rewrites partitions of an archive, one after another."""
 
     participle: str
-    """The past participle for a partition, such as `pruned`."""
+    """The past participle for a partition, such as `pruned`, and its name in the JSON contract."""
     whole = ""
     """The participle for a partition that may have been rewritten in part."""
     after = ""
@@ -149,7 +162,7 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
 
     def carry_out(self) -> None:
         for ended in self._rewrite(self.partitions):
-            name = name_of(ended.plan.keys)
+            name = str(ended.plan.keys)
             self.ended[name] = ended
             if not ended.is_whole:
                 what = self.whole or (f"{self.participle} as a whole" if ended.done else self.participle)
@@ -157,8 +170,22 @@ class PlannedRewrite(PlannedCommand, Generic[K]):
 
     def is_whole(self, plan: K) -> bool:
         """Return whether a partition was rewritten as planned."""
-        name = name_of(plan.keys)
+        name = str(plan.keys)
         return name in self.ended and self.ended[name].is_whole
+
+    @abstractmethod
+    def totals(self) -> dict[str, Any]:
+        """Return the part of the JSON contract about all partitions."""
+
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return [(str(plan.keys.folder), plan.keys.partition, *plan.cells) for plan in self.partitions]
+
+    def as_json(self, *, dry_run: bool) -> dict[str, Any]:
+        partitions = []
+        for plan in self.partitions:
+            where = {"topic": str(plan.keys.folder), "partition": plan.keys.partition}
+            partitions.append(where | plan.as_json | {self.participle: self.is_whole(plan)})
+        return {"dry_run": dry_run, **self.totals(), "untouched": self.untouched, "partitions": partitions}
 
     def summary(self) -> str | None:
         if not self.partitions:
@@ -189,7 +216,7 @@ def plan_each(
         try:
             plan = plan_of(keys)
         except BlockgzError as error:
-            problems.append(Problem(name_of(keys), error))
+            problems.append(Problem(str(keys), error))
         else:
             plans += [] if plan is None else [plan]
     return plans, problems

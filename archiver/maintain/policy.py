@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from archiver.errors import Next, Situation, what_next
@@ -14,16 +13,16 @@ from archiver.groups import seconds_to_round
 from archiver.ingest.buffer import BufferFolder
 from archiver.logs import LogEvent, log
 from archiver.maintain import compact, prune
-from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction
-from archiver.maintain.planned import name_of
+from archiver.maintain.compact import Compaction, PartitionCompaction
 from archiver.maintain.prune import Keep, PartitionPruning
 from archiver.maintain.rewrite.chunks import RewriteKeys
-from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from archiver.maintain.rewrite.intent import RewriteOutcome, not_done
-from archiver.maintain.throttle import MaintenancePace, Throttle, ThrottledDriver, ThrottledRanges
+from archiver.maintain.throttle import Throttle, ThrottledDriver, ThrottledRanges
 from archiver.monitor.snapshot import MaintenanceKind, MaintenanceSnapshot
 from blockgz.config.model import RunConfig, parse_age, parse_bytes
 from blockgz.errors import BlockgzError, ShuttingDown
+from blockgz.store.opening import default_buffer_root
 from blockgz.store.retry import TRIES_OF_COMMANDS, StoreBackoff
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicRules, TopicSelection
@@ -32,43 +31,26 @@ from index_format.marker import MAX_RETIRED, CatalogReference, Marker
 
 RETIRED_A_DOUBLING = 8
 RUNS_A_ROUND = 4
+# Seconds of copying in one rewrite at the configured rate, unless a single chunk needs more.
 REWRITE_SECONDS = 600
-"""Seconds of copying in one rewrite at the configured rate, unless a single chunk needs more."""
 
 
-@dataclass(frozen=True)
 class MaintenancePolicy:
     """The topics that are pruned and compacted, and the rules for it."""
 
-    keep_seconds: TopicRules[float | None]
-    keep_bytes: TopicRules[int | None]
-    has_retention: bool
-    compacted: TopicSelection | None
-    """None: no topic is compacted."""
-    compaction: Compaction
-    compact_chunks: int
-    """Small chunks in the catalogs of a partition before it is compacted."""
-
-    @classmethod
-    def of(cls, config: RunConfig) -> "MaintenancePolicy":
-        """Return the policy of a configuration."""
-        return cls(
-            TopicRules(config.archive_retention, parse_age),
-            TopicRules(config.archive_retention_bytes, parse_bytes),
-            bool(config.archive_retention or config.archive_retention_bytes),
-            TopicSelection(config.compact) if config.compact else None,
-            Compaction(
-                MergeLimits(config.chunk_bytes // 2, config.chunk_bytes), keys=RewriteKeys.of(config.encrypt, None)
-            ),
-            config.compact_chunks,
-        )
+    def __init__(self, config: RunConfig) -> None:
+        self._keep_seconds = TopicRules(config.archive_retention, parse_age)
+        self._keep_bytes = TopicRules(config.archive_retention_bytes, parse_bytes)
+        self.has_retention = bool(config.archive_retention or config.archive_retention_bytes)
+        self.compacted = TopicSelection(config.compact) if config.compact else None
+        """None: no topic is compacted."""
+        limits = MergeLimits(config.chunk_bytes // 2, config.chunk_bytes)
+        self.compaction = Compaction(limits, keys=RewriteKeys.of(config.encrypt, None))
 
     def keeps(self, topic: str, clock: Callable[[], float]) -> list[Keep]:
-        """Return what of each partition stays; several rules if anything beyond any of them goes.
-
-        `clock` is the store's, in seconds: a wrong clock of this machine would prune new records.
-        """
-        seconds, size = self.keep_seconds(topic), self.keep_bytes(topic)
+        """Return what of each partition stays; several rules if anything beyond any of them goes."""
+        seconds, size = self._keep_seconds(topic), self._keep_bytes(topic)
+        # By the store's clock: a wrong clock of this machine would prune new records.
         by_age = [] if seconds is None else [Keep(since_ms=round((clock() - seconds) * 1000))]
         return by_age if size is None else [*by_age, Keep(newest_bytes=size)]
 
@@ -77,10 +59,8 @@ class MaintenancePolicy:
 
 
 def worth(retired: int) -> int:
-    """Return how many times more a rewrite has to do if the marker lists this many retired ones, of 64 at most.
-
-    They leave the marker only a grace period after `archiver gc` saw them: without this, hourly rewrites would fill it.
-    """
+    """Return how many times more a rewrite has to do if the marker lists this many retired ones, of 64 at most."""
+    # They leave the marker only a grace period after gc saw them: hourly rewrites would fill it.
     return int(2 ** (retired // RETIRED_A_DOUBLING))
 
 
@@ -95,18 +75,14 @@ def num_small(references: Iterable[CatalogReference], small_bytes: int) -> int:
 
 
 def is_compaction_due(small: int, left: int, least: int, retired: int) -> bool:
-    """Return whether there are enough small chunks: `least` more than the last compaction had to leave.
-
-    More are needed as retired rewrites pile up.
-    """
+    """Return whether there are `least` more small chunks than the last compaction had to leave."""
+    # More are needed as retired rewrites pile up.
     return small - left >= least * worth(retired)
 
 
 def runs_of_a_round(planned: int, retired: int) -> int:
-    """Return how many of the planned rewrites of a partition are carried out in one round.
-
-    Compaction leaves half of a marker's list to prunes, and its time to other partitions.
-    """
+    """Return how many of the planned rewrites of a partition are carried out in one round."""
+    # Half of a marker's list is left to prunes, and time to other partitions.
     return min(planned, RUNS_A_ROUND, max(1, MAX_RETIRED // 2 - retired))
 
 
@@ -115,24 +91,8 @@ def rewrite_bytes(buffer_bytes: int, bytes_per_second: int) -> int:
     return min(buffer_bytes, bytes_per_second * REWRITE_SECONDS)
 
 
+# Seconds that `close` waits for the current step: what is stored after it is garbage.
 END_SECONDS = 1.0
-"""Seconds that `close` waits for the current step: what is stored after it is garbage."""
-
-
-@dataclass(frozen=True)
-class MaintenanceContext:
-    """The settings and tools of a maintainer."""
-
-    store: ToolStore
-    policy: MaintenancePolicy
-    partitions: Callable[[], Collection[PartitionKeys]]
-    """Return the partitions that this process archives now."""
-    new_buffers: Callable[[], BufferFolder]
-    ending: threading.Event
-    """Set when the process is to end."""
-    interval_seconds: float
-    bytes_per_second: int
-    buffer_bytes: int
 
 
 class Maintainer:
@@ -140,16 +100,20 @@ class Maintainer:
 
     def __init__(
         self,
-        context: MaintenanceContext,
+        config: RunConfig,
+        store: ToolStore,
+        partitions: Callable[[], Collection[PartitionKeys]],
+        ending: threading.Event,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._context = context
-        self._clock = clock
-        self._wall = wall
-        self._throttle = Throttle(context.bytes_per_second, context.ending, clock)
-        wait = StoreBackoff(context.store.url, context.ending, TRIES_OF_COMMANDS)
-        self._driver = ThrottledDriver(context.store, wait, self._throttle, wall)
+        """`partitions` returns those that this process archives now; `ending` is set when the process is to end."""
+        self._config, self._policy = config, MaintenancePolicy(config)
+        self._store, self._partitions, self._ending = store, partitions, ending
+        self._clock, self._wall = clock, wall
+        self._throttle = Throttle(config.maintenance_rate, ending, clock)
+        wait = StoreBackoff(store.url, ending, TRIES_OF_COMMANDS)
+        self._driver = ThrottledDriver(store, wait, self._throttle, wall)
         self._buffers: BufferFolder | None = None
         self._phase = random.random()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
@@ -169,12 +133,12 @@ class Maintainer:
 
     def close(self) -> None:
         """Stop; waits only briefly for the current step."""
-        self._context.ending.set()
+        self._ending.set()
         self._thread.join(END_SECONDS)
 
     def snapshot(self) -> MaintenanceSnapshot:
         """Return the state for metrics; safe to call from any thread."""
-        policy, now = self._context.policy, self._clock()
+        policy, now = self._policy, self._clock()
         ages = {kind: now - at for kind, at in self._whole_at.items()}
         return MaintenanceSnapshot(
             retention_age_seconds=ages[MaintenanceKind.RETENTION] if policy.has_retention else None,
@@ -188,9 +152,9 @@ class Maintainer:
         )
 
     def _run(self) -> None:
-        context = self._context
+        interval = self._config.maintenance_interval
         try:
-            while not context.ending.wait(seconds_to_round(self._wall(), context.interval_seconds, self._phase)):
+            while not self._ending.wait(seconds_to_round(self._wall(), interval, self._phase)):
                 self.maintain()
         finally:
             if self._buffers is not None:
@@ -205,29 +169,25 @@ class Maintainer:
                     self._whole_at[kind] = self._clock()
 
     def _round(self, kind: MaintenanceKind, work: Callable[[PartitionKeys], None]) -> bool:
-        """Return whether nothing failed, in this round or before in partitions that it leaves out.
-
-        It begins with the partitions that the last round left out, ends after an interval, and does not try other
-        partitions after an error of the store itself.
-        """
-        tried, until = self._tried_at, self._clock() + self._context.interval_seconds
-        partitions = sorted(
-            self._context.partitions(), key=lambda keys: (tried.get((name_of(keys), kind), 0), keys.home)
-        )
-        names = {name_of(keys) for keys in partitions}
+        """Return whether nothing failed, in this round or before in partitions that it leaves out."""
+        tried, until = self._tried_at, self._clock() + self._config.maintenance_interval
+        # First those that the last round left out.
+        partitions = sorted(self._partitions(), key=lambda keys: (tried.get((str(keys), kind), 0), keys.home))
+        names = {str(keys) for keys in partitions}
         self._troubles = {key: error for key, error in self._troubles.items() if key[0] in names}
         is_whole = True
         for keys in partitions:
             self._throttle.check()
             if self._clock() > until:
                 break
-            tried[name_of(keys), kind] = self._clock()
+            tried[str(keys), kind] = self._clock()
             error = _failure(partial(work, keys))
             if error is None:
-                self._troubles.pop((name_of(keys), kind), None)
+                self._troubles.pop((str(keys), kind), None)
                 continue
             is_whole = False
             self._note(keys, kind, error)
+            # Other partitions would meet an error of the store itself as well.
             if what_next(error, Situation.SERVING) is Next.AGAIN:
                 break
         return is_whole and all(of is not kind for _, of in self._troubles)
@@ -235,8 +195,8 @@ class Maintainer:
     def _note(self, keys: PartitionKeys, kind: MaintenanceKind, error: BlockgzError) -> None:
         """Count a failure, and log it if this partition did not have it the last time."""
         self._failures[kind] += 1
-        known = self._troubles.get((name_of(keys), kind))
-        self._troubles[name_of(keys), kind] = error
+        known = self._troubles.get((str(keys), kind))
+        self._troubles[str(keys), kind] = error
         if known is None or known.what != error.what:
             log.warning(
                 LogEvent.NOT_MAINTAINED,
@@ -249,7 +209,7 @@ class Maintainer:
             )
 
     def _prune(self, keys: PartitionKeys) -> None:
-        keeps = self._context.policy.keeps(keys.folder.topic, self._context.store.clock)
+        keeps = self._policy.keeps(keys.folder.topic, self._store.clock)
         plans = [self._driver.run(prune.plan_partition(keys, keep)) for keep in keeps]
         plan = max(filter(None, plans), key=lambda plan: plan.pruned_before, default=None)
         if plan is None or not is_prune_due(plan):
@@ -268,7 +228,7 @@ class Maintainer:
         )
 
     def _compact(self, keys: PartitionKeys) -> None:
-        context, policy = self._context, self._context.policy
+        policy = self._policy
         if not policy.is_compacted(keys.folder.topic):
             return
         small = retired = 0
@@ -277,9 +237,9 @@ class Maintainer:
             nonlocal small, retired
             small, retired = num_small(references, policy.compaction.limits.small_bytes), len(marker.retired)
             left = min(small, self._left.get(keys.home, 0))
-            return is_compaction_due(small, left, policy.compact_chunks, retired)
+            return is_compaction_due(small, left, self._config.compact_chunks, retired)
 
-        room_bytes = rewrite_bytes(context.buffer_bytes, context.bytes_per_second)
+        room_bytes = rewrite_bytes(self._config.maintenance_buffer, self._config.maintenance_rate)
         plan = self._driver.run(compact.plan_partition(keys, policy.compaction, room_bytes, is_due))
         if plan is None:
             return
@@ -295,9 +255,10 @@ class Maintainer:
     def _carried_out(self, plan: PartitionCompaction, room_bytes: int) -> bool:
         """Return whether everything was compacted; raises the failure."""
         if self._buffers is None:
-            self._buffers = self._context.new_buffers()
-        pace = MaintenancePace(ThrottledRanges(self._context.store, self._throttle), self._driver)
-        ended = Compactor(pace, self._context.policy.compaction, self._buffers, room_bytes).compact(plan)
+            self._buffers = BufferFolder(self._config.buffer_dir or default_buffer_root(self._config.archive))
+        ranges = ThrottledRanges(self._store, self._throttle)
+        tools = RewriteTools(self._driver, ranges, self._buffers, room_bytes)
+        ended = compact.compact(plan, self._policy.compaction, tools)
         done = ended.done
         self._merged_chunks += sum(run.chunks - run.chunks_after for run in done)
         if done:
@@ -330,5 +291,5 @@ def _failure(work: Callable[[], None]) -> BlockgzError | None:
 def _is_committed(keys: PartitionKeys, what: str, outcome: RewriteOutcome) -> bool:
     """Return False if another maintainer runs, or was faster; raises RewriteRefused if the marker is full."""
     if outcome is RewriteOutcome.FULL:
-        raise not_done(name_of(keys), what, outcome)
+        raise not_done(str(keys), what, outcome)
     return outcome is RewriteOutcome.COMMITTED

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.maintain.planned import FREED, Cell, PlannedRewrite, one_by_one, rewritable_partitions
-from archiver.maintain.rewrite.commit import TreeChange, commit
 from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome, begin, given_up_on_failure
-from archiver.maintain.rewrite.tree import level_1_lists, read_known
+from archiver.maintain.rewrite.tree import commit, level_1_lists, read_known
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text
@@ -60,6 +59,24 @@ class PartitionPruning:
     def left_bytes(self) -> int:
         return self.marker.num_bytes - self.num_bytes
 
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        sizes = (self.num_records, self.num_chunks, bytes_text(self.num_bytes))
+        return (*sizes, self.pruned_before, self.marker.next_offset, bytes_text(self.left_bytes))
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "pruned_before": self.pruned_before,
+            "records": self.num_records,
+            "chunks": self.num_chunks,
+            "bytes": self.num_bytes,
+            "left_records": self.marker.num_records - self.num_records,
+            "left_chunks": self.marker.num_chunks - self.num_chunks,
+            "left_bytes": self.left_bytes,
+            "next_offset": self.marker.next_offset,
+        }
+
 
 class PlannedPruning(PlannedRewrite[PartitionPruning]):
     """A prune of an archive."""
@@ -84,60 +101,20 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
         super().__init__(partitions, lambda keys: driver.run(plan_partition(keys, keep)), one_by_one(prune_one))
 
     @property
-    def num_chunks(self) -> int:
-        return sum(plan.num_chunks for plan in self.partitions)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(plan.num_bytes for plan in self.partitions)
-
-    @property
     def question(self) -> str | None:
-        return f"Prune {self.num_chunks:,} chunks ({self.num_bytes:,} bytes)?" if self.partitions else None
+        totals = self.totals()
+        return f"Prune {totals['chunks']:,} chunks ({totals['bytes']:,} bytes)?" if self.partitions else None
 
-    def rows(self) -> list[tuple[Cell, ...]]:
-        return [
-            (
-                *(str(plan.keys.folder), plan.keys.partition, plan.num_records, plan.num_chunks),
-                *(bytes_text(plan.num_bytes), plan.pruned_before, plan.marker.next_offset, bytes_text(plan.left_bytes)),
-            )
-            for plan in self.partitions
-        ]
-
-    def as_json(self, *, dry_run: bool) -> dict[str, Any]:
-        partitions = [
-            {
-                "topic": str(plan.keys.folder),
-                "partition": plan.keys.partition,
-                "pruned_before": plan.pruned_before,
-                "records": plan.num_records,
-                "chunks": plan.num_chunks,
-                "bytes": plan.num_bytes,
-                "left_records": plan.marker.num_records - plan.num_records,
-                "left_chunks": plan.marker.num_chunks - plan.num_chunks,
-                "left_bytes": plan.left_bytes,
-                "next_offset": plan.marker.next_offset,
-                "pruned": self.is_whole(plan),
-            }
-            for plan in self.partitions
-        ]
-        return {
-            "dry_run": dry_run,
-            "chunks": self.num_chunks,
-            "bytes": self.num_bytes,
-            "untouched": self.untouched,
-            "partitions": partitions,
-        }
+    def totals(self) -> dict[str, int]:
+        chunks = sum(plan.num_chunks for plan in self.partitions)
+        return {"chunks": chunks, "bytes": sum(plan.num_bytes for plan in self.partitions)}
 
     def num_tried(self, *, dry_run: bool) -> int | None:
         return None if dry_run else self._num_tried
 
 
 def plan_partition(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPruning | None]:
-    """Return what goes of one partition under its current marker; None if all of it stays.
-
-    Raises the errors of reading it.
-    """
+    """Return what goes of one partition under its current marker; None if all of it stays."""
     marker = (yield from read_known(keys)).marker
     if marker.next_offset is None:
         return None
@@ -149,11 +126,9 @@ def plan_partition(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPruning
 
 
 def _older_stays(keys: PartitionKeys, marker: Marker, since_ms: int) -> Protocol[bool]:
-    """Return whether a folder that the partition continues holds a record that is to stay.
-
-    The floor of a folder hides everything below it, in older folders as well; late records and clocks that are ahead
-    may be in any of them.
-    """
+    """Return whether a folder that the partition continues holds a record that is to stay."""
+    # The floor of a folder hides everything below it, in older folders as well; late records, and those of clocks that
+    # are ahead, may be in any of them.
     while marker.continues:
         offset = marker.continues.offset
         keys = LAYOUTS[keys.layout](parse_topic_folder(marker.continues.folder), keys.partition)
@@ -170,15 +145,12 @@ def has_no_age(reference: Span) -> bool:
 
 
 def prunable(references: Sequence[CatalogReference], num_bytes: int, keep: Keep) -> list[CatalogReference]:
-    """Return the catalogs of level 1, from the oldest on, that go of a partition with `num_bytes` of data.
-
-    A catalog goes, as a whole, if all records up to its end are older than `since_ms`, or if at least `newest_bytes`
-    are left without it. A catalog of which no record has a timestamp stays, and what is not in a catalog.
-    """
+    """Return the catalogs of level 1, from the oldest on, that go of a partition with `num_bytes` of data."""
     going: list[CatalogReference] = []
     left = num_bytes
     for reference in references:
         left -= reference.bytes
+        # A catalog goes as a whole, or stays; so does one of which no record has a timestamp.
         if keep.since_ms is not None and (reference.max_timestamp >= keep.since_ms or has_no_age(reference)):
             break
         if keep.newest_bytes is not None and left < keep.newest_bytes:
@@ -193,23 +165,16 @@ def prune(keys: PartitionKeys, pruned_before: int, *, lease_ms: int = LEASE_MS) 
     Raises RewriteRefused, and the errors of reading catalogs.
     """
 
-    def choose(marker: Marker) -> Protocol[Below | None]:
+    def choose(marker: Marker) -> Protocol[range | None]:
         start = max(marker.start_offset or 0, marker.pruned_before)
         if pruned_before <= start:
             return None
         lists = yield from level_1_lists(keys, marker, start, pruned_before)
         ends = {each.next_offset for references in lists for each in references}
-        return Below(start, pruned_before) if pruned_before in ends else None
+        return range(start, pruned_before) if pruned_before in ends else None
 
     begun = yield from begin(keys, "prune", choose, lease_ms=lease_ms)
     if isinstance(begun, RewriteOutcome):
         return begun
     attempt, _ = begun
-    return (yield from given_up_on_failure(attempt, commit(attempt, TreeChange((), is_prune=True))))
-
-
-class Below(NamedTuple):
-    """The offsets [start, end) that a prune takes away."""
-
-    start: int
-    end: int
+    return (yield from given_up_on_failure(attempt, commit(attempt, None)))

@@ -15,7 +15,6 @@ from archiver.errors import ContentsDiffer
 from archiver.maintain.planned import (
     Cell,
     PlannedRewrite,
-    name_of,
     one_by_one,
     rewritable_partitions,
 )
@@ -31,8 +30,8 @@ from index_format.chunk_index import ChunkIndex, WrappedKey
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference
 
+# Chunks that one rewrite takes at most: indexes alone are stored again.
 RUN_CHUNKS = 4096
-"""Chunks that one rewrite takes at most: indexes alone are stored again."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,14 @@ class PartitionRewrapping:
     tail: OffsetRanges
     """Offsets of such chunks in the tail."""
     has_old_tail_key: bool
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return self.encrypted, self.old, ", ".join(sorted(self.ids))
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        return {"encrypted_chunks": self.encrypted, "chunks": self.old, "old_keys": sorted(self.ids)}
 
 
 class PlannedRewrapping(PlannedRewrite[PartitionRewrapping]):
@@ -94,31 +101,8 @@ class PlannedRewrapping(PlannedRewrite[PartitionRewrapping]):
         summary = super().summary()
         return summary and f"{summary}; keep the old keys until archiver gc has deleted the old indexes"
 
-    def rows(self) -> list[tuple[Cell, ...]]:
-        return [
-            (str(plan.keys.folder), plan.keys.partition, plan.encrypted, plan.old, ", ".join(sorted(plan.ids)))
-            for plan in self.partitions
-        ]
-
-    def as_json(self, *, dry_run: bool) -> dict[str, Any]:
-        partitions = [
-            {
-                "topic": str(plan.keys.folder),
-                "partition": plan.keys.partition,
-                "encrypted_chunks": plan.encrypted,
-                "chunks": plan.old,
-                "old_keys": sorted(plan.ids),
-                "rewrapped": self.is_whole(plan),
-            }
-            for plan in self.partitions
-        ]
-        return {
-            "dry_run": dry_run,
-            "key": self._newest_id,
-            "chunks": self.old,
-            "untouched": self.untouched,
-            "partitions": partitions,
-        }
+    def totals(self) -> dict[str, Any]:
+        return {"key": self._newest_id, "chunks": self.old}
 
     def num_tried(self, *, dry_run: bool) -> int | None:  # noqa: ARG002
         return self._num_tried
@@ -133,7 +117,7 @@ def plan_partition(keys: PartitionKeys, keyring: Keyring) -> Protocol[PartitionR
             return False
         if not keyring.has(wrapped):
             raise KeyMissing(
-                f"the keys of {name_of(keys)} cannot be rewrapped",
+                f"the keys of {keys} cannot be rewrapped",
                 why=f"some are wrapped with the key {wrapped.id}, which was not given",
                 remedy="add the key to --keys, before the newest",
             )
@@ -164,30 +148,24 @@ def plan_partition(keys: PartitionKeys, keyring: Keyring) -> Protocol[PartitionR
 
 
 def rewrap(plan: PartitionRewrapping, keyring: Keyring, driver: Driver) -> RewriteOutcome:
-    """Wrap the keys of a partition again, one rewrite for each run of catalogs.
-
-    If the newest chunks are among them, or the key of `tail_hash`, the partition is claimed: a running
-    writer claims it again.
-    """
+    """Wrap the keys of a partition again, one rewrite for each run of catalogs."""
     keys, runs = plan.keys, plan.runs
+    # A running writer is fenced by the claim, and claims the partition again.
     if len(plan.tail):
         driver.run(fold_tail(keys, plan.tail, str(uuid.uuid4())))
         runs = driver.run(plan_partition(keys, keyring)).runs
     if plan.has_old_tail_key:
-        driver.run(claim_and_rewrap(keys, str(uuid.uuid4()), partial(keyring.rewrapped, what=name_of(keys))))
+        driver.run(claim_and_rewrap(keys, str(uuid.uuid4()), partial(keyring.rewrapped, what=str(keys))))
     what = Rewrite("rewrap", partial(rewrapped_contents, keyring), partial(check_rewrapped, keyring))
     for run in runs:
-        outcome = driver.run(rewrite(keys, partial(find_run, keys, start=run.start, end=run.end), what))
+        outcome = driver.run(rewrite(keys, partial(find_run, keys, start=run.start, end=run.stop), what))
         if outcome is not RewriteOutcome.COMMITTED:
             return outcome
     return RewriteOutcome.COMMITTED
 
 
 def rewrapped_contents(keyring: Keyring, old: Sequence[OldChunk]) -> Iterator[OldChunk]:
-    """Yield the chunks, those with an old master key with new indexes whose keys are wrapped with the newest.
-
-    Raises KeyMissing, MalformedObject for a key that was changed, and the errors of a key service.
-    """
+    """Yield the chunks, those with an old master key with new indexes whose keys are wrapped with the newest."""
     for chunk in old:
         encryption = chunk.index.encryption
         if not encryption or encryption.key.id == keyring.newest_id:

@@ -3,9 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from archiver.commit.driver import Driver, UnreadLog, Wait
+from archiver.commit.driver import Driver, Wait
 from archiver.commit.operations import Compute, GetAll, Operation, PutIfAbsent
 from archiver.maintain.rewrite.chunks import RangeStore
 from blockgz.errors import ShuttingDown, UsageError
@@ -54,37 +54,30 @@ class ThrottledRanges:
 
 
 class ThrottledDriver(Driver):
-    """A driver that stores at the throttle's pace; at the end it raises ShuttingDown at the next long step.
-
-    A single Get or CompareAndSwap is still carried out then: with these a rewrite removes its intent.
-    """
+    """A driver that stores at the throttle's pace; at the end it raises ShuttingDown at the next long step."""
 
     def __init__(self, store: Store, wait: Wait, throttle: Throttle, clock: Callable[[], float]) -> None:
-        super().__init__(store, UnreadLog(), wait, lambda: True, clock=clock)
+        super().__init__(store, wait=wait, clock=clock)
         self._throttle = throttle
 
     def _carry_out(self, operation: Operation) -> Any:
         match operation:
             case PutIfAbsent(body=body):
                 self._throttle.take(len(body) if isinstance(body, bytes) else body.size)
+            # Get and CompareAndSwap are carried out even then: with these a rewrite removes its intent.
             case GetAll() | Compute():
                 self._throttle.check()
         return super()._carry_out(operation)
 
 
-class MaintenancePace(NamedTuple):
-    """The pace at which a command reads the data of chunks and stores new ones."""
+def paced(store: ToolStore, bytes_per_second: int | None) -> tuple[RangeStore, Driver]:
+    """Return how a command reads the data of chunks and stores new ones: as fast as the store allows without a rate.
 
-    ranges: RangeStore
-    driver: Driver
-
-    @classmethod
-    def of(cls, store: ToolStore, bytes_per_second: int | None) -> "MaintenancePace":
-        """Return the pace of a rate; without one, as fast as the store allows. Raises UsageError for a rate of 0."""
-        if bytes_per_second == 0:
-            raise UsageError("--rate 0 moves nothing", remedy="give bytes a second, such as 20MiB, or no rate")
-        wait = bounded_backoff(store.url)
-        if bytes_per_second is None:
-            return cls(store, Driver(store, UnreadLog(), wait, lambda: True))
-        throttle = Throttle(bytes_per_second, threading.Event())
-        return cls(ThrottledRanges(store, throttle), ThrottledDriver(store, wait, throttle, time.time))
+    Raises UsageError for a rate of 0.
+    """
+    if bytes_per_second == 0:
+        raise UsageError("--rate 0 moves nothing", remedy="give bytes a second, such as 20MiB, or no rate")
+    if bytes_per_second is None:
+        return store, Driver(store)
+    throttle = Throttle(bytes_per_second, threading.Event())
+    return ThrottledRanges(store, throttle), ThrottledDriver(store, bounded_backoff(store.url), throttle, time.time)

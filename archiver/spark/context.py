@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.driver import Driver
 from archiver.commit.recovery import TakeoverPolicy, last_folder
 from archiver.spark.rows import RowPartition
 from blockgz.config.files import DEFAULT, Origin, OriginKind, Setting
@@ -19,7 +19,6 @@ from blockgz.spark.formats import SPARK_OPTIONS, FormatOptions, bad_value, json_
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import open_store
 from blockgz.store.probe import probe
-from blockgz.store.retry import bounded_backoff
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
 from index_format.chunk_index import UNVERIFIED
@@ -126,7 +125,7 @@ class WriteContext:
 
     def driver(self) -> Driver:
         """Run protocols; raises StoreUnavailable after some failures in a row. Spark then runs a task again."""
-        return Driver(self.store, UnreadLog(), bounded_backoff(self.store.url), lambda: True)
+        return Driver(self.store)
 
 
 def open_context(options: ArchiveSinkOptions, *, is_batch: bool) -> WriteContext:

@@ -22,9 +22,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from archiver.errors import Diverged, GapRefused
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction
+from archiver.maintain.compact import Compaction, PartitionCompaction, compact
 from archiver.maintain.planned import RewriteResult
-from archiver.maintain.throttle import MaintenancePace
+from archiver.maintain.rewrite.contents import RewriteTools
+from archiver.maintain.throttle import paced
 from archiver.spark import register
 from archiver.spark.context import FORMAT, JOB_OPTION
 from archiver.spark.read_ranges import checkpoint_files, ranges_read, serve_ranges
@@ -303,9 +304,10 @@ class CompactionTask(Shipped):
 
     def __call__(self, plan: PartitionCompaction) -> RewriteResult[PartitionCompaction]:
         with carry_errors(TaskFailed):
-            pace = MaintenancePace.of(_opened(self.archive, self.s3), self.bytes_per_second)
+            ranges, driver = paced(_opened(self.archive, self.s3), self.bytes_per_second)
             with closing(BufferFolder(self.buffer_dir or default_buffer_root(self.archive))) as buffers:
-                return Compactor(pace, self.compaction, buffers, self.buffer_bytes, self.max_block_bytes).compact(plan)
+                tools = RewriteTools(driver, ranges, buffers, self.buffer_bytes, self.max_block_bytes)
+                return compact(plan, self.compaction, tools)
 
 
 def compact_on(

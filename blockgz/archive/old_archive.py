@@ -16,7 +16,7 @@ from blockgz.errors import CorruptBlock, ObjectMissing
 from blockgz.store.reader import ObjectReader, PassingReader
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
 from index_format.keys import SeedLayoutKeys, TopicFolder
 from index_format.marker import ChunkEntry, Marker
 from index_format.old_files import (
@@ -196,15 +196,10 @@ class OldArchivePartition(ArchivedPartition):
             timestamp_type=TIMESTAMP_TYPES[NO_TIMESTAMP_TYPE],
             start_offset=piece.start,
             next_offset=piece.end,
-            first_offset=blocks[0].first_record_offset,
-            last_offset=blocks[-1].last_record_offset,
-            num_records=sum(block.num_records for block in blocks),
-            min_timestamp=NO_TIMESTAMP,
-            max_timestamp=NO_TIMESTAMP,
             data=DataObject(name, len(data), hashlib.sha256(data).hexdigest()),
             previous=None,
             gaps=tuple(gaps),
-            blocks=tuple(blocks),
+            **fields_of_blocks(blocks),
         )
 
 

@@ -205,8 +205,8 @@ MUTANTS = (
     Mutant(
         "a partition that diverged goes on from the end of a chunk, not from behind its last record",
         DIVERGED,
-        "            return Agreement(entry.last_offset + 1, None)\n",
-        "            return Agreement(entry.next_offset, None)\n",
+        "            return entry.last_offset + 1, None\n",
+        "            return entry.next_offset, None\n",
         (f"{OF_DIVERGED}::test_from_the_last_record_and_never_from_the_end_of_a_chunk",),
     ),
     Mutant(

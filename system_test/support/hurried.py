@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 
 from archiver.ingest import assignment
-from archiver.maintain import gc
+from archiver.maintain import garbage
 from archiver.maintain.prune import prune
 from archiver.maintain.rewrite.replace import rewrite
 from index_format import marker
@@ -22,7 +22,7 @@ def hurry() -> None:
     for protocol in (prune, rewrite):
         assert protocol.__kwdefaults__ is not None
         protocol.__kwdefaults__["lease_ms"] = LEASE_MS
-    vars(gc)["SHORTEST_GRACE_SECONDS"] = 0.0
+    vars(garbage)["SHORTEST_GRACE_SECONDS"] = 0.0
     assignment.OWNERS_SECONDS = OWNERS_SECONDS
 
 

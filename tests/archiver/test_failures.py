@@ -21,9 +21,12 @@ from archiver.errors import (
 )
 from blockgz.errors import (
     AccessDenied,
+    BlockgzError,
     BrokerUnreachable,
     BufferFailed,
     BufferFull,
+    CorruptBlock,
+    MalformedObject,
     NoSuchTopic,
     ObjectMissing,
     PartitionUnavailable,
@@ -33,9 +36,9 @@ from blockgz.errors import (
     StoreUnavailable,
     StoreUnfit,
     SyncFailed,
+    UnsupportedVersion,
     UsageError,
 )
-from index_format.errors import BlockgzError, CorruptBlock, MalformedObject, UnsupportedVersion
 
 AGAIN, CLAIM, READ, STOP = Next.AGAIN, Next.CLAIM, Next.READ, Next.STOP
 OPERATIONS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"

@@ -11,17 +11,22 @@ from click.testing import CliRunner
 
 from archiver.cli import main as archiver
 from blockgz.documents import parse_document
-from blockgz.errors import NoArchiveThere, ObjectMissing, StoreUnavailable, UsageError, exit_code, listed
-from blockgz.hosts import is_loopback, unencrypted_brokers, unencrypted_endpoint
-from index_format.errors import (
+from blockgz.errors import (
     BadName,
     BlockgzError,
     CorruptBlock,
     FormatError,
     MalformedObject,
+    NoArchiveThere,
+    ObjectMissing,
+    StoreUnavailable,
     TooLarge,
     UnsupportedVersion,
+    UsageError,
+    exit_code,
+    listed,
 )
+from blockgz.hosts import is_loopback, unencrypted_brokers, unencrypted_endpoint
 from replayer.cli import main as replayer
 
 

@@ -10,16 +10,15 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from itertools import product
 from typing import TypeVar
 
 from archiver.commit.archive import archive_info, archived_topic_id
-from archiver.maintain.garbage import Chain
-from archiver.maintain.gc import pieces, read_chain, scan
+from archiver.maintain.gc import pieces, scan
 from archiver.maintain.planned import Problem
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, stored_marker, storing
+from archiver.maintain.rewrite.tree import StoredChain, read_chain
 from blockgz.errors import BlockgzError, CorruptBlock, FormatError, KeyMissing, MalformedObject
 from blockgz.errors import listed as listed_names
 from blockgz.store.writer import ListedObject, StoredObject, ToolStore
@@ -32,6 +31,7 @@ from index_format.chunk_index import (
     DataObject,
     Gap,
     ancestor_index,
+    fields_of_blocks,
 )
 from index_format.key_filter import probes_of
 from index_format.keys import (
@@ -43,7 +43,7 @@ from index_format.keys import (
     ObjectKind,
     PartitionKeys,
 )
-from index_format.marker import ChunkEntry, decode_marker
+from index_format.marker import ChunkEntry
 from index_format.old_members import Scanned
 from index_format.old_objects import decode_old_index
 from index_format.rebuild import FROM_DATA_ALONE, Past, Unknowns, blocks_of, committed_index, text_blocks_of
@@ -52,12 +52,12 @@ from index_format.records import TIMESTAMP_TYPES
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 8
 MOST_NEXT_OFFSETS = 64
+# A writer that stored an object longer ago has committed it by now, or is dead.
 BEING_WRITTEN_SECONDS = 60.0
-"""A writer that stored an object longer ago has committed it by now, or is dead."""
+# Chunks that may have taken the place of one gap.
 MOST_FILLED = 4
-"""Chunks that may have taken the place of one gap."""
+# Bits a key.
 USUAL_KEY_FILTERS = (10, 8, 12)
-"""Bits a key."""
 GAP_REASONS = ("retention", "skipped", UNVERIFIED)
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
@@ -66,11 +66,9 @@ ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 class ListedPartition:
     """One partition, and what is listed of it."""
 
-    store: ToolStore
     target: RepairTarget
     archive_id: str
     listed: list[tuple[ObjectKey, ListedObject]]
-    max_block_bytes: int
 
     def of_kind(self, kind: ObjectKind) -> list[tuple[ObjectKey, ListedObject]]:
         return sorted((each for each in self.listed if each[0].kind is kind), key=lambda each: each[0].number)
@@ -83,13 +81,13 @@ class ListedPartition:
         return found
 
     def scan(self, key: ObjectKey, size: int) -> Iterator[Scanned]:
-        return scan(self.store, key, size, self.max_block_bytes)
+        return scan(self.target.store, key, size, self.target.max_block_bytes)
 
 
-def list_partition(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> ListedPartition:
-    keys = target.keys
+def list_partition(target: RepairTarget) -> ListedPartition:
+    store, keys = target.store, target.keys
     archive_id = archive_info(store, keys.layout).archive_id
-    place = ListedPartition(store, target, archive_id, objects_of(store, keys), max_block_bytes)
+    place = ListedPartition(target, archive_id, objects_of(store, keys))
     first_epoch = _first_epoch(store, keys)
     if not first_epoch:
         return place
@@ -102,80 +100,48 @@ def list_partition(store: ToolStore, target: RepairTarget, max_block_bytes: int)
 
 
 def _first_epoch(store: ToolStore, keys: PartitionKeys) -> int:
-    """Return the marker's epoch with which this folder of a truncated log began; 0 for other folders and layouts.
-
-    In layout seed, folders of one topic share their names: only epochs tell a truncated log's folders apart. The older
-    folder's last swap raised its epoch to the one in which the next folder began.
-    """
+    """Return the marker's epoch with which this folder of a truncated log began; 0 for other folders and layouts."""
+    # In layout seed, folders of one topic share their names: only epochs tell a truncated log's folders apart.
     if keys.layout != "seed" or keys.folder.incarnation == 1:
         return 0
     older = keys.folder._replace(incarnation=keys.folder.incarnation - 1)
     if archived_topic_id(store, keys.layout, older) != archived_topic_id(store, keys.layout, keys.folder):
         return 0
-    before = LAYOUTS[keys.layout](older, keys.partition)
-    stored = store.get(before.marker)
-    if stored is None or marker_state(stored, before) is MarkerState.DAMAGED:
-        return 0
-    marker = decode_marker(stored.body, before.marker)
-    return marker.epoch if marker.successor == str(keys.folder) else 0
+    # The older folder's last swap raised its epoch to the one in which the next folder began.
+    _, marker = stored_marker(store, LAYOUTS[keys.layout](older, keys.partition))
+    return marker.epoch if marker is not None and marker.successor == str(keys.folder) else 0
 
 
-def plan_indexes(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
+def plan_indexes(target: RepairTarget) -> RepairPlan:
     """Plan to rebuild the lost and damaged indexes of a partition, or of one chunk of it."""
-    keys = target.keys
-    chain = None
-    state = marker_state(store.get(keys.marker), keys)
-    if state is MarkerState.READABLE:
-        chain = read_chain(store, keys)
+    _, marker = stored_marker(target.store, target.keys)
+    chain = read_chain(target.store, target.keys) if marker is not None and marker.next_offset is not None else None
     # Listed after the chain is read: a chunk that is committed in between is missing in the chain only.
-    place = list_partition(store, target, max_block_bytes)
-    notes = RepairPlan()
-    if state in (MarkerState.READABLE, MarkerState.WITHOUT_CHUNK):
-        place, notes = without_begun(place, chain)
-    plan = _of_chain(place, chain) if chain is not None and chain.entries else _without_chain(place)
-    return notes + plan + _sidecars(place)
+    place, plan = list_partition(target), RepairPlan()
+    if marker is not None:
+        place = without_begun(place, chain, plan)
+    if chain is not None and chain.entries:
+        _plan_of_chain(place, chain, plan)
+    else:
+        _plan_without_chain(place, plan)
+    _plan_sidecars(place, plan)
+    return plan
 
 
-def without_begun(place: ListedPartition, chain: Chain | None) -> tuple[ListedPartition, RepairPlan]:
-    """Leave out what the partition's owner may be writing, and note it: objects not in its chain that are new.
-
-    A writer stores data, index and marker in this order, seconds apart. Nothing else shows whether it is alive.
-    """
+def without_begun(place: ListedPartition, chain: StoredChain | None, plan: RepairPlan) -> ListedPartition:
+    """Leave out what the partition's owner may be writing, and note it: objects not in its chain that are new."""
     numbers = () if chain is None else chain.by_number
     others = [(key.key, listed.modified) for key, listed in place.listed if key.number not in numbers]
-    oldest = place.store.clock() - BEING_WRITTEN_SECONDS if others else 0.0
+    # A writer stores data, index and marker in this order, seconds apart. Nothing else shows whether it is alive.
+    oldest = place.target.store.clock() - BEING_WRITTEN_SECONDS if others else 0.0
     begun = {key for key, modified in others if modified > oldest}
     if not begun:
-        return place, RepairPlan()
-    left = [each for each in place.listed if each[0].key not in begun]
-    note = (
+        return place
+    plan.notes.append(
         f"{place.target}: {listed_names(sorted(begun))}: being written, stored less than {BEING_WRITTEN_SECONDS:.0f} s "
         "ago and not committed yet; if no archiver is running, run this again in a minute"
     )
-    return dataclasses.replace(place, listed=left), RepairPlan(notes=(note,))
-
-
-class MarkerState(Enum):
-    """How far a marker leads."""
-
-    MISSING = "missing"
-    DAMAGED = "damaged"
-    WITHOUT_CHUNK = "without a chunk"
-    READABLE = "readable"
-
-
-def marker_state(stored: StoredObject | None, keys: PartitionKeys) -> MarkerState:
-    """Return the state of a partition's marker.
-
-    Raises UnsupportedVersion for one that is not this release's to touch.
-    """
-    if stored is None:
-        return MarkerState.MISSING
-    try:
-        marker = decode_marker(stored.body, keys.marker)
-    except MalformedObject:
-        return MarkerState.DAMAGED
-    return MarkerState.WITHOUT_CHUNK if marker.next_offset is None else MarkerState.READABLE
+    return dataclasses.replace(place, listed=[each for each in place.listed if each[0].key not in begun])
 
 
 def stored_indexes(place: ListedPartition) -> dict[str, tuple[StoredObject, ChunkIndex | None]]:
@@ -183,7 +149,7 @@ def stored_indexes(place: ListedPartition) -> dict[str, tuple[StoredObject, Chun
     found = {}
     listed = [key.key for key, _ in place.of_kind(ObjectKind.INDEX)]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="index") as pool:
-        for key, stored in zip(listed, pool.map(place.store.get, listed), strict=True):
+        for key, stored in zip(listed, pool.map(place.target.store.get, listed), strict=True):
             if stored is not None:
                 found[key.removeprefix(place.target.keys.chunks)] = (stored, _decoded(place, key, stored.body))
     return found
@@ -200,8 +166,7 @@ def _decoded(place: ListedPartition, key: str, body: bytes) -> ChunkIndex | None
     return index if same else None
 
 
-def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
-    plan = RepairPlan()
+def _plan_of_chain(place: ListedPartition, chain: StoredChain, plan: RepairPlan) -> None:
     keys, stored = place.target.keys, stored_indexes(place)
     entries = sorted(chain.entries, key=lambda entry: entry.start_offset)
     for position, entry in enumerate(entries):
@@ -218,16 +183,21 @@ def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
         try:
             body = _committed(place, chain, entry, entries[:position], beside)
         except BlockgzError as error:
-            plan += RepairPlan(problems=(Problem(keys.chunks + entry.name, error),))
+            plan.problems.append(Problem(keys.chunks + entry.name, error))
             continue
         etag = found[0].etag if found else None
         detail = f"offsets [{entry.first_offset}..{entry.last_offset + 1}), as committed"
-        plan += storing(place.store, place.target, "index", keys.chunks + entry.name, body, etag, detail)
-    return plan
+        plan.steps.append(
+            storing(place.target.store, place.target, "index", keys.chunks + entry.name, body, etag, detail)
+        )
 
 
 def _committed(
-    place: ListedPartition, chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry], beside: Sequence[ChunkIndex]
+    place: ListedPartition,
+    chain: StoredChain,
+    entry: ChunkEntry,
+    before: Sequence[ChunkEntry],
+    beside: Sequence[ChunkIndex],
 ) -> bytes:
     """Return the index that an entry names, `before` being those below it; raises CorruptBlock or MalformedObject."""
     keys, marker = place.target.keys, chain.marker
@@ -247,7 +217,7 @@ def _committed(
         except FormatError as error:
             failure = error
             continue
-        like = _index(place, key, listed.size, blocks, form, entry.start_offset, entry.next_offset, ())
+        like = _index(place, key, listed.size, blocks, form, entry.start_offset, entry.next_offset)
         epochs = _likely([index.epoch for index in beside], range(1, marker.epoch + 1))
         unknowns = Unknowns(
             pasts=likely_pasts,
@@ -279,7 +249,7 @@ def _key_filter_bits(beside: Sequence[ChunkIndex]) -> Sequence[int | None]:
     return _likely(bits, [None])
 
 
-def _pasts(chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry]) -> tuple[list[Past], list[Past]]:
+def _pasts(chain: StoredChain, entry: ChunkEntry, before: Sequence[ChunkEntry]) -> tuple[list[Past], list[Past]]:
     newest = before[-1] if before else None
     after = newest.next_offset if newest else 0
     between = {gap for gap in chain.gaps if after <= gap.start < entry.next_offset}
@@ -293,8 +263,8 @@ def _pasts(chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry]) -> tup
     return [(newest.name, gaps), (None, gaps)] if newest else [(None, gaps)], others
 
 
-def _without_chain(place: ListedPartition) -> RepairPlan:
-    keys, plan = place.target.keys, RepairPlan()
+def _plan_without_chain(place: ListedPartition, plan: RepairPlan) -> None:
+    keys = place.target.keys
     stored = stored_indexes(place)
     indexes = [index for _, index in stored.values() if index is not None]
     named = {keys.chunks + index.data.name for index in indexes}
@@ -312,24 +282,22 @@ def _without_chain(place: ListedPartition) -> RepairPlan:
                 for each in followers
             ]
             end = max(ends, default=blocks[-1].last_record_offset + 1)
-            index = _index(place, key, listed.size, blocks, form, start, end, (), like=indexes)
+            index = _index(place, key, listed.size, blocks, form, start, end, like=indexes)
         except BlockgzError as error:
-            plan += RepairPlan(problems=(Problem(key.key, error),))
+            plan.problems.append(Problem(key.key, error))
             continue
         found = stored.get(name)
         if found is not None and found[1] is not None:
-            plan += RepairPlan(notes=(f"{key.key}: {name} names other data; a dead writer left this",))
+            plan.notes.append(f"{key.key}: {name} names other data; a dead writer left this")
             continue
         detail = f"offsets [{index.first_offset}..{index.last_offset + 1}), no marker"
         body, etag = objects.encode(index), found[0].etag if found else None
-        plan += storing(place.store, place.target, "index", keys.chunks + name, body, etag, detail)
-    return plan
+        plan.steps.append(storing(place.target.store, place.target, "index", keys.chunks + name, body, etag, detail))
 
 
-def _sidecars(place: ListedPartition) -> RepairPlan:
-    plan = RepairPlan()
+def _plan_sidecars(place: ListedPartition, plan: RepairPlan) -> None:
     if place.target.keys.layout != "seed":
-        return plan
+        return
     there = {key.stem for key, _ in place.of_kind(ObjectKind.ANCESTOR_INDEX)}
     data = {key.key: key for key, _ in place.of_kind(ObjectKind.DATA)}
     for _, index in stored_indexes(place).values():
@@ -337,8 +305,8 @@ def _sidecars(place: ListedPartition) -> RepairPlan:
         if index is None or key is None or key.stem in there or not _is_wanted(place, key.number):
             continue
         name, body = key.stem + INDEX_SUFFIX, ancestor_index(index.blocks)
-        plan += storing(place.store, place.target, "index", name, body, None, "for readers of the ancestor")
-    return plan
+        detail = "for readers of the ancestor"
+        plan.steps.append(storing(place.target.store, place.target, "index", name, body, None, detail))
 
 
 def _blocks(
@@ -361,7 +329,7 @@ def _blocks(
     form = "arrow" if ".arrows." in key.key else usual
     if form != "text":
         return blocks_of(place.scan(key, size), form, key_filter_bits), form
-    sidecar = place.store.get(key.stem + INDEX_SUFFIX)
+    sidecar = place.target.store.get(key.stem + INDEX_SUFFIX)
     if sidecar is None:
         raise CorruptBlock(
             f"{key.key} cannot be indexed again",
@@ -379,16 +347,15 @@ def _index(
     form: str,
     start_offset: int,
     next_offset: int,
-    gaps: tuple[Gap, ...],
     *,
     like: Sequence[ChunkIndex] = (),
 ) -> ChunkIndex:
     """Return an index of those blocks, with what their data does not tell as in the indexes `like` it.
 
-    MalformedObject.
+    Raises MalformedObject if the blocks are not those of a chunk with this name.
     """
     keys, digest = place.target.keys, hashlib.sha256()
-    for piece in pieces(place.store, key.key, size):
+    for piece in pieces(place.target.store, key.key, size):
         digest.update(piece)
     nearest = max(like, key=lambda index: (index.start_offset <= start_offset, index.start_offset), default=None)
     timestamp_type = nearest.timestamp_type if nearest else TIMESTAMP_TYPES[0]
@@ -407,15 +374,9 @@ def _index(
             timestamp_type=timestamp_type,
             start_offset=start_offset,
             next_offset=next_offset,
-            first_offset=blocks[0].first_record_offset,
-            last_offset=blocks[-1].last_record_offset,
-            num_records=sum(block.num_records for block in blocks),
-            min_timestamp=min(block.min_timestamp for block in blocks),
-            max_timestamp=max(block.max_timestamp for block in blocks),
             data=DataObject(key.key.removeprefix(keys.chunks), size, digest.hexdigest()),
             previous=None,
-            gaps=gaps,
-            blocks=tuple(blocks),
+            **fields_of_blocks(blocks),
         )
     except (ValueError, IndexError) as error:
         raise MalformedObject(f"{key.key} is not the chunk that its name says", why=str(error)) from error

@@ -1,38 +1,33 @@
 """A partition whose log was truncated and rewritten continues in the next folder, from where the log still agrees."""
 
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+from functools import cache, partial
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, settle_same_topic
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, LogReader, UnreadLog, Wait
+from archiver.commit.driver import Driver, LogReader
 from archiver.commit.objects import Held
 from archiver.commit.recovery import archived_level, why_diverged
 from archiver.commit.repairs import continue_in
 from archiver.errors import Diverged, UnreadableRecord
 from archiver.ingest.kafka_cluster import KafkaCluster, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import CLIENT_ID
-from archiver.maintain.garbage import Chain
-from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from archiver.maintain.repair.salvage import SalvagedPiece, cut_chunk, members_of
-from blockgz.encryption.keyring import keyring_of, opened_block
-from blockgz.errors import BlockgzError, BrokerUnreachable, ObjectMissing, UsageError
+from archiver.maintain.repair.salvage import SalvagedPiece, cut_chunk, last_record
+from archiver.maintain.rewrite.replace import chunks_of
+from archiver.maintain.rewrite.tree import StoredChain, read_chain, read_current
+from blockgz.encryption.keyring import keyring_of
+from blockgz.errors import BlockgzError, BrokerUnreachable, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.kafka.settings import client_settings
-from blockgz.store.writer import ToolStore
-from index_format.blocks import decode_block
 from index_format.chunk_index import ChunkIndex
-from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, parse_topic_folder
-from index_format.marker import ChunkEntry, decode_index, decode_marker
-from index_format.records import Record, record_at
+from index_format.keys import LAYOUTS, parse_topic_folder
+from index_format.marker import ChunkEntry, Marker
+from index_format.records import Record
 
 
 @dataclass(frozen=True)
@@ -45,69 +40,51 @@ class LogSource:
     """None if the cluster does not tell it."""
 
 
-class Agreement(NamedTuple):
-    """How far log and archive agree."""
-
-    offset: int
-    """The log is read from here."""
-    cut: ChunkIndex | None
-    """The chunk around it: what it holds below is copied, so that no chunk is cut for readers."""
-
-
-class LastFolder(NamedTuple):
-    """A partition in its last folder."""
-
-    store: ToolStore
-    keys: PartitionKeys
-    held: Held
-    max_block_bytes: int
-    encrypt: str | None
-    """The setting that says where the keys of encrypted chunks are."""
-
-
-def plan_diverged(
-    store: ToolStore,
-    target: RepairTarget,
-    source: LogSource,
-    max_block_bytes: int,
-    wait: Wait,
-    encrypt: str | None = None,
-) -> RepairPlan:
+def plan_diverged(target: RepairTarget, source: LogSource) -> RepairPlan:
     """Plan how a partition continues that the archiver refuses as diverged; reads its log."""
+    store, plan = target.store, RepairPlan()
     try:
-        place = _last(store, target.keys, max_block_bytes, encrypt)
-        if place is None:
-            return RepairPlan(notes=(f"{target}: nothing of it is archived",))
-        keys, marker = place.keys, place.held.marker
-        level = Driver(store, UnreadLog(), wait, lambda: True).run(archived_level(keys, marker)) or "read_committed"
+        place, held = _last_folder(target)
+        if held is None:
+            return RepairPlan(notes=[f"{target}: nothing of it is archived"])
+        keys, marker = place.keys, held.marker
+        level = Driver(store).run(archived_level(keys, marker)) or "read_committed"
         log = source.log_of(keys.folder.topic, keys.partition, level)
-        driver = Driver(store, log, wait, lambda: True)
-        identity = _identity(place, source.topic_id(keys.folder.topic), level)
+        driver = Driver(store, log)
+        identity = _identity(place, marker, source.topic_id(keys.folder.topic), level)
         refusal = driver.run(why_diverged(identity, marker))
         if refusal is None:
-            return RepairPlan(notes=(f"{target}: its log agrees with the archive; nothing to repair",))
+            return RepairPlan(notes=[f"{target}: its log agrees with the archive; nothing to repair"])
         chain = read_chain(store, keys)
         if chain is None or chain.marker != marker:
             raise Diverged(f"{target} has changed", why="an archiver is running", remedy="run the command again")
-        step = _step(target, place, identity, chain, _agreement(place, chain, log), driver)
+        offset, cut = _agreement(place, chain, log)
+        plan.steps.append(
+            RepairStep(
+                str(target),
+                "marker",
+                identity.keys.marker,
+                _detail(place, identity, chain, offset, cut),
+                partial(_continue, place, held, identity, offset, cut, driver),
+            )
+        )
+        plan.notes.append(f"{refusal.what}: {refusal.why}")
     except BlockgzError as error:
-        return RepairPlan(problems=(Problem(str(target), error),))
-    return RepairPlan((step,), (f"{refusal.what}: {refusal.why}",))
+        plan.problems.append(Problem(str(target), error))
+    return plan
 
 
-def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int, encrypt: str | None) -> LastFolder | None:
-    while True:
-        found = store.get(keys.marker)
-        held = Held(decode_marker(found.body, keys.marker), found.etag) if found else None
-        if held is None or held.marker.successor is None:
-            is_begun = held is not None and held.marker.next_offset is not None
-            return LastFolder(store, keys, held, max_block_bytes, encrypt) if held and is_begun else None
-        keys = LAYOUTS[keys.layout](parse_topic_folder(held.marker.successor), keys.partition)
+def _last_folder(target: RepairTarget) -> tuple[RepairTarget, Held | None]:
+    """Return a partition in its last folder, and the marker there; None if nothing is archived."""
+    while (held := read_current(target.store, target.keys)) is not None and held.marker.successor is not None:
+        folder = parse_topic_folder(held.marker.successor)
+        target = target.at(LAYOUTS[target.keys.layout](folder, target.keys.partition))
+    return target, held if held is not None and held.marker.next_offset is not None else None
 
 
-def _identity(place: LastFolder, topic_id: str | None, level: str) -> PartitionIdentity:
+def _identity(place: RepairTarget, marker: Marker, topic_id: str | None, level: str) -> PartitionIdentity:
     """Return the partition in the next folder. Raises BrokerUnreachable or Diverged if the topic may be another one."""
-    store, keys, marker = place.store, place.keys, place.held.marker
+    store, keys = place.store, place.keys
     known = marker.topic_id if marker.topic_id is not None else archived_topic_id(store, keys.layout, keys.folder)
     if known is not None and topic_id is None:
         raise BrokerUnreachable(
@@ -138,10 +115,11 @@ def _identity(place: LastFolder, topic_id: str | None, level: str) -> PartitionI
     raise Diverged(f"{following} holds another topic", why="its topic id differs", remedy="nothing was changed")
 
 
-def _agreement(place: LastFolder, chain: Chain, log: LogReader) -> Agreement:
-    """Return the end of the newest chunk whose last record the log holds unchanged.
+def _agreement(place: RepairTarget, chain: StoredChain, log: LogReader) -> tuple[int, ChunkIndex | None]:
+    """Return the offset from which the log is read: the end of the newest chunk whose last record it holds unchanged.
 
-    The log's start if there is none.
+    If there is none, return the log's start, and the chunk around it: what it holds below is copied, so that no chunk
+    is cut for readers.
     """
     # Newest chunk first: usually the log lost only its end.
     low, high = log.bounds(0)
@@ -150,9 +128,9 @@ def _agreement(place: LastFolder, chain: Chain, log: LogReader) -> Agreement:
             break
         found = _in_log(log, entry.last_offset) if entry.last_offset < high else None
         if found is not None and _is_archived(place, entry, found):
-            return Agreement(entry.last_offset + 1, None)
+            return entry.last_offset + 1, None
     around = next((entry for entry in chain.entries if entry.start_offset < low <= entry.last_offset), None)
-    return Agreement(low, _index(place, around) if around is not None else None)
+    return low, _index(place, around) if around is not None else None
 
 
 def _in_log(log: LogReader, offset: int) -> Record | None:
@@ -163,65 +141,50 @@ def _in_log(log: LogReader, offset: int) -> Record | None:
         return None
 
 
-def _is_archived(place: LastFolder, entry: ChunkEntry, found: Record) -> bool:
+def _is_archived(place: RepairTarget, entry: ChunkEntry, found: Record) -> bool:
     index = _index(place, entry)
-    block = index.blocks[-1]
-    key = place.keys.chunks + index.data.name
-    stored = place.store.get_range(key, block.byte_offset, block.byte_end)
-    opened = opened_block(stored, len(index.blocks) - 1, index, key, keyring_of(place.encrypt))
-    archived = record_at(decode_block(*opened, index, place.max_block_bytes), -1)
+    archived = last_record(place, index, keyring_of(place.encrypt))
     if index.record_format == "text":
         return (found.offset, found.value) == (archived.offset, archived.value)
     return found == archived
 
 
-def _index(place: LastFolder, entry: ChunkEntry) -> ChunkIndex:
+def _index(place: RepairTarget, entry: ChunkEntry) -> ChunkIndex:
+    (chunk,) = Driver(place.store).run(chunks_of(place.keys, [entry]))
+    return chunk.index
+
+
+def _detail(
+    place: RepairTarget, identity: PartitionIdentity, chain: StoredChain, offset: int, cut: ChunkIndex | None
+) -> str:
     keys = place.keys
-    key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
-    found = place.store.get(key)
-    if found is None:
-        raise ObjectMissing(key)
-    return decode_index(found.body, entry, keys.folder.topic, keys.partition)
-
-
-def _step(
-    target: RepairTarget,
-    place: LastFolder,
-    identity: PartitionIdentity,
-    chain: Chain,
-    agreed: Agreement,
-    driver: Driver,
-) -> RepairStep:
-    store, keys, held, max_block_bytes, encrypt = place
-    new, cut, offset = identity.keys, agreed.cut, agreed.offset
     above = sum(entry.num_records for entry in chain.entries if entry.first_offset >= offset)
     also = f", and more in the chunk around offset {offset}" if cut is not None else ""
     older = f"{keys.folder.topic}~{keys.folder.incarnation}:{keys.partition}"
-    detail = (
-        f"continues in {new.folder} from offset {offset}; {above:,} records from there on{also}, "
+    return (
+        f"continues in {identity.keys.folder} from offset {offset}; {above:,} records from there on{also}, "
         f"which the log does not hold, stay readable as {older}"
     )
 
-    def carry_out() -> None:
-        if identity.topic_id is not None:
-            # First: two folders with different ids would be two topics for who does not know the id.
-            adopt_topic_id(store, keys.layout, keys.folder, identity.topic_id)
-        settle_same_topic(store, keys.layout, new.folder, identity.topic_id)
-        writer = str(uuid.uuid4())
-        if cut is None:
-            driver.run(continue_in(identity, keys, held, offset, offset, writer))
-            return
-        if cut.first_offset >= offset:
-            driver.run(continue_in(identity, keys, held, cut.start_offset, offset, writer))
-            return
-        piece = SalvagedPiece(cut, cut.start_offset, offset)
-        alike = replace(identity, record_format=cut.record_format, codec=cut.codec)
-        with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
-            members = members_of(store, keys, piece, max_block_bytes, encrypt)
-            chunk = cut_chunk(piece, members, Path(folder) / "chunk", encrypt)
-            driver.run(continue_in(alike, keys, held, cut.start_offset, offset, writer, chunk))
 
-    return RepairStep(str(target), "marker", new.marker, detail, carry_out)
+def _continue(
+    place: RepairTarget, held: Held, identity: PartitionIdentity, offset: int, cut: ChunkIndex | None, driver: Driver
+) -> None:
+    store, keys, folder = place.store, place.keys, identity.keys.folder
+    if identity.topic_id is not None:
+        # First: two folders with different ids would be two topics for who does not know the id.
+        adopt_topic_id(store, keys.layout, keys.folder, identity.topic_id)
+    settle_same_topic(store, keys.layout, folder, identity.topic_id)
+    writer = str(uuid.uuid4())
+    if cut is None:
+        driver.run(continue_in(identity, keys, held, offset, offset, writer))
+        return
+    if cut.first_offset >= offset:
+        driver.run(continue_in(identity, keys, held, cut.start_offset, offset, writer))
+        return
+    alike = replace(identity, record_format=cut.record_format, codec=cut.codec)
+    with cut_chunk(place, SalvagedPiece(cut, cut.start_offset, offset)) as chunk:
+        driver.run(continue_in(alike, keys, held, cut.start_offset, offset, writer, chunk))
 
 
 NOT_ASKED = LogBounds(-1, -1)

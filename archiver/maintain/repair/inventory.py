@@ -6,16 +6,16 @@ from functools import partial
 
 from archiver.commit.archive import listed_inventory
 from archiver.commit.claims import Change, InventoryDriver, change_inventory
-from archiver.commit.driver import Wait
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place
 from blockgz.errors import FormatError, NotInArchive, StoreError, UsageError
+from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import StoredObject, ToolStore
 from index_format import objects
 from index_format.identity import Inventory, parse_inventory, united, without
 from index_format.keys import TopicFolder, inventory_key, parse_topic_folder
 
 
-def plan_inventory(store: ToolStore, layout: str, wait: Wait) -> RepairPlan:
+def plan_inventory(store: ToolStore, layout: str) -> RepairPlan:
     """Plan to make the inventory if it is missing or damaged, and to add the partitions that only a listing shows."""
     key, listed = inventory_key(layout), _listed(store, layout)
     found = store.get(key)
@@ -29,20 +29,20 @@ def plan_inventory(store: ToolStore, layout: str, wait: Wait) -> RepairPlan:
             raise StoreError(f"{key} has changed", why="another process wrote to it", remedy="run it again")
         for _ in range(2):  # a writer that claimed one in the meantime may have found no inventory to add it to
             claims = _listed(store, layout).incarnations
-            _change(store, layout, partial(united, claims=claims), wait)
+            _change(store, layout, partial(united, claims=claims))
 
     state = "damaged" if is_damaged else "missing" if before is None else "incomplete"
     count = sum(len(each.partitions) for each in after.incarnations)
     step = RepairStep("archive", "inventory", key, f"{state}; {count} partitions", store_it)
     note = "it lists only what exists now, not what was lost before"
-    return RepairPlan((step,), () if state == "incomplete" else (note,))
+    return RepairPlan([step], [] if state == "incomplete" else [note])
 
 
-def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: Wait) -> RepairPlan:
+def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str]) -> RepairPlan:
     """Plan to take partitions out of the inventory of which the archive no longer holds anything.
 
     `orders` means every incarnation, `orders~2` one, `orders:3` one partition. Raises NotInArchive if nothing of a
-    place is missing, UsageError if there is not an inventory.
+    place is missing, UsageError if the archive has no inventory.
     """
     key, listed = inventory_key(layout), _listed(store, layout)
     found = store.get(key)
@@ -52,7 +52,8 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
             why="without one, no partition is missing",
             remedy="archiver repair inventory",
         )
-    inventory, plan = parse_inventory(found.body, key), RepairPlan()
+    inventory = parse_inventory(found.body, key)
+    plan = RepairPlan(to_agree="Forget what is named in {count:,} incarnations?")
     held = {each.folder: each.partitions for each in listed.incarnations}
     for place in places:
         named = _match_place(inventory, place)
@@ -72,8 +73,8 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
             )
         for folder, numbers in missing.items():
             change = partial(without, folder=folder, partitions=numbers)
-            forget = partial(_change, store, layout, change, wait)
-            plan += RepairPlan((RepairStep(str(folder), "forget", key, f"partitions {_text(numbers)}", forget),))
+            forget = partial(_change, store, layout, change)
+            plan.steps.append(RepairStep(str(folder), "forget", key, f"partitions {_text(numbers)}", forget))
     return plan
 
 
@@ -96,8 +97,8 @@ def _read(found: StoredObject | None, key: str) -> tuple[Inventory | None, bool]
         return None, True
 
 
-def _change(store: ToolStore, layout: str, change: Change, wait: Wait) -> None:
-    driver = InventoryDriver(store, wait, partial(_listed, store, layout))
+def _change(store: ToolStore, layout: str, change: Change) -> None:
+    driver = InventoryDriver(store, bounded_backoff(store.url), partial(_listed, store, layout))
     driver.run(change_inventory(inventory_key(layout), change, is_declared=True))
 
 

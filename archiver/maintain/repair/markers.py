@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -9,26 +10,24 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import archived_topic_id
 from archiver.commit.commit import fold_tail, store_catalogs
-from archiver.commit.driver import Driver, UnreadLog, Wait
+from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
-from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import (
     ListedPartition,
-    MarkerState,
     list_partition,
-    marker_state,
     stored_indexes,
     without_begun,
 )
-from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from blockgz.encryption.keyring import Keyring, keyring_of, opened_block
+from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, stored_marker
+from archiver.maintain.repair.salvage import last_record
+from archiver.maintain.rewrite.tree import read_chain, read_current
+from blockgz.encryption.keyring import Keyring, keyring_of
 from blockgz.errors import BlockgzError, FormatError, KeyMissing, MalformedObject
-from blockgz.store.writer import ContentTag, StoredObject, ToolStore
+from blockgz.store.writer import ContentTag, ToolStore
 from index_format import marker as markers
 from index_format import objects
-from index_format.blocks import decode_block
 from index_format.chunk_index import ERASED, UNVERIFIED, Gap, WrappedKey
 from index_format.keys import (
     CATALOGS_FOLDER,
@@ -46,7 +45,7 @@ from index_format.keys import (
 )
 from index_format.marker import ChunkCatalog, Continues, Maintenance, Marker
 from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain, rebuilt_rewritten
-from index_format.records import record_at, record_hash
+from index_format.records import record_hash
 
 
 class MarkerFacts(NamedTuple):
@@ -112,62 +111,54 @@ def store_marker(
     return (yield from swap_marker(keys.marker, marker, expected))
 
 
-def plan_marker(
-    store: ToolStore,
-    target: RepairTarget,
-    group_id: str,
-    max_block_bytes: int,
-    wait: Wait,
-    encrypt: str | None = None,
-) -> RepairPlan:
-    """Plan the marker of a partition that lost it, or whose marker is damaged or empty.
-
-    `encrypt` is the setting that says where the keys of encrypted chunks are.
-    """
-    keys = target.keys
-    stored = store.get(keys.marker)
-    state = marker_state(stored, keys)
-    if state is MarkerState.READABLE:
-        return _of_readable(store, target)
-    claimed = markers.decode_marker(stored.body, keys.marker) if stored and state is MarkerState.WITHOUT_CHUNK else None
-    place, begun = list_partition(store, target, max_block_bytes), RepairPlan()
+def plan_marker(target: RepairTarget, group_id: str) -> RepairPlan:
+    """Plan the marker of a partition that lost it, or whose marker is damaged or empty."""
+    store, keys = target.store, target.keys
+    stored, claimed = stored_marker(store, keys)
+    if claimed is not None and claimed.next_offset is not None:
+        return _of_readable(target)
+    place, plan = list_partition(target), RepairPlan()
     if claimed:
-        place, begun = without_begun(place, None)
+        place = without_begun(place, None, plan)
     indexes = stored_indexes(place)
     found = [StoredIndex(name, each.body, index) for name, (each, index) in indexes.items() if index is not None]
     if claimed and not indexes and not list(place.of_kind(ObjectKind.DATA)):
-        return begun + RepairPlan(notes=(f"{target}: nothing was committed yet; nothing to repair",))
+        plan.notes.append(f"{target}: nothing was committed yet; nothing to repair")
+        return plan
     rewritten = _rewritten(store, keys, found)
     chain = rebuilt_chain(found) if rewritten is None else rebuilt_rewritten(found, *rewritten)
     floor = None if rewritten is None else rewritten[0]
-    damaged = tuple(f"{keys.chunks}{name} is damaged" for name, (_, index) in indexes.items() if index is None)
+    damaged = [f"{keys.chunks}{name} is damaged" for name, (_, index) in indexes.items() if index is None]
     try:
         _check(place, chain, found, floor or 0)
-        successor, notes = _successor(store, target)
+        successor, notes = _successor(target)
         # Above all of them, so that every writer of these objects is fenced.
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
-        tail_hash, tail_key = _tail_hash(place, chain.links[-1], keyring_of(encrypt))
+        tail_hash, tail_key = _tail_hash(target, chain.links[-1], keyring_of(target.encrypt))
         facts = MarkerFacts(
             group_id=group_id,
             epoch=max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1,
             tail_hash=tail_hash,
             successor=successor,
-            continues=_continues(store, target, chain.links[0]),
+            continues=_continues(target, chain.links[0]),
             floor=floor,
             tail_key=tail_key,
         )
     except BlockgzError as error:
-        return begun + RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
-    return begun + RepairPlan(
-        (_step(store, target, chain, facts, stored, state, wait),),
-        (*_notes(place, chain, found), *damaged, *notes),
-    )
+        plan.notes += [*damaged, *chain.notes]
+        plan.problems.append(Problem(keys.marker, error))
+        return plan
+    state = "missing" if stored is None else "damaged" if claimed is None else "without a chunk"
+    carry_out = partial(_store, target, chain, facts, stored.etag if stored else None)
+    plan.steps.append(RepairStep(str(target), "marker", keys.marker, f"{state}; {_detail(chain, facts)}", carry_out))
+    plan.notes += [*_notes(place, chain, found), *damaged, *notes]
+    return plan
 
 
-def _of_readable(store: ToolStore, target: RepairTarget) -> RepairPlan:
+def _of_readable(target: RepairTarget) -> RepairPlan:
     keys = target.keys
     try:
-        read_chain(store, keys)
+        read_chain(target.store, keys)
     except FormatError as error:
         lost = MalformedObject(
             error.what,
@@ -175,38 +166,26 @@ def _of_readable(store: ToolStore, target: RepairTarget) -> RepairPlan:
             remedy="put the object back if a copy or an older version of it exists; if not, stop what writes to the "
             f"topic, move {keys.marker} away, and run this again: the chain is rebuilt from the indexes",
         )
-        return RepairPlan(problems=(Problem(str(target), lost),))
-    return RepairPlan(notes=(f"{target}: its marker can be read; nothing to repair",))
+        return RepairPlan(problems=[Problem(str(target), lost)])
+    return RepairPlan(notes=[f"{target}: its marker can be read; nothing to repair"])
 
 
-def _step(
-    store: ToolStore,
-    target: RepairTarget,
-    chain: RebuiltChain,
-    facts: MarkerFacts,
-    stored: StoredObject | None,
-    state: MarkerState,
-    wait: Wait,
-) -> RepairStep:
-    keys, links = target.keys, chain.links
+def _detail(chain: RebuiltChain, facts: MarkerFacts) -> str:
+    links = chain.links
     first, last = links[0].chunk.index, links[-1].chunk.index
     gaps = [gap for link in links for gap in link.gaps_before if gap.reason == UNVERIFIED]
     missing = f", {len(gaps)} gaps of unknown offsets" if gaps else ""
     pruned = f", nothing below offset {facts.floor}" if facts.floor else ""
-    offsets = f"offsets [{first.start_offset}..{last.next_offset})"
-    detail = f"{state.value}; {len(links)} chunks, {offsets}{missing}{pruned}"
+    return f"{len(links)} chunks, offsets [{first.start_offset}..{last.next_offset}){missing}{pruned}"
 
-    def carry_out() -> None:
-        driver = Driver(store, UnreadLog(), wait, lambda: True)
-        expected = stored.etag if stored else None
-        try:
-            driver.run(store_marker(keys, chain, facts, str(uuid.uuid4()), expected))
-        except ValueError as error:
-            if isinstance(error, BlockgzError):
-                raise
-            raise MalformedObject(f"the indexes of {target} do not form a chain", why=str(error)) from error
 
-    return RepairStep(str(target), "marker", keys.marker, detail, carry_out)
+def _store(target: RepairTarget, chain: RebuiltChain, facts: MarkerFacts, expected: ContentTag | None) -> None:
+    try:
+        Driver(target.store).run(store_marker(target.keys, chain, facts, str(uuid.uuid4()), expected))
+    except ValueError as error:
+        if isinstance(error, BlockgzError):
+            raise
+        raise MalformedObject(f"the indexes of {target} do not form a chain", why=str(error)) from error
 
 
 def _rewritten(store: ToolStore, keys: PartitionKeys, found: Sequence[StoredIndex]) -> tuple[int, list[Gap]] | None:
@@ -227,7 +206,7 @@ def _rewritten(store: ToolStore, keys: PartitionKeys, found: Sequence[StoredInde
 
 
 def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex], floor: int) -> None:
-    """Raise MalformedObject if there is not a chain, or if it would omit data that can be indexed again."""
+    """Raise MalformedObject if the chain is empty, or if it would omit data that can be indexed again."""
     target = place.target
     if not chain.links:
         raise MalformedObject(
@@ -235,7 +214,7 @@ def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
             why="only the indexes describe the chain" + (f", and none is above the floor, {floor}" if floor else ""),
             remedy=f"rebuild them from the data first: archiver repair index {target}",
         )
-    if target.keys.layout == "seed" and place.store.head(topic_home("seed", _following(target)) + TOPIC_OBJECT):
+    if target.keys.layout == "seed" and target.store.head(topic_home("seed", _following(target)) + TOPIC_OBJECT):
         raise MalformedObject(
             f"the chunks of {target} cannot be distinguished from those of its successor",
             why="in layout seed the incarnations of a topic share their folders",
@@ -288,37 +267,28 @@ def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     return notes
 
 
-def _tail_hash(
-    place: ListedPartition, link: Link, keyring: Keyring | None
-) -> tuple[str | None, WrappedKey | UnsetType]:
-    """Return the hash of the last record, and its key if the chunk is encrypted.
-
-    No hash if the format does not hold the whole record, or its block is damaged. Raises KeyMissing.
-    """
+def _tail_hash(target: RepairTarget, link: Link, keyring: Keyring | None) -> tuple[str | None, WrappedKey | UnsetType]:
+    """Return the hash of the last record, if it is known, and its key if the chunk is encrypted; raises KeyMissing."""
     index = link.chunk.index
-    key, block = place.target.keys.chunks + index.data.name, index.blocks[-1]
     tail = keyring.tail if keyring and index.encryption else None
     tail_key = tail.wrapped if tail else UNSET
     try:
-        stored = place.store.get_range(key, block.byte_offset, block.byte_end)
-        opened = opened_block(stored, len(index.blocks) - 1, index, key, keyring)
-        batch = decode_block(*opened, index, place.max_block_bytes)
+        record = last_record(target, index, keyring)
     except KeyMissing:
         raise
     except BlockgzError:
         return None, tail_key
     if index.record_format == "text":
         return None, tail_key
-    return record_hash(record_at(batch, -1), tail.secret if tail else None), tail_key
+    return record_hash(record, tail.secret if tail else None), tail_key
 
 
-def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list[str]]:
-    layout, following = target.keys.layout, _following(target)
+def _successor(target: RepairTarget) -> tuple[str | None, list[str]]:
+    store, layout, following = target.store, target.keys.layout, _following(target)
     notes: list[str] = []
     while store.head(topic_home(layout, following) + TOPIC_OBJECT) is not None:
-        keys = LAYOUTS[layout](following, target.keys.partition)
-        stored = store.get(keys.marker)
-        if stored is not None and not _is_only_begun(stored, keys, target):
+        stored, marker = stored_marker(store, LAYOUTS[layout](following, target.keys.partition))
+        if stored is not None and not _is_only_begun(marker, target):
             return str(following), notes
         if stored is not None:
             notes.append(
@@ -329,29 +299,25 @@ def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list
     return None, notes
 
 
-def _is_only_begun(stored: StoredObject, keys: PartitionKeys, target: RepairTarget) -> bool:
-    if marker_state(stored, keys) is MarkerState.DAMAGED:
-        return False
-    marker = markers.decode_marker(stored.body, keys.marker)
-    if not marker.continues or marker.continues.folder != str(target.keys.folder):
+def _is_only_begun(marker: Marker | None, target: RepairTarget) -> bool:
+    if marker is None or not marker.continues or marker.continues.folder != str(target.keys.folder):
         return False
     return not marker.spans and not marker.gaps
 
 
-def _continues(store: ToolStore, target: RepairTarget, first: Link) -> Continues | UnsetType:
-    layout, here = target.keys.layout, target.keys.folder
+def _continues(target: RepairTarget, first: Link) -> Continues | UnsetType:
+    store, layout, here = target.store, target.keys.layout, target.keys.folder
     topic_id = archived_topic_id(store, layout, here)
     for incarnation in range(here.incarnation - 1, 0, -1):
         older = TopicFolder(here.topic, incarnation)
-        key = LAYOUTS[layout](older, target.keys.partition).marker
-        stored = store.get(key)
-        leads_here = stored is not None and markers.decode_marker(stored.body, key).successor == str(here)
+        keys = LAYOUTS[layout](older, target.keys.partition)
+        held = read_current(store, keys)
+        leads_here = held is not None and held.marker.successor == str(here)
         if leads_here and archived_topic_id(store, layout, older) == topic_id:
             start = first.gaps_before[0].start if first.gaps_before else first.chunk.index.start_offset
             # Holes right behind the turn are in no index, and the turn cut no chunk.
-            entries = (
-                chain.entries if (chain := read_chain(store, LAYOUTS[layout](older, target.keys.partition))) else ()
-            )
+            chain = read_chain(store, keys)
+            entries = chain.entries if chain else ()
             around = [each.start_offset for each in entries if each.start_offset < start <= each.last_offset]
             return Continues(str(older), min(around, default=start))
     return UNSET

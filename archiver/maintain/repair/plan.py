@@ -2,13 +2,14 @@
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from archiver.commit.archive import layout_of
 from archiver.importing import OldReader
-from archiver.maintain.planned import Problem
+from archiver.maintain.planned import Cell, PlannedCommand, Problem
 from blockgz.errors import BlockgzError, MalformedObject, NoArchiveThere, NotInArchive, StoreError, UsageError
-from blockgz.store.writer import ContentTag, ListedObject, ToolStore
+from blockgz.store.writer import ContentTag, ListedObject, StoredObject, ToolStore
 from index_format.keys import (
     LAYOUTS,
     ObjectKey,
@@ -46,30 +47,83 @@ class RepairStep:
     carry_out: Callable[[], None]
 
 
-@dataclass(frozen=True)
-class RepairPlan:
+@dataclass
+class RepairPlan(PlannedCommand):
     """Steps in the order in which they are taken; `problems` are what cannot be repaired."""
 
-    steps: tuple[RepairStep, ...] = ()
-    notes: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    nothing = "nothing to store"
+    columns = ()
 
-    def __add__(self, other: "RepairPlan") -> "RepairPlan":
-        return RepairPlan(self.steps + other.steps, self.notes + other.notes, self.problems + other.problems)
+    steps: list[RepairStep] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    failed: dict[int, Problem] = field(default_factory=dict)
+    """What failed when it was carried out, by the step's place: several steps may be about one key."""
+    to_agree: str = "Store {count:,} objects?"
+
+    def __iadd__(self, other: "RepairPlan") -> "RepairPlan":
+        self.steps += other.steps
+        self.notes += other.notes
+        self.problems += other.problems
+        return self
+
+    @property
+    def question(self) -> str | None:
+        return self.to_agree.format(count=len(self.steps)) if self.steps else None
+
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return [(step.where, step.what, step.key, step.detail) for step in self.steps]
+
+    def carry_out(self) -> None:
+        for number, step in enumerate(self.steps):
+            try:
+                step.carry_out()
+            except BlockgzError as error:
+                self.failed[number] = Problem(step.key, error)
+        self.problems += self.failed.values()
+
+    def summary(self) -> str | None:
+        return f"stored {len(self.steps) - len(self.failed):,} of {len(self.steps):,}" if self.steps else None
+
+    def as_json(self, *, dry_run: bool) -> dict[str, Any]:
+        steps = [
+            {
+                "partition": step.where,
+                "what": step.what,
+                "key": step.key,
+                "detail": step.detail,
+                "done": not dry_run and number not in self.failed,
+            }
+            for number, step in enumerate(self.steps)
+        ]
+        return {"dry_run": dry_run, "steps": steps, "notes": self.notes}
+
+    def num_tried(self, *, dry_run: bool) -> int | None:  # noqa: ARG002
+        return len(self.problems) if len(self.failed) == len(self.steps) else None
 
 
 @dataclass(frozen=True)
 class RepairTarget:
-    """One partition of a current archive, or a single chunk of it if `key` is set."""
+    """One partition of a current archive, or a single chunk of it if `key` is set, and how its chunks are read."""
 
+    store: ToolStore
     keys: PartitionKeys
+    max_block_bytes: int
+    encrypt: str | None = None
+    """The setting that says where the keys of encrypted chunks are."""
     key: ObjectKey | None = None
 
     def __str__(self) -> str:
-        return f"{self.keys.folder}:{self.keys.partition}"
+        return str(self.keys)
+
+    def at(self, keys: PartitionKeys) -> "RepairTarget":
+        """Return the same partition in another folder."""
+        return RepairTarget(self.store, keys, self.max_block_bytes, self.encrypt)
 
 
-def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairTarget]:
+def targets(
+    store: ToolStore, layout: str, texts: Sequence[str], max_block_bytes: int, encrypt: str | None = None
+) -> list[RepairTarget]:
     """Return the partitions or chunks that `orders`, `orders:3`, `orders~2:0` or a key of data refers to, each once.
 
     Raises UsageError or NotInArchive.
@@ -83,7 +137,8 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairT
                     f"{text[:120]!r} is not the key of a chunk",
                     remedy="give its path below the archive's address",
                 )
-            found.append(RepairTarget(LAYOUTS[layout](key.folder, key.partition), key))
+            keys = LAYOUTS[layout](key.folder, key.partition)
+            found.append(RepairTarget(store, keys, max_block_bytes, encrypt, key))
             continue
         topic, partition = parse_place(text)
         folder = parse_topic_folder(topic)
@@ -95,40 +150,48 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairT
                 why=f"{store.url} has no folder of it",
                 remedy="replayer ls shows what is archived",
             )
-        found += [RepairTarget(keys) for keys in chosen]
+        found += [RepairTarget(store, keys, max_block_bytes, encrypt) for keys in chosen]
     return list({(str(each), each.key and each.key.key): each for each in found}.values())
 
 
-def later_folders(store: ToolStore, named: Sequence[RepairTarget]) -> RepairPlan:
+def later_folders(named: Sequence[RepairTarget]) -> RepairPlan:
     """Return notes on folders in which named partitions continue after a truncation, if these are not named."""
     names = {str(each) for each in named}
-    notes = []
+    plan = RepairPlan()
     for target in named:
-        later = None if target.key else _later_folder(store, target.keys)
-        if later is not None and str(RepairTarget(later)) not in names:
-            notes.append(f"{target}: the partition continues in {later.folder}: name {RepairTarget(later)} for that")
-    return RepairPlan(notes=tuple(notes))
+        later = None if target.key else _later_folder(target)
+        if later is not None and str(later) not in names:
+            plan.notes.append(f"{target}: the partition continues in {later.keys.folder}: name {later} for that")
+    return plan
 
 
-def _later_folder(store: ToolStore, keys: PartitionKeys) -> PartitionKeys | None:
+def _later_folder(target: RepairTarget) -> RepairTarget | None:
+    keys = target.keys
     try:
-        here = _marker(store, keys)
+        _, here = stored_marker(target.store, keys)
         if here is None or here.successor is None:
             return None
         later = LAYOUTS[keys.layout](parse_topic_folder(here.successor), keys.partition)
-        there = _marker(store, later)
+        _, there = stored_marker(target.store, later)
     except BlockgzError:
-        return None  # a damaged marker is a matter of the repair itself
-    return later if there and there.continues and there.continues.folder == str(keys.folder) else None
+        return None  # whatever it is, it is a matter of the repair itself
+    return target.at(later) if there and there.continues and there.continues.folder == str(keys.folder) else None
 
 
-def _marker(store: ToolStore, keys: PartitionKeys) -> Marker | None:
+def stored_marker(store: ToolStore, keys: PartitionKeys) -> tuple[StoredObject | None, Marker | None]:
+    """Return what is stored as the marker of a partition, and the marker itself unless it is damaged.
+
+    Raises UnsupportedVersion for one that is not this release's to touch.
+    """
     stored = store.get(keys.marker)
-    return decode_marker(stored.body, keys.marker) if stored else None
+    try:
+        return stored, decode_marker(stored.body, keys.marker) if stored else None
+    except MalformedObject:
+        return stored, None
 
 
 def parse_place(text: str) -> tuple[str, int | None]:
-    """Topic and partition of `orders` or `orders:3`; raises UsageError."""
+    """Return topic and partition of `orders` or `orders:3`; raises UsageError."""
     topic, separator, partition = text.partition(":")
     if separator and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
         raise UsageError(f"{text[:120]!r} names no partition", remedy="write TOPIC or TOPIC:PARTITION")
@@ -149,21 +212,10 @@ def objects_of(store: ToolStore, keys: PartitionKeys) -> list[tuple[ObjectKey, L
     ]
 
 
-def carry_out(plan: RepairPlan) -> dict[int, Problem]:
-    """Take every step; what fails is a problem, by the step's place in the plan, and the other steps are taken."""
-    problems = {}
-    for number, step in enumerate(plan.steps):
-        try:
-            step.carry_out()
-        except BlockgzError as error:
-            problems[number] = Problem(step.key, error)
-    return problems
-
-
 def storing(
     store: ToolStore, where: object, what: str, key: str, body: bytes, expected: ContentTag | None, detail: str
-) -> RepairPlan:
-    """Plan one step: store an object if there is none, or in place of version `expected` of a damaged one."""
+) -> RepairStep:
+    """Return the step that stores an object if there is none, or in place of version `expected` of a damaged one."""
 
     def store_it() -> None:
         if expected is None:
@@ -174,28 +226,34 @@ def storing(
             raise StoreError(f"{key} has changed", why="another process wrote to it", remedy="run the repair again")
 
     state = "missing" if expected is None else "damaged"
-    return RepairPlan((RepairStep(str(where), what, key, f"{state}; {detail}", store_it),))
+    return RepairStep(str(where), what, key, f"{state}; {detail}", store_it)
 
 
 PlanOld = Callable[[OldReader, Sequence[str]], RepairPlan]
-PlanOne = Callable[[ToolStore, RepairTarget, int], RepairPlan]
-"""Plans one partition, given the bytes of a block at most."""
+PlanOne = Callable[[RepairTarget], RepairPlan]
 
 
 def plan_repair(
-    reader: OldReader, places: Sequence[str], plan_old: PlanOld, plan_one: PlanOne, *, follows: bool = False
+    reader: OldReader,
+    places: Sequence[str],
+    plan_old: PlanOld,
+    plan_one: PlanOne,
+    encrypt: str | None = None,
+    *,
+    follows: bool = False,
 ) -> RepairPlan:
     """Plan an old archive by `plan_old`, or each partition of a current one that the places name by `plan_one`.
 
     `follows`: the plan of a partition is for the folder that it is in now. Raises NoArchiveThere, or UsageError.
     """
-    store = reader.store
-    layout = _layout(store)
+    layout = _layout(reader.store)
     if layout is None:
         return plan_old(reader, places)
-    named = targets(store, layout, places)
-    plans = (plan_one(store, target, reader.max_block_bytes) for target in named)
-    return sum(plans, RepairPlan() if follows else later_folders(store, named))
+    named = targets(reader.store, layout, places, reader.max_block_bytes, encrypt)
+    plan = RepairPlan() if follows else later_folders(named)
+    for target in named:
+        plan += plan_one(target)
+    return plan
 
 
 def not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa: ARG001
@@ -228,7 +286,7 @@ def plan_old_indexes(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
     for place, partition in found.items():
         for data in partition.data:
             if matches(place, data.key):
-                plan += _index(reader, place, data, sizes[data.key])
+                _plan_index(reader, place, data, sizes[data.key], plan)
     _check_found(texts, found, reader)
     return plan
 
@@ -239,43 +297,45 @@ def plan_old_markers(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
     matches = _matcher(texts)
     for place, partition in found.items():
         if matches(place, ""):
-            plan += _old_marker(reader, place, partition)
+            _plan_marker(reader, place, partition, plan)
     _check_found(texts, found, reader)
     return plan
 
 
-def _index(reader: OldReader, place: OldPlace, data: FoundData, size: int) -> RepairPlan:
+def _plan_index(reader: OldReader, place: OldPlace, data: FoundData, size: int, plan: RepairPlan) -> None:
     bodies = {key: stored for key in data.index_keys if (stored := reader.store.get(key)) is not None}
     known = indexed_file(data, size, {key: stored.body for key, stored in bodies.items()})
     if known is not None and known.is_indexed:
-        return RepairPlan()
+        return
     file = reader.run(scan_file(data, size, reader.old_format, reader.max_block_bytes))
     if file.damage is not None or not file.blocks:
         why = "; ".join(file.notes) if file.blocks else "it has no complete member"
-        error = MalformedObject(f"{data.key} cannot be indexed completely", why=why)
-        return RepairPlan(problems=(Problem(data.key, error),))
+        plan.problems.append(Problem(data.key, MalformedObject(f"{data.key} cannot be indexed completely", why=why)))
+        return
     old = bodies.get(data.own_index_key)
     detail = f"offsets [{file.first_offset}..{file.next_offset}), counted"
     body, etag = encode_old_index(file.blocks), old.etag if old else None
-    return storing(reader.store, place, "index", data.own_index_key, body, etag, detail)
+    plan.steps.append(storing(reader.store, place, "index", data.own_index_key, body, etag, detail))
 
 
-def _old_marker(reader: OldReader, place: OldPlace, partition: FoundPartition) -> RepairPlan:
+def _plan_marker(reader: OldReader, place: OldPlace, partition: FoundPartition, plan: RepairPlan) -> None:
     indexed = [data for data in partition.data if data.index_keys]
     if not indexed:
         error = MalformedObject(
             f"{place} has no index for a marker to name", remedy=f"rebuild them first: archiver repair index {place}"
         )
-        return RepairPlan(problems=(Problem(str(place), error),))
+        plan.problems.append(Problem(str(place), error))
+        return
     newest = indexed[-1]
     key = partition.marker_key or SeedLayoutKeys(TopicFolder(place.topic), place.partition).ancestor_marker
     stored = reader.store.get(key)
     named = marker_offset(stored.body) if stored is not None else None
     if named is not None and any(data.first_offset == named for data in partition.data):
-        return RepairPlan(notes=(f"{key} names a chunk that exists; nothing to repair",))
+        plan.notes.append(f"{key} names a chunk that exists; nothing to repair")
+        return
     body = (reader.store.prefix + newest.index_keys[0]).encode()
     etag = stored.etag if stored else None
-    return storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}")
+    plan.steps.append(storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}"))
 
 
 def _matcher(texts: Sequence[str]) -> Callable[[OldPlace, str], bool]:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from archiver.ingest.buffer import BufferFile, BufferFolder
+from archiver.ingest.buffer import BufferFile
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
 from blockgz.encryption.keyring import (
     ChunkSeal,
@@ -28,7 +27,7 @@ from blockgz.encryption.keyring import (
 from blockgz.errors import CorruptBlock
 from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
-from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap, Stored
+from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Stored
 from index_format.keys import PartitionKeys, data_suffix
 from index_format.marker import ChunkEntry, merged_ranges
 
@@ -117,8 +116,8 @@ class OffsetRanges:
 NO_OFFSETS = OffsetRanges()
 
 
+# The record format of values alone: only an index has timestamps.
 TEXT = "text"
-"""The record format of values alone: only an index has timestamps."""
 
 
 @dataclass(frozen=True)
@@ -136,42 +135,21 @@ class RewrappedChunk(OldChunk):
 
 @dataclass(frozen=True)
 class NewChunk:
-    """A chunk that replaces neighbours and has no name yet.
+    """A chunk that replaces neighbours: its index, which names data and predecessor once it is stored, and its data."""
 
-    It has what a chunk index needs except names and hashes. All of its blocks are in `body`, which the caller deletes
-    if it is a file.
-    """
-
-    start_offset: int
-    """Start offset of the first entry that it replaces."""
-    next_offset: int
-    """Next offset of the last entry that it replaces, which may be beyond the next offset in that entry's index."""
+    index: ChunkIndex
     body: Body
-    blocks: tuple[BlockEntry, ...]
-    topic_id: str | None
-    epoch: int
-    """The highest epoch of the replaced chunks."""
-    record_format: str
-    codec: str
-    isolation_level: str
-    timestamp_type: str
-    previous: str | None
-    """Name of the index before the first of the replaced chunks."""
-    gaps: tuple[Gap, ...] = ()
-    erased: tuple[Erased, ...] = ()
-    encryption: Encryption | UnsetType = UNSET
-    """Encryption of the new blocks, if they are encrypted."""
-
-    def __post_init__(self) -> None:
-        if not self.blocks:
-            raise ValueError("a chunk without records has no index: it is an ErasedRun")
-        first, last = self.blocks[0].first_record_offset, self.blocks[-1].last_record_offset
-        if not self.start_offset <= first <= last < self.next_offset:
-            raise ValueError(f"records at {first} to {last} lie outside [{self.start_offset}, {self.next_offset})")
+    """All blocks; if it is a file, the caller deletes it."""
 
     @property
-    def num_records(self) -> int:
-        return sum(block.num_records for block in self.blocks)
+    def start_offset(self) -> int:
+        """Start offset of the first entry that it replaces."""
+        return self.index.start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """Next offset of the last entry that it replaces, which may be beyond the one in that entry's index."""
+        return self.index.next_offset
 
 
 class ErasedRun(NamedTuple):
@@ -192,8 +170,8 @@ Replacement = Sequence[Item]
 """Items in the order of offsets that cover exactly what is replaced; an OldChunk stays as it is."""
 
 
+# Bytes of one range read, unless a single block is larger.
 READ_BYTES = 4 * 1024 * 1024
-"""Bytes of one range read, unless a single block is larger."""
 
 ReadRange = Callable[[int, int], bytes]
 """Return bytes [start, end) of one chunk's data; fewer at its end."""
@@ -210,11 +188,8 @@ DataOf = Callable[[ChunkIndex], ChunkData]
 """Return the data of an index's chunk."""
 
 
-class OpenedBlock(NamedTuple):
-    """A decrypted block (a member or frame), and its entry as `decode_block` takes it."""
-
-    entry: BlockEntry
-    member: Stored
+Block = tuple[Stored, BlockEntry]
+"""A decrypted block (a member or frame), and its entry as `decode_block` takes it."""
 
 
 class RangeStore(Protocol):
@@ -251,9 +226,14 @@ def data_of_body(body: Body, opened: Opener = plain) -> ChunkData:
     return ChunkData(read, opened)
 
 
+def size_and_hash(body: Body) -> tuple[int, str]:
+    """Return the size of a body in bytes, and its SHA-256."""
+    return (len(body), hashlib.sha256(body).hexdigest()) if isinstance(body, bytes) else (body.size, body.sha256)
+
+
 def opened_blocks(
     data: ChunkData, blocks: Sequence[BlockEntry], numbers: Sequence[int] | None = None
-) -> Iterator[OpenedBlock]:
+) -> Iterator[Block]:
     """Yield the blocks of a chunk, or those with these numbers, in order.
 
     Reads neighbours together, a few MiB at a time. Raises CorruptBlock for a block that cannot be decrypted.
@@ -266,11 +246,10 @@ def opened_blocks(
         for place in group:
             entry = entries[place]
             stored = piece[entry.byte_offset - start : entry.byte_end - start]
-            member, entry = data.opened(chosen[place], stored, entry)
-            yield OpenedBlock(entry, member)
+            yield data.opened(chosen[place], stored, entry)
 
 
-def whole_data(data: ChunkData, index: ChunkIndex) -> Iterator[OpenedBlock]:
+def whole_data(data: ChunkData, index: ChunkIndex) -> Iterator[Block]:
     """Yield all blocks of a chunk; raises CorruptBlock after the last one if the data does not match its index."""
     digest = hashlib.sha256()
 
@@ -288,51 +267,21 @@ def whole_data(data: ChunkData, index: ChunkIndex) -> Iterator[OpenedBlock]:
         )
 
 
-class ChunkFiles:
-    """The local files for the new chunks of one rewrite, within a budget."""
-
-    def __init__(self, buffers: BufferFolder, budget: int) -> None:
-        """`budget`: bytes of old chunks; new ones take about as much."""
-        self._buffers = buffers
-        self._budget = budget
-        self._files: list[BufferFile] = []
-        self._used = 0
-
-    def new_file(self, num_bytes: int) -> BufferFile | None:
-        """Return a file for new data of about this size; None if the budget is spent, unless it is the first file."""
-        if self._files and self._used + num_bytes > self._budget:
-            return None
-        self._used += num_bytes
-        self._files.append(self._buffers.new_file())
-        return self._files[-1]
-
-    def discard(self) -> None:
-        """Delete the files."""
-        for file in self._files:
-            file.discard()
-        self._files, self._used = [], 0
-
-
 class BlockWriter:
     """A writer of the data of one chunk into a local file, which the caller discards."""
 
     def __init__(self, buffer: BufferFile, seal: ChunkSeal | None = None) -> None:
         """`seal` encrypts the blocks."""
         self._buffer = buffer
-        self._seal = seal
+        self.seal = seal
         self._filter_bytes = 0
         self._has_filters = True
         self.blocks: list[BlockEntry] = []
 
-    @property
-    def encryption(self) -> Encryption | msgspec.UnsetType:
-        return self._seal.encryption if self._seal else msgspec.UNSET
-
-    def copy(self, block: OpenedBlock) -> None:
+    def copy(self, member: Stored, entry: BlockEntry) -> None:
         """Add a block as it is, or encrypted if the chunk is encrypted; raises BufferFull."""
-        entry, member = block
-        if self._seal is not None:
-            member, entry = self._seal.sealed(len(self.blocks), member, entry)
+        if self.seal is not None:
+            member, entry = self.seal.sealed(len(self.blocks), member, entry)
         entry = replace(entry, byte_offset=self._buffer.size, key_filter=self._limited(entry.key_filter))
         self._buffer.append(member)
         self.blocks.append(entry)
@@ -343,19 +292,19 @@ class BlockWriter:
         entry = raw.entry(0, len(member))
         if bounds is not None:
             entry = replace(entry, min_timestamp=bounds.min_timestamp, max_timestamp=bounds.max_timestamp)
-        self.copy(OpenedBlock(entry, member))
+        self.copy(member, entry)
 
     def finish(self) -> FileBody:
         """Return the whole file; raises BufferFailed."""
         return self._buffer.finish()
 
-    def _limited(self, key_filter: bytes | msgspec.UnsetType) -> bytes | msgspec.UnsetType:
+    def _limited(self, key_filter: bytes | UnsetType) -> bytes | UnsetType:
         """Return the filter if the chunk has room for it: as in archived chunks, only its first blocks have filters."""
-        if key_filter is msgspec.UNSET or not self._has_filters:
-            return msgspec.UNSET
+        if key_filter is UNSET or not self._has_filters:
+            return UNSET
         self._has_filters = self._filter_bytes + len(key_filter) <= MAX_KEY_FILTERS
         self._filter_bytes += len(key_filter) if self._has_filters else 0
-        return key_filter if self._has_filters else msgspec.UNSET
+        return key_filter if self._has_filters else UNSET
 
 
 @dataclass(frozen=True)
@@ -380,10 +329,7 @@ class RewriteKeys:
         return not index.encryption or (self.keyring is not None and self.keyring.has(index.encryption.key))
 
     def seal(self, old: OldChunk) -> ChunkSeal | None:
-        """Return the seal of a chunk that replaces `old` and chunks behind it; None if it is to be plain.
-
-        Raises KeyMissing, and the errors of a key service.
-        """
+        """Return the seal of a chunk that replaces `old` and chunks behind it; None if it is to be plain."""
         if not old.index.encryption and not self.encrypts_all:
             return None
         return self._sealing(old.index).of_chunk(old.entry.start_offset)
@@ -392,9 +338,9 @@ class RewriteKeys:
         """Return the data of a chunk that is not stored yet, if it has any; `old` is the first that it replaces."""
         if isinstance(new, ErasedRun):
             return None
-        if not new.encryption:
+        if not new.index.encryption:
             return data_of_body(new.body)
-        return data_of_body(new.body, self._sealing(old.index).opener(new.start_offset, new.encryption))
+        return data_of_body(new.body, self._sealing(old.index).opener(new.start_offset, new.index.encryption))
 
     def _sealing(self, index: ChunkIndex) -> Sealing:
         keyring = required(self.keyring, f"{index.topic}:{index.partition}")

@@ -18,10 +18,10 @@ from blockgz.store.writer import Body
 from index_format.keys import PartitionKeys, Rewritten
 from index_format.marker import MAX_RETIRED, Maintenance, Marker, Rewriting
 
+# Milliseconds in which nobody replaces an intent, after it was renewed.
 LEASE_MS = 3_600_000
-"""Milliseconds in which nobody replaces an intent, after it was renewed."""
+# Renewals of an intent in the time of a lease.
 RENEWALS = 4
-"""Renewals of an intent in the time of a lease."""
 
 
 class RewriteOutcome(StrEnum):
@@ -55,12 +55,12 @@ def not_done(where: str, what: str, outcome: RewriteOutcome) -> RewriteRefused:
 
 
 class Chosen(Interface):
-    """Offsets [start, end) to rewrite."""
+    """Offsets [start, stop) to rewrite."""
 
     @property
     def start(self) -> int: ...
     @property
-    def end(self) -> int: ...
+    def stop(self) -> int: ...
 
 
 C = TypeVar("C", bound=Chosen)
@@ -189,7 +189,7 @@ def begin(
         token: str = yield NewToken()
         since: int = yield Now()
         intent = Rewriting(
-            token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.end, since=since
+            token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.stop, since=since
         )
         body = replace(before, rewriting=intent)
         attempt = RewriteAttempt(keys, intent, lease_ms, held.marker.successor)
@@ -203,14 +203,12 @@ def begin(
 
 
 def given_up_on_failure(attempt: RewriteAttempt, work: Protocol[RewriteOutcome]) -> Protocol[RewriteOutcome]:
-    """Do the work; if it fails or is interrupted, give up the intent, or others would wait for the end of its lease.
-
-    Raises the errors of the work, unless the intent was no longer in force: then others may have deleted what it reads.
-    """
+    """Do the work; if it fails or is interrupted, give up the intent, or others would wait for the end of its lease."""
     try:
         return (yield from work)
     except BlockgzError:
         ended = yield from attempt.give_up()
+        # Without an intent in force, others may have deleted what the work reads.
         if ended is None:
             raise
         return ended

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, cast
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.commit.operations import Compute, Now, Protocol
@@ -20,7 +19,6 @@ from archiver.maintain.rewrite.chunks import (
     Replacement,
     RewrappedChunk,
 )
-from archiver.maintain.rewrite.commit import TreeChange, commit
 from archiver.maintain.rewrite.intent import (
     LEASE_MS,
     Choose,
@@ -29,12 +27,11 @@ from archiver.maintain.rewrite.intent import (
     begin,
     given_up_on_failure,
 )
-from archiver.maintain.rewrite.tree import CatalogRun, References, read_all, read_catalogs
-from blockgz.store.writer import Body
+from archiver.maintain.rewrite.tree import CatalogRun, References, commit, read_all, read_catalogs
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ERASED, ChunkIndex, DataObject, Gap
-from index_format.keys import INDEX_SUFFIX, ChunkStart, PartitionKeys, catalog_name, data_suffix
+from index_format.chunk_index import ERASED, Gap
+from index_format.keys import INDEX_SUFFIXES, ChunkStart, PartitionKeys, catalog_name, data_suffix
 from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry
 
 INDEXES_AT_ONCE = 64
@@ -98,12 +95,9 @@ def apart_from_gaps(item: ErasedRun, old: Sequence[OldChunk]) -> list[ErasedRun]
 def new_catalogs(
     old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun], *, at: int, is_repacked: bool
 ) -> list[OldCatalog | NewCatalog]:
-    """Return the catalogs of level 1 that replace old ones: same offsets, never more catalogs.
-
-    A catalog without changes stays. Others keep their bounds unless a new chunk spans them, or all are `is_repacked`
-    into as few as possible. `at` is the time of new gaps.
-    """
+    """Return the catalogs of level 1 that replace old ones, never more; `at` is the time of new gaps."""
     result: list[OldCatalog | NewCatalog] = []
+    # Catalogs keep their bounds unless a new chunk spans them, or all become as few as possible.
     for group in [list(old)] if is_repacked else list(_groups(old, items)):
         start, end = group[0].reference.start_offset, group[-1].reference.next_offset
         inside = [item for item in items if start <= item.start_offset < end]
@@ -112,7 +106,8 @@ def new_catalogs(
             result += group
             continue
         gaps = [gap for each in group for gap in each.catalog.gaps]
-        gaps += [Gap(item.start_offset, item.next_offset, ERASED, at=at) for item in _erased(inside)]
+        gone = [item for item in inside if isinstance(item, ErasedRun)]
+        gaps += [Gap(item.start_offset, item.next_offset, ERASED, at=at) for item in gone]
         entries = [item for item in inside if isinstance(item, ChunkEntry)]
         result += _packed(entries, sorted(gaps, key=lambda gap: gap.start), start, end)
     return result
@@ -121,10 +116,6 @@ def new_catalogs(
 def num_catalogs(num_entries: int) -> int:
     """Return the number of catalogs for a number of entries."""
     return max(1, -(-num_entries // markers.FAN_OUT))
-
-
-def _erased(items: Sequence[ChunkEntry | ErasedRun]) -> list[ErasedRun]:
-    return [item for item in items if isinstance(item, ErasedRun)]
 
 
 def _groups(old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun]) -> Iterator[list[OldCatalog]]:
@@ -189,7 +180,7 @@ def _replace(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protoco
     if references == run.references:
         yield from attempt.give_up()
         return RewriteOutcome.NOTHING
-    return (yield from commit(attempt, TreeChange(references)))
+    return (yield from commit(attempt, references))
 
 
 def _stored(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[References]:
@@ -230,10 +221,7 @@ def old_catalogs(keys: PartitionKeys, references: References) -> Protocol[list[O
 def old_chunks(
     keys: PartitionKeys, catalogs: Sequence[OldCatalog], attempt: RewriteAttempt | None = None
 ) -> Protocol[list[OldChunk]]:
-    """Return the chunks of catalogs, with their indexes, in order; renews the intent of an attempt, if one is given.
-
-    Raises ObjectMissing or a FormatError.
-    """
+    """Return the chunks of catalogs, with their indexes, in order; renews the intent of an attempt, if one is given."""
     old: list[OldChunk] = []
     for some in parts_of([entry for each in catalogs for entry in each.catalog.entries]):
         if attempt is not None:
@@ -249,7 +237,9 @@ def parts_of(entries: Sequence[ChunkEntry]) -> Iterator[Sequence[ChunkEntry]]:
 
 def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[OldChunk]]:
     """Return the chunks of these entries with their indexes, in order; raises ObjectMissing or a FormatError."""
-    names = [keys.chunks + keys.check_name(each.name, each.start_offset, INDEX_SUFFIX) for each in entries]
+    names = [
+        keys.chunks + keys.check_name(each.name, each.start_offset, INDEX_SUFFIXES[keys.layout]) for each in entries
+    ]
     bodies = yield from read_all(tuple(names))
     return [
         OldChunk(entry, markers.decode_index(body, entry, keys.folder.topic, keys.partition))
@@ -265,7 +255,7 @@ def _stored_chunks(
     previous: str | None = None
     for item in replacement:
         if isinstance(item, NewChunk):
-            entry = yield from _store_chunk(attempt, taken(old, item), item, previous)
+            entry = yield from _store_chunk(attempt, item, previous)
         elif isinstance(item, RewrappedChunk):
             entry = yield from _store_index(attempt, item)
         elif isinstance(item, OldChunk):
@@ -278,16 +268,14 @@ def _stored_chunks(
     return items
 
 
-def _store_chunk(
-    attempt: RewriteAttempt, old: Sequence[OldChunk], new: NewChunk, previous: str | None
-) -> Protocol[ChunkEntry]:
+def _store_chunk(attempt: RewriteAttempt, new: NewChunk, previous: str | None) -> Protocol[ChunkEntry]:
     """Store data and index of a new chunk, and return its entry; `previous` is the index before it in the run."""
-    keys, mark = attempt.keys, attempt.mark()
-    start = ChunkStart(new.start_offset, new.blocks[0].first_record_offset, new.blocks[0].min_timestamp)
-    suffix = data_suffix(new.record_format, new.codec, encrypted=bool(new.encryption))
+    keys, mark, index = attempt.keys, attempt.mark(), new.index
+    start = ChunkStart(index.start_offset, index.first_offset, index.blocks[0].min_timestamp)
+    suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
     name = keys.data_name(start, suffix, mark)
     yield from attempt.store(keys.chunks + name, new.body)
-    index = index_of(old, new, DataObject(name, *size_and_hash(new.body)), previous)
+    index = replace(index, data=replace(index.data, name=name), previous=previous or index.previous)
     body = objects.encode(index)
     yield from attempt.store(keys.chunks + keys.index_name(start, mark), body)
     return markers.entry_of(index, keys.index_name(start, mark), body)
@@ -300,41 +288,6 @@ def _store_index(attempt: RewriteAttempt, chunk: RewrappedChunk) -> Protocol[Chu
     body = objects.encode(index)
     yield from attempt.store(keys.chunks + name, body)
     return replace(chunk.entry, name=name, sha256=hashlib.sha256(body).hexdigest())
-
-
-def size_and_hash(body: Body) -> tuple[int, str]:
-    """Return the size of a body in bytes, and its SHA-256."""
-    return (len(body), hashlib.sha256(body).hexdigest()) if isinstance(body, bytes) else (body.size, body.sha256)
-
-
-def index_of(old: Sequence[OldChunk], new: NewChunk, data: DataObject, previous: str | None) -> ChunkIndex:
-    """Return the index of a new chunk that replaces old ones."""
-    first, blocks = old[0].index, new.blocks
-    return ChunkIndex(
-        version=2 if new.encryption else objects.VERSION,
-        archive_id=first.archive_id,
-        topic=first.topic,
-        topic_id=new.topic_id,
-        partition=first.partition,
-        epoch=new.epoch,
-        record_format=new.record_format,
-        codec=new.codec,
-        isolation_level=new.isolation_level,
-        timestamp_type=new.timestamp_type,
-        start_offset=new.start_offset,
-        next_offset=new.next_offset,
-        first_offset=blocks[0].first_record_offset,
-        last_offset=blocks[-1].last_record_offset,
-        num_records=new.num_records,
-        min_timestamp=min(block.min_timestamp for block in blocks),
-        max_timestamp=max(block.max_timestamp for block in blocks),
-        data=data,
-        previous=new.previous if previous is None else previous,
-        gaps=new.gaps,
-        erased=new.erased or UNSET,
-        encryption=new.encryption,
-        blocks=blocks,
-    )
 
 
 def _store_catalog(attempt: RewriteAttempt, new: NewCatalog) -> Protocol[markers.CatalogReference]:

@@ -246,7 +246,7 @@ def test_what_could_not_be_erased_is_named_in_report_and_status(
         return put(self, key, *rest)
 
     monkeypatch.setattr(LocalStore, "put_if_absent", failing)
-    monkeypatch.setattr("archiver.maintain.erase.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
+    monkeypatch.setattr("archiver.commit.driver.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
     result = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--report", report, "--yes")
     assert result.exit_code == 3, result.output
     assert "orders:1" in result.stderr

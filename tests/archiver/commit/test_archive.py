@@ -23,10 +23,18 @@ from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from archiver.commit.recovery import take_over
 from archiver.errors import Diverged, Next, Situation, what_next
 from blockgz.config.model import RunConfig
-from blockgz.errors import AccessDenied, StoreBusy, StoreUnavailable, StoreUnfit, UsageError
+from blockgz.errors import (
+    AccessDenied,
+    BlockgzError,
+    MalformedObject,
+    StoreBusy,
+    StoreUnavailable,
+    StoreUnfit,
+    UnsupportedVersion,
+    UsageError,
+)
 from blockgz.store.writer import PART_BYTES, FileBody, ObjectHead, StoredObject
 from index_format import objects
-from index_format.errors import BlockgzError, MalformedObject, UnsupportedVersion
 from index_format.identity import ArchiveInfo, Incarnation, Inventory, parse_inventory, united
 from index_format.keys import INVENTORY_OBJECT, SeedLayoutKeys, TopicFolder, TopicLayoutKeys, inventory_key
 from index_format.marker import Marker

@@ -14,10 +14,19 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over, why_diverged
 from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
-from blockgz.errors import PartitionUnavailable, ShuttingDown, StoreError, StoreUnfit, UsageError
+from blockgz.errors import (
+    BlockgzError,
+    FormatError,
+    MalformedObject,
+    PartitionUnavailable,
+    ShuttingDown,
+    StoreError,
+    StoreUnfit,
+    UnsupportedVersion,
+    UsageError,
+)
 from blockgz.kafka import LogBounds
 from index_format.chunk_index import Gap
-from index_format.errors import BlockgzError, FormatError, MalformedObject, UnsupportedVersion
 from index_format.marker import Marker, decode_marker, encode
 from index_format.records import Record
 from tests.support.archives import records

@@ -43,6 +43,7 @@ from archiver.ingest.topics import (
 from blockgz.config.model import RunConfig
 from blockgz.errors import (
     AccessDenied,
+    BlockgzError,
     BrokerUnreachable,
     NoSuchTopic,
     PartitionUnavailable,
@@ -55,7 +56,6 @@ from blockgz.kafka.settings import client_settings
 from blockgz.store.local import LocalStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import objects
-from index_format.errors import BlockgzError
 from index_format.identity import Acl, ArchiveInfo, TopicConfig
 from index_format.keys import TopicFolder
 from tests.support.archives import records, topic_config

@@ -18,8 +18,9 @@ from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chun
 from archiver.commit.objects import Held
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import Fenced, OwnedByAnother
-from archiver.maintain.garbage import Chain, ListedPart, find_dead
-from archiver.maintain.gc import offsets_of, plan_sweep, read_chain
+from archiver.maintain.garbage import ListedPart, find_dead
+from archiver.maintain.gc import offsets_of, plan_sweep
+from archiver.maintain.rewrite.tree import StoredChain, read_chain
 from blockgz.errors import StoreUnavailable, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.store.writer import ListedObject, ObjectHead, StoredObject
@@ -417,7 +418,7 @@ def test_an_index_goes_before_its_data_and_neither_before_the_grace() -> None:
     world = World("topic", random.Random(0), 1)
     (keys,) = world.chains
     marker = new_marker(start_offset=2, next_offset=9, gaps=(markers.Gap(2, 9, "retention"),))
-    chain = Chain(keys, marker, (), frozenset(), ())
+    chain = StoredChain(keys, marker, (), frozenset(), ())
     for name in (keys.data_name(ChunkStart(3, 3, 0), ".gz"), keys.index_name(ChunkStart(3, 3, 0))):
         world.store.put_if_absent(keys.chunks + name, b"1", "-")
     found = [ListedPart(name, each) for each in world.store.list("") if (name := parse_key("topic", each.key))]

@@ -18,19 +18,18 @@ from archiver.maintain.garbage import (
     DAY_MS,
     HOUR_MS,
     MONTH_MS,
-    Chain,
     DatedObject,
     find_guarded_gaps,
     find_pruned,
     find_superfluous,
-    group_table,
     next_start,
     oldest_record,
     update_books,
 )
-from archiver.maintain.gc import plan_sweep, read_current
+from archiver.maintain.gc import plan_sweep
 from archiver.maintain.prune import prune
 from archiver.maintain.rewrite.intent import RewriteOutcome
+from archiver.maintain.rewrite.tree import StoredChain, read_current
 from archiver.maintain.throttle import Throttle
 from blockgz.errors import ShuttingDown, StoreUnavailable
 from blockgz.store.local import LocalStore
@@ -81,6 +80,11 @@ class RefusingStore(MemoryStore):
         return super().put_if_absent(key, body, attempt)
 
 
+def current(store: MemoryStore) -> markers.Marker | None:
+    held = read_current(store, KEYS)  # type: ignore[arg-type]
+    return held and held.marker
+
+
 def run(store: MemoryStore, protocol: Run) -> Any:
     actor = Actor("a", protocol, store, LOG, TOKENS)
     actor.run_to_end()
@@ -108,7 +112,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 def body_of(store: MemoryStore) -> Maintenance:
-    marker = read_current(store, KEYS)  # type: ignore[arg-type]
+    marker = current(store)
     assert marker is not None
     assert marker.maintenance
     return marker.maintenance
@@ -201,7 +205,7 @@ def test_a_token_is_spared_while_its_intent_is_in_force(store: MemoryStore) -> N
     names = [f"_catalog/1-{0:020d}~r{OTHER}-0.json", f"{0:020d}~r{OTHER}-1.gz", f"{0:020d}~r{OTHER}-1.index.json"]
     for name in names:
         store.put_if_absent(KEYS.home + name, b"{}", "-")
-    marker = read_current(store, KEYS)  # type: ignore[arg-type]
+    marker = current(store)
     assert marker is not None
     store.now = 1e6
     intent = Rewriting(token=OTHER, kind="merge", level=1, start=4, end=6, since=round(store.now * 1000))
@@ -230,14 +234,14 @@ def test_a_token_is_spared_while_its_intent_is_in_force(store: MemoryStore) -> N
 )
 def test_a_gap_guards_what_may_hold_its_records(gap: Gap, is_guarded: bool, store: MemoryStore) -> None:
     run(store, prune(KEYS, 4))
-    marker = read_current(store, KEYS)  # type: ignore[arg-type]
+    marker = current(store)
     assert marker is not None
-    chain = Chain(KEYS, marker, (), frozenset(), [gap])
+    chain = StoredChain(KEYS, marker, (), frozenset(), [gap])
     assert find_guarded_gaps(chain, now=10.0, grace=5.0) == ([gap] if is_guarded else [])
 
 
 def test_a_chunk_may_start_where_an_empty_gap_does(store: MemoryStore) -> None:
-    marker = read_current(store, KEYS)  # type: ignore[arg-type]
+    marker = current(store)
     assert marker is not None
     assert next_start(marker) == 14
     longer = replace(marker, next_offset=20, gaps=(Gap(14, 20, EMPTY),))
@@ -283,9 +287,8 @@ NOW_MS = 400 * DAY_MS
 def table(slot: int, topic: str = "orders", modified_ms: int | None = None) -> DatedObject:
     folder = TopicFolder(topic)
     modified = (slot if modified_ms is None else modified_ms) / 1000
-    found = group_table("topic", ListedObject(dated_key(groups_home("topic", folder), slot), 10, modified))
-    assert found == (folder, slot, found.listed if found else None)
-    return found
+    key = dated_key(groups_home("topic", folder), slot)
+    return DatedObject(folder, slot, ListedObject(key, 10, modified))
 
 
 def kept(slots: list[int], now_ms: int = NOW_MS) -> list[int]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
 from archiver.commit.claims import ClaimList
-from archiver.importing import ImportSettings, OldReader, import_partition, survey
+from archiver.importing import ImportTarget, OldReader, import_partition, survey
 from archiver.ingest.buffer import BufferFolder
 from blockgz.store.local import LocalStore
 from index_format.blocks import ZlibCompressor
@@ -296,24 +296,25 @@ def test_a_crash_after_any_commit_loses_and_doubles_nothing(old: OldWriter, tmp_
     old.write(OldChunk(30, [rows_of(30, 60)]))
     reader = OldReader(LocalStore(old.root), OldFormat(), 1 << 20)
     (partition,) = survey(reader)
-    settings = ImportSettings("archive-1", "topic", "json", ZlibCompressor(1), 100, 50)
-    target, keys = MemoryStore(), TopicLayoutKeys(TopicFolder("bar"), 0)
+    store, keys = MemoryStore(), TopicLayoutKeys(TopicFolder("bar"), 0)
     buffer = BufferFolder(tmp_path / "buffer")
-    claims = ClaimList(target, ArchiveInfo(archive_id="archive-1", cluster_id=None, layout="topic"))
+    archive = ArchiveInfo(archive_id="archive-1", cluster_id=None, layout="topic")
+    claims = ClaimList(store, archive)
+    target = ImportTarget(store, archive, claims, "json", 100, 50, compressor=ZlibCompressor(1))
 
     def crash(_: int) -> None:
         raise KeyboardInterrupt
 
     def run(on_records: Callable[[int], None]) -> None:
-        import_partition(reader, partition, target, settings, buffer, lambda *_: None, on_records, claims)
+        import_partition(reader, partition, target, buffer, on_records, lambda *_: None)
 
     for _ in range(20):
         with suppress(KeyboardInterrupt):
             run(crash)
     run(lambda count: pytest.fail(f"{count} more records"))
     buffer.close()
-    check_history(target.versions, keys.home)
-    chain = read_chain(target.bodies(), keys.home, keys.chunks)
+    check_history(store.versions, keys.home)
+    chain = read_chain(store.bodies(), keys.home, keys.chunks)
     assert chain is not None
     assert [tuple(line) for line in chain.lines] == [(offset, value) for offset, (_, value) in sorted(old.rows.items())]
     assert chain.gaps == [(10, 12), (20, 30)]

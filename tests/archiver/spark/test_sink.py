@@ -20,8 +20,7 @@ from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, UnreadLog
 from archiver.errors import Diverged, Fenced, OwnedByAnother
 from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction
-from archiver.maintain.planned import name_of
-from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.contents import MergeLimits
 from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.spark import sink as commit
 from archiver.spark.context import WriteContext, open_context, parse_options
@@ -31,13 +30,12 @@ from archiver.spark.sink import BatchOutcome, as_write_failed, commit_all, order
 from archiver.spark.task import PartitionBatch, differs, write_task
 from benchmarks.compact import command, small_chunks
 from blockgz.archive.positions import AT_START
-from blockgz.errors import StoreError, UsageError
+from blockgz.errors import BadName, BlockgzError, KeyMissing, MalformedObject, StoreError, UsageError
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.spark.errors import JobFailed, ReadFailed, SparkFailed, TaskFailed, WriteFailed, failure_of
 from blockgz.store.opening import open_existing_store
 from blockgz.store.s3_settings import S3Settings
 from index_format import marker as markers
-from index_format.errors import BadName, BlockgzError, KeyMissing, MalformedObject
 from index_format.records import Record
 from replayer.cli import main as replayer_main
 from replayer.spark.planning import PartitionRange
@@ -545,7 +543,7 @@ def test_a_task_compacts_its_partition(tmp_path: Path) -> None:
     plan = pickle.loads(pickle.dumps(planned(root)))
     task = sent(root, tmp_path / "buffer")
     ended = pickle.loads(pickle.dumps(task(plan)))
-    assert (name_of(ended.plan.keys), ended.done, ended.is_whole) == ("orders:0", plan.runs, True)
+    assert (str(ended.plan.keys), ended.done, ended.is_whole) == ("orders:0", plan.runs, True)
     assert command("compact", "-a", root, "--dry-run").stdout == "nothing to compact\n"
 
 

@@ -18,13 +18,21 @@ from blockgz.archive.inventory import Compared, MissingPartition, Wanted, compar
 from blockgz.archive.lookup import Absent, FoundRecord, Outcome, hole, in_gap, look_up, not_yet
 from blockgz.archive.positions import AT_END, AtOffset, AtTime, BeforeEnd, Ends
 from blockgz.archive.selection import parse_offset_file, scan
-from blockgz.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing, UsageError
+from blockgz.errors import (
+    AccessDenied,
+    FormatError,
+    MalformedObject,
+    NoArchiveThere,
+    NotInArchive,
+    ObjectMissing,
+    UnsupportedVersion,
+    UsageError,
+)
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from blockgz.store.reader import CountingReader
 from index_format import groups, objects
 from index_format.chunk_index import Gap
-from index_format.errors import FormatError, MalformedObject, UnsupportedVersion
 from index_format.groups import GoneGroup, LogEnd, LogEnds
 from index_format.identity import Incarnation, Inventory, TopicConfig, TopicInfo
 from index_format.keys import Conflict, TopicFolder, configs_home, dated_key, groups_home, inventory_key, topic_home

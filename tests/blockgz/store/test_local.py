@@ -25,6 +25,7 @@ from archiver.ingest.buffer import BufferFolder
 from blockgz.atomic_file import replace_file, write_private
 from blockgz.errors import (
     AccessDenied,
+    BlockgzError,
     ShuttingDown,
     StoreBusy,
     StoreError,
@@ -55,7 +56,6 @@ from blockgz.store.retry import (
 from blockgz.store.s3_client import client_options, s3_errors, setup_errors
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import Body, FileBody
-from index_format.errors import BlockgzError
 from tests.support.memory_store import Kept, MemoryStore, content_of, etag_of
 
 

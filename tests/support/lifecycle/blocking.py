@@ -8,9 +8,9 @@ import greenlet
 
 from archiver.commit import driver
 from archiver.commit import operations as op
-from archiver.maintain import gc
+from archiver.maintain import planned
+from blockgz.errors import BlockgzError
 from blockgz.store.writer import Body, Leftover, ListedObject, ObjectHead, StoredObject
-from index_format.errors import BlockgzError
 from tests.support.simulator import Delete, Run
 
 
@@ -108,9 +108,9 @@ def as_steps(work: Callable[[Any], Any]) -> Run:
 
 
 def _without_threads(resume: Callable[[], Any]) -> Any:
-    before = gc.ThreadPoolExecutor
-    gc.ThreadPoolExecutor = driver.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
+    before = planned.ThreadPoolExecutor
+    planned.ThreadPoolExecutor = driver.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
     try:
         return resume()
     finally:
-        gc.ThreadPoolExecutor = driver.ThreadPoolExecutor = before  # type: ignore[misc]
+        planned.ThreadPoolExecutor = driver.ThreadPoolExecutor = before  # type: ignore[misc]

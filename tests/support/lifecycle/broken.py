@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from archiver.commit import commit
 from archiver.commit.objects import Held, read_marker, try_swap
-from archiver.commit.operations import NewToken, Now, Protocol
+from archiver.commit.operations import GetAll, NewToken, Now, Protocol
 from archiver.maintain import garbage, gc, prune
-from archiver.maintain.rewrite import commit as commits
 from archiver.maintain.rewrite import intent
 from archiver.maintain.rewrite import replace as replacing
+from archiver.maintain.rewrite import tree as commits
+from archiver.maintain.rewrite.chunks import NewChunk
 from archiver.maintain.rewrite.tree import CatalogRun as Neighbours
 from archiver.maintain.rewrite.tree import read_catalogs
 from blockgz.archive import partition
@@ -76,7 +77,7 @@ def begin_unseen(only: str | None, keys: Any, kind: str, choose: Any, *, lease_m
         return intent.RewriteOutcome.NOTHING
     token: str = yield NewToken()
     now: int = yield Now()
-    mine = Rewriting(token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.end, since=now)
+    mine = Rewriting(token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.stop, since=now)
     return Unseen(keys, mine, lease_ms), chosen
 
 
@@ -93,7 +94,7 @@ def grace_from_object_age() -> AbstractContextManager[Any]:
         return maintained_booked(replace(body, retired=tuple(old)), now=now, grace_ms=grace_ms)
 
     maintained_booked = garbage.update_books
-    return all_of(patch.object(garbage, "update_books", update_books), patch.object(gc, "update_books", update_books))
+    return patch.object(garbage, "update_books", update_books)
 
 
 def token_reused() -> AbstractContextManager[Any]:
@@ -113,9 +114,9 @@ def token_reused() -> AbstractContextManager[Any]:
 def token_unchecked() -> AbstractContextManager[Any]:
     """The commit does not ask whether the intent is in force."""
 
-    def commit(attempt: intent.RewriteAttempt, change: commits.TreeChange) -> Protocol[Any]:
+    def commit(attempt: intent.RewriteAttempt, new: Any) -> Protocol[Any]:
         attempt.__class__ = Unseen
-        return (yield from real(attempt, change))
+        return (yield from real(attempt, new))
 
     real = commits.commit
     return all_of(patch.object(prune, "commit", commit), patch.object(replacing, "commit", commit))
@@ -137,9 +138,9 @@ def commit_with_old_tree() -> AbstractContextManager[Any]:
 def prune_by_start_offset() -> AbstractContextManager[Any]:
     """A prune raises the writer's start_offset."""
 
-    def changed(attempt: intent.RewriteAttempt, marker: Marker, change: commits.TreeChange, placed: Any) -> Marker:
-        result = real(attempt, marker, change._replace(is_prune=False), placed)
-        return replace(result, start_offset=attempt.intent.end) if change.is_prune else result
+    def changed(attempt: intent.RewriteAttempt, marker: Marker, catalogs: Any, *, is_prune: bool) -> Marker:
+        result = real(attempt, marker, catalogs, is_prune=False)
+        return replace(result, start_offset=attempt.intent.end) if is_prune else result
 
     real = commits.changed
     return patch.object(commits, "changed", changed)
@@ -148,8 +149,8 @@ def prune_by_start_offset() -> AbstractContextManager[Any]:
 def at_stamped_by_the_commit() -> AbstractContextManager[Any]:
     """The commit says when it happened."""
 
-    def changed(attempt: intent.RewriteAttempt, marker: Marker, change: commits.TreeChange, placed: Any) -> Marker:
-        result = real(attempt, marker, change, placed)
+    def changed(attempt: intent.RewriteAttempt, marker: Marker, catalogs: Any, *, is_prune: bool) -> Marker:
+        result = real(attempt, marker, catalogs, is_prune=is_prune)
         body = intent.maintenance_of(result)
         newest = replace(body.retired[-1], at=attempt.intent.since)
         return replace(result, maintenance=replace(body, retired=(*body.retired[:-1], newest)))
@@ -175,11 +176,17 @@ def more_references_than_before() -> AbstractContextManager[Any]:
 def range_from_the_index() -> AbstractContextManager[Any]:
     """A new chunk ends where the last old index does, not where its entry does."""
 
-    def index_of(old: Sequence[Any], *rest: Any) -> Any:
-        return replace(real(old, *rest), next_offset=old[-1].index.next_offset)
+    def stored(attempt: intent.RewriteAttempt, old: Sequence[Any], items: Sequence[Any]) -> Protocol[Any]:
+        return (yield from real(attempt, old, [shorter(old, item) for item in items]))
 
-    real = replacing.index_of
-    return patch.object(replacing, "index_of", index_of)
+    def shorter(old: Sequence[Any], item: Any) -> Any:
+        if not isinstance(item, NewChunk):
+            return item
+        end = replacing.taken(old, item)[-1].index.next_offset
+        return NewChunk(replace(item.index, next_offset=end), item.body)
+
+    real = replacing._stored_chunks
+    return patch.object(replacing, "_stored_chunks", stored)
 
 
 def nonce_overwritten_by_maintainer() -> AbstractContextManager[Any]:
@@ -278,23 +285,23 @@ def young_objects_not_kept() -> AbstractContextManager[Any]:
     def find_dead(*arguments: Any, now: float, grace: float) -> list[Any]:
         return real(*arguments, now=now + 1e9, grace=grace)
 
-    real = gc.find_dead_maintained
-    return patch.object(gc, "find_dead_maintained", find_dead)
+    real = garbage.find_dead_maintained
+    return patch.object(garbage, "find_dead_maintained", find_dead)
 
 
 def gc_reads_before_listing() -> AbstractContextManager[Any]:
     """Garbage collection lists what was stored since it read the markers, and does not look at its age."""
 
-    def partitions(store: Any, *rest: Any) -> Iterator[Any]:
+    def partitions(search: Any) -> Iterator[Any]:
         homes = [f"topic=orders/partition={number:05d}/last_chunk_index.json" for number in range(2)]
-        store.early = {key: store.get(key) for key in homes}
-        yield from real(store, *rest)
+        search.store.early = {key: search.store.get(key) for key in homes}
+        yield from real(search)
 
     def read(store: Any, keys: Any) -> Any:
         return real_read(_Early(store), keys)
 
-    real, real_read = gc._partitions, gc.read_current
-    early = all_of(patch.object(gc, "_partitions", partitions), patch.object(gc, "read_current", read))
+    real, real_read = gc._GarbageSearch.partitions, gc.read_current
+    early = all_of(patch.object(gc._GarbageSearch, "partitions", partitions), patch.object(gc, "read_current", read))
     return all_of(early, young_objects_not_kept())
 
 
@@ -309,8 +316,8 @@ class _Early:
 def retired_not_spared() -> AbstractContextManager[Any]:
     """What the marker lists as retired leads nowhere."""
 
-    def follow(store: Any, keys: Any, marker: Marker, _retired: Any = ()) -> Any:
-        return real(store, keys, marker)
+    def follow(keys: Any, marker: Marker, _retired: Any) -> Any:
+        return real(keys, marker)
 
     real = gc.follow
     return patch.object(gc, "follow", follow)
@@ -335,8 +342,10 @@ def all_that_a_retired_catalog_lists() -> AbstractContextManager[Any]:
         return [*real_find(chain, objects, *rest, **times), *listed]
 
     dropped: set[str] = set()
-    real, real_find = gc.keep_books, gc.find_dead_maintained
-    return all_of(patch.object(gc, "keep_books", keep_books), patch.object(gc, "find_dead_maintained", find_dead))
+    real, real_find = garbage.keep_books, garbage.find_dead_maintained
+    return all_of(
+        patch.object(garbage, "keep_books", keep_books), patch.object(garbage, "find_dead_maintained", find_dead)
+    )
 
 
 def _names_below(keys: Any, reference: CatalogReference) -> Protocol[set[str]]:
@@ -364,22 +373,22 @@ def catalog_by_next_offset() -> AbstractContextManager[Any]:
 def walk_goes_on_at_404() -> AbstractContextManager[Any]:
     """Garbage collection takes a catalog that is gone for one that leads nowhere."""
 
-    def follow(store: Any, *rest: Any) -> Any:
-        return real(_WithoutMissing(store), *rest)
+    def follow(*arguments: Any) -> Protocol[Any]:
+        steps, answer = real(*arguments), None
+        while True:
+            try:
+                operation = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = yield operation
+            if isinstance(operation, GetAll):
+                answer = [each or SimpleNamespace(body=b"gone") for each in answer]
 
     def decode(body: bytes, *rest: Any) -> Any:
         return SimpleNamespace(gaps=(), entries=()) if body == b"gone" else real_decode(body, *rest)
 
     real, real_decode = gc.follow, markers.decode_catalog
     return all_of(patch.object(gc, "follow", follow), patch.object(markers, "decode_catalog", decode))
-
-
-class _WithoutMissing:
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def get(self, key: str) -> Any:
-        return self._store.get(key) or SimpleNamespace(body=b"gone")
 
 
 def reader_trusts_names() -> AbstractContextManager[Any]:
@@ -403,8 +412,8 @@ def token_of_an_intent_not_spared() -> AbstractContextManager[Any]:
         body = replace(intent.maintenance_of(chain.marker), rewriting=None)
         return real(with_changes(chain, marker=replace(chain.marker, maintenance=body)), *rest, **times)
 
-    real = gc.find_dead_maintained
-    return patch.object(gc, "find_dead_maintained", find_dead)
+    real = garbage.find_dead_maintained
+    return patch.object(garbage, "find_dead_maintained", find_dead)
 
 
 def no_revision() -> AbstractContextManager[Any]:

@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from archiver.commit.operations import Get, Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain import gc
 from archiver.maintain.prune import prune
-from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk
+from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk, size_and_hash
 from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.maintain.rewrite.replace import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import CatalogRun as Neighbours
 from archiver.maintain.rewrite.tree import level_1_lists
-from blockgz.errors import ObjectMissing, StoreFull
+from blockgz.errors import BlockgzError, ObjectMissing, StoreFull
 from index_format import objects
-from index_format.chunk_index import Erased
-from index_format.errors import BlockgzError
+from index_format.chunk_index import DataObject, Erased, fields_of_blocks
 from index_format.marker import CatalogReference, Marker
 from index_format.records import Record
 from tests.support.chunks import finished_chunk
@@ -129,21 +131,18 @@ def _new_chunk(old: Sequence[OldChunk], records: Sequence[Record], erased: Seque
     if not records:
         return ErasedRun(start, end)
     chunk = finished_chunk(first.record_format, tuple(records), start, end)
-    return NewChunk(
+    index = replace(
+        first,
         start_offset=start,
         next_offset=end,
-        body=chunk.body,
-        blocks=chunk.blocks,
-        topic_id=first.topic_id,
         epoch=max(each.index.epoch for each in old),
-        record_format=first.record_format,
-        codec=first.codec,
-        isolation_level=first.isolation_level,
         timestamp_type=chunk.timestamp_type,
-        previous=first.previous,
+        data=DataObject(first.data.name, *size_and_hash(chunk.body)),
         gaps=tuple(gap for each in old for gap in each.index.gaps if gap.start >= each.entry.start_offset),
-        erased=tuple(_ranges(erased)),
+        erased=tuple(_ranges(erased)) or UNSET,
+        **fields_of_blocks(chunk.blocks),
     )
+    return NewChunk(index, chunk.body)
 
 
 def _ranges(offsets: Sequence[int]) -> Iterator[Erased]:

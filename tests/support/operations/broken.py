@@ -9,7 +9,8 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from archiver.maintain import erase
-from archiver.maintain.rewrite import commit as commits
+from archiver.maintain.rewrite import contents
+from archiver.maintain.rewrite import tree as commits
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.archive import lookup
 from blockgz.archive.partition import ArchivedPartition
@@ -21,8 +22,8 @@ def prune_keeps_the_floor() -> Iterator[None]:
     """A prune takes catalogs out of the tree and does not say so."""
     real = commits.changed
 
-    def changed(attempt: Any, marker: Any, change: Any, placed: Any) -> Any:
-        return real(attempt, marker, change._replace(is_prune=False), placed)
+    def changed(attempt: Any, marker: Any, catalogs: Any, *, is_prune: bool) -> Any:
+        return real(attempt, marker, catalogs, is_prune=False)
 
     with patch.object(commits, "changed", changed):
         yield
@@ -38,7 +39,7 @@ def erase_keeps_a_record() -> Iterator[None]:
         first = next(iter(drop - outside)).start
         return real(chunk, drop - OffsetRanges([range(first, first + 1)]), *rest)
 
-    with patch.object(erase, "without", without), patch.object(erase, "check_contents", lambda *_: None):
+    with patch.object(erase, "without", without), patch.object(contents, "check_contents", lambda *_: None):
         yield
 
 

@@ -22,7 +22,7 @@ from archiver.commit.recovery import take_over_last
 from archiver.errors import Diverged, OwnedByAnother, SalvageRefused
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain import gc
-from archiver.maintain.compact import Compaction, Compactor, Conversion, PlannedCompaction
+from archiver.maintain.compact import Compaction, Conversion, PlannedCompaction, compact
 from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, RecordChoice, erase_in, find_records
 from archiver.maintain.erase_status import remains_of
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
@@ -31,12 +31,12 @@ from archiver.maintain.prune import Keep, PlannedPruning
 from archiver.maintain.repair import chunk_indexes
 from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairTarget
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.rewrite.chunks import OffsetRanges
-from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from archiver.maintain.rewrite.intent import maintenance_of
-from archiver.maintain.throttle import MaintenancePace
+from archiver.maintain.rewrite.tree import read_chain, read_current
 from blockgz.archive import lookup
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.cuts import find_cut
@@ -62,6 +62,7 @@ from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog, MemoryStore
 from tests.support.operations.model import Answer, Model
 from tests.support.operations.views import paged, plain, scanned, told
+from tests.support.repairs import carry_out
 from tests.support.selections import judged_cut
 
 TOPIC, PARTITION = "orders", 3
@@ -292,13 +293,13 @@ class World:
     @property
     def is_full(self) -> bool:
         """Whether a marker soon lists as many replaced catalogs as it may."""
-        markers = [gc.read_current(self.store, keys) for keys in self.folders]
-        return any(each is not None and len(maintenance_of(each).retired) > MAX_RETIRED // 3 for each in markers)
+        held = [read_current(self.store, keys) for keys in self.folders]
+        return any(each is not None and len(maintenance_of(each.marker).retired) > MAX_RETIRED // 3 for each in held)
 
     def prune(self) -> None:
         """By size or by age."""
         since_offset = self.rng.randrange(self.model.next_offset + 1)
-        size = sum(gc.read_current(self.store, keys).num_bytes for keys in self.folders)  # type: ignore[union-attr]
+        size = sum(read_current(self.store, keys).marker.num_bytes for keys in self.folders)  # type: ignore[union-attr]
         keep = (
             Keep(since_ms=FIRST_TIMESTAMP + since_offset) if self.rng.random() < 0.5 else Keep(newest_bytes=size // 2)
         )
@@ -334,12 +335,11 @@ class World:
         )
         compaction = Compaction(limits, conversion if rng.random() < 0.4 else None)
         buffer_bytes, maintainer = rng.choice([1, LARGE]), self._maintainer()
-        compactor = Compactor(
-            MaintenancePace(self.store, maintainer), compaction, self.buffers, buffer_bytes, MAX_BLOCK_BYTES
-        )
+        tools = RewriteTools(maintainer, self.store, self.buffers, buffer_bytes, MAX_BLOCK_BYTES)
         plan = self._unless_seed(
             lambda: PlannedCompaction(
-                *(self.store, None, compaction, maintainer, buffer_bytes), lambda plans: map(compactor.compact, plans)
+                *(self.store, None, compaction, maintainer, buffer_bytes),
+                lambda plans: (compact(each, compaction, tools) for each in plans),
             )
         )
         if plan is None:
@@ -350,7 +350,7 @@ class World:
         assert all(each.is_whole for each in done), done
         self.is_rewritten |= bool(done)
         if done:
-            self.note(compaction.kind, f"{plan.chunks} -> {plan.chunks_after}")
+            self.note(compaction.kind, plan.totals())
 
     def erase(self) -> None:
         (wanted, is_wanted), found = self._wanted(), set[int]()
@@ -358,20 +358,13 @@ class World:
             return
         meant = {record.offset for record in self.model.living.values() if is_wanted(record)}
         for keys in self.folders:
-            chain = gc.read_chain(self.store, keys)
+            chain = read_chain(self.store, keys)
             assert chain is not None
             records = find_records(self.store, chain, wanted, MAX_BLOCK_BYTES)
             if records.records:
                 size = self.rng.choice([400, LARGE])
-                erase_in(
-                    self.store,
-                    keys,
-                    records.ranges,
-                    self._maintainer(),
-                    self.buffers,
-                    buffer_bytes=size,
-                    max_block_bytes=MAX_BLOCK_BYTES,
-                )
+                tools = RewriteTools(self._maintainer(), self.store, self.buffers, size, MAX_BLOCK_BYTES)
+                erase_in(keys, records.ranges, tools)
                 found |= {offset for each in records.ranges for offset in each}
                 self.reports.append(records)
         assert meant <= found, meant - found
@@ -411,8 +404,7 @@ class World:
 
     def salvage(self) -> None:
         """Records that a gap lists as lost come back from an object that a dead writer left."""
-        target = RepairTarget(self.identity.keys)
-        plan = plan_salvage(self.store, target, MAX_BLOCK_BYTES, _wait)
+        plan = plan_salvage(RepairTarget(self.store, self.identity.keys, MAX_BLOCK_BYTES))
         assert all(isinstance(problem.error, SalvageRefused) for problem in plan.problems), plan.problems
         if not plan.steps:
             return
@@ -434,7 +426,7 @@ class World:
             del self.store.objects[keys.marker]
         else:
             self.store.objects[keys.marker] = whole._replace(body=whole.body[: len(whole.body) // 2])
-        plan = plan_marker(self.store, RepairTarget(keys), GROUP, MAX_BLOCK_BYTES, _wait)
+        plan = plan_marker(RepairTarget(self.store, keys, MAX_BLOCK_BYTES), GROUP)
         if plan.problems:  # no chunk is left, or folders of layout seed cannot be told apart: somebody puts it back
             self.store.objects[keys.marker] = whole
             self.counts["marker not repaired"] += 1
@@ -488,8 +480,8 @@ class World:
             self.log, self.held = old, None  # what is archived is in the log still
             return
         source = LogSource(lambda *_: self.log, lambda _: self.identity.topic_id)
-        plan = plan_diverged(self.store, RepairTarget(self.identity.keys), source, MAX_BLOCK_BYTES, _wait)
-        assert (len(plan.steps), plan.problems) == (1, ()), plan
+        plan = plan_diverged(RepairTarget(self.store, self.identity.keys, MAX_BLOCK_BYTES), source)
+        assert (len(plan.steps), plan.problems) == (1, []), plan
         assert not carry_out(plan)
         self.log = MemoryLog(rows, low=old.low, high=rows[-1].offset + 1)
         self.held, self.turn = None, self.opened().next_offset

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from blockgz.errors import (
     AccessDenied,
+    BlockgzError,
     BufferFailed,
     BufferFull,
     ShuttingDown,
@@ -19,7 +20,6 @@ from blockgz.errors import (
     SyncFailed,
 )
 from blockgz.store.writer import Body, FileBody, ListedObject, ObjectHead, StoredObject
-from index_format.errors import BlockgzError
 from tests.support.chain import MARKER
 from tests.support.memory_store import MemoryBody, MemoryStore
 from tests.support.service_simulation.virtual_time import NOW, Task

@@ -15,7 +15,6 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.maintain import compact
 from archiver.maintain.compact import (
     Compaction,
-    Compactor,
     Conversion,
     PartitionCompaction,
     PlannedCompaction,
@@ -23,24 +22,22 @@ from archiver.maintain.compact import (
     planned_run,
 )
 from archiver.maintain.erase import Matching
-from archiver.maintain.gc import read_chain
 from archiver.maintain.planned import RewriteResult
+from archiver.maintain.rewrite import contents
 from archiver.maintain.rewrite.chunks import OldChunk, RewriteKeys
-from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.maintain.rewrite.replace import OldCatalog
-from archiver.maintain.rewrite.tree import RunLimits, first_run
-from archiver.maintain.throttle import MaintenancePace
-from blockgz.errors import UsageError
+from archiver.maintain.rewrite.tree import RunLimits, first_run, read_chain
+from blockgz.errors import KeyMissing, UsageError
 from blockgz.record_filter import KeyIn
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Encryption, WrappedKey
 from index_format.encryption import CIPHER
-from index_format.errors import KeyMissing
 from index_format.keys import ENCRYPTED_SUFFIX, INDEX_SUFFIX
 from index_format.marker import MAX_RETIRED, ChunkCatalog, Maintenance, Retired
-from tests.archiver.maintain.contents.random_chunks import Partition
+from tests.archiver.maintain.contents.random_chunks import Partition, with_blocks
 from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, encrypted_world, keys_in, ranges
 from tests.archiver.maintain.repair.world import MAX, Died
@@ -62,8 +59,8 @@ def compacted(
     assert plan.problems == []
     buffers = BufferFolder(folder)
     try:
-        compactor = Compactor(MaintenancePace(world.store, world.maintainer()), compaction, buffers, buffer_bytes, MAX)
-        done = [compactor.compact(each) for each in plan.partitions]
+        tools = RewriteTools(world.maintainer(), world.store, buffers, buffer_bytes, MAX)
+        done = [compact.compact(each, compaction, tools) for each in plan.partitions]
         assert buffers.used_bytes == 0
     finally:
         buffers.close()
@@ -243,13 +240,13 @@ def test_who_is_busy_or_full_is_told_apart(tmp_path: Path) -> None:
 
 def test_a_chunk_that_lost_a_record_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(random.Random(10), 90)
-    before, whole = world.marker.catalogs, compact.merged
+    before, whole = world.marker.catalogs, contents.merged
 
     def careless(*given: Any) -> Any:
         new = whole(*given)
-        return dataclasses.replace(new, blocks=new.blocks[:-1])
+        return with_blocks(new, new.index.blocks[:-1])
 
-    monkeypatch.setattr(compact, "merged", careless)
+    monkeypatch.setattr(contents, "merged", careless)
     (ended,) = compacted(world, tmp_path)
     assert isinstance(ended.error, ContentsDiffer)
     assert world.marker.catalogs == before

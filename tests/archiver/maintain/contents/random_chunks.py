@@ -9,12 +9,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from archiver.ingest.buffer import BufferFile, BufferFolder
-from archiver.maintain.rewrite.chunks import ChunkData, NewChunk, OldChunk, data_of_body
+from archiver.maintain.rewrite.chunks import ChunkData, NewChunk, OldChunk, data_of_body, size_and_hash
 from blockgz.encryption.keyring import Keyring, Sealing, opened_block, opener_of
+from blockgz.store.writer import Body
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import COMPRESSORS, BlockBuilder, decode_block
-from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Gap
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Erased, Gap, fields_of_blocks
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, iter_records
 from tests.index_format.builders import NASTY
@@ -136,17 +137,17 @@ def _longer(entry: markers.ChunkEntry, by: int) -> markers.ChunkEntry:
     return replace(entry, next_offset=entry.next_offset + by)
 
 
+def with_blocks(new: NewChunk, blocks: Sequence[BlockEntry], body: Body | None = None) -> NewChunk:
+    """The same chunk of other blocks."""
+    data = replace(new.index.data, bytes=blocks[-1].byte_end)
+    return NewChunk(replace(new.index, data=data, **fields_of_blocks(blocks)), new.body if body is None else body)
+
+
 def index_of_new(new: NewChunk) -> tuple[ChunkIndex, bytes]:
-    """The index as a commit makes it, which checks itself, and the data."""
-    body = data_of_body(new.body).read(0, len(new.body) if isinstance(new.body, bytes) else new.body.size)
-    if not isinstance(new.body, bytes):
-        assert hashlib.sha256(body).hexdigest() == new.body.sha256
-    extra: dict[str, Any] = {"erased": new.erased} if new.erased else {}
-    extra |= {"version": 2, "encryption": new.encryption} if new.encryption else {}
-    same = ("topic_id", "epoch", "record_format", "codec", "isolation_level", "timestamp_type", "start_offset")
-    same += ("next_offset", "num_records", "previous", "gaps")
-    index = index_of(new.blocks, body, **{name: getattr(new, name) for name in same}, **extra)
-    index = replace(index, data=replace(index.data, name="new"))
+    """The index as a commit stores it, and the data."""
+    body = data_of_body(new.body).read(0, new.index.data.bytes)
+    assert (len(body), hashlib.sha256(body).hexdigest()) == size_and_hash(new.body)
+    index = replace(new.index, data=DataObject("new", *size_and_hash(new.body)))
     assert objects.decode(objects.encode(index), ChunkIndex, "new") == index
     return index, body
 

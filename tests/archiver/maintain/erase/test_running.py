@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from archiver.errors import ContentsDiffer, Fenced, RewriteOvertaken, RewriteRefused
+from archiver.errors import ContentsDiffer, Fenced, RewriteRefused
 from archiver.maintain import erase
 from archiver.maintain.erase import (
     AtOffsets,
@@ -24,17 +24,17 @@ from archiver.maintain.erase import (
     run_of,
 )
 from archiver.maintain.erase_status import read_report, remains_of
-from archiver.maintain.gc import plan_sweep, read_chain
+from archiver.maintain.gc import plan_sweep
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from archiver.maintain.rewrite.intent import fold_tail
-from blockgz.errors import NotInArchive, UsageError
+from archiver.maintain.rewrite.tree import read_chain
+from blockgz.errors import CorruptBlock, NotInArchive, UsageError
 from blockgz.record_filter import KeyIn
 from blockgz.store.opening import open_existing_store
 from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import Leftover
 from index_format import marker as markers
 from index_format.chunk_index import Gap
-from index_format.errors import CorruptBlock
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Retired
 from index_format.records import Record, RecordsDigest, batch_from_records
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, log_of, ranges, some
@@ -169,7 +169,7 @@ def test_no_second_maintainer_works_on_the_partition(tmp_path: Path) -> None:
     world.store.dies_at = None
     assert world.marker.maintenance and world.marker.maintenance.rewriting
     world.hours -= 1.1
-    with pytest.raises(RewriteOvertaken) as caught:
+    with pytest.raises(RewriteRefused) as caught:
         world.erase(ranges(0), tmp_path)
     assert "another maintainer" in caught.value.why
     world.erase(ranges(0), tmp_path)

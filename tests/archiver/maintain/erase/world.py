@@ -13,9 +13,9 @@ from archiver.commit.driver import Driver, UnreadLog
 from archiver.errors import Fenced
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.erase import ErasedPartition, RecordChoice, erase_in, find_records, read_chunks
-from archiver.maintain.gc import read_chain
 from archiver.maintain.rewrite.chunks import NO_KEYS, OffsetRanges, RewriteKeys, data_in, opened_blocks
-from archiver.maintain.rewrite.encode import erased_in
+from archiver.maintain.rewrite.contents import RewriteTools, erased_in
+from archiver.maintain.rewrite.tree import read_chain
 from index_format import marker as markers
 from index_format.blocks import decode_block
 from index_format.chunk_index import ERASED, Gap
@@ -100,8 +100,8 @@ class EraseWorld(World):
         """Erase what lies there."""
         buffers = BufferFolder(folder)
         try:
-            place = (self.store, self.keys, offsets, self.maintainer(), buffers)
-            erase_in(*place, buffer_bytes=buffer_bytes, max_block_bytes=MAX, rewrite_keys=self.rewrite_keys)
+            tools = RewriteTools(self.maintainer(), self.store, buffers, buffer_bytes, MAX)
+            erase_in(self.keys, offsets, tools, self.rewrite_keys)
             assert buffers.used_bytes == 0
         finally:
             buffers.close()
@@ -150,7 +150,7 @@ class EraseWorld(World):
         data_of = data_in(self.store, self.keys, self.rewrite_keys.keyring)
         records, called = dict[int, Record](), set[int]()
         for chunk in read_chunks(self.store, self.keys, chain.entries):
-            for entry, member in opened_blocks(data_of(chunk.index), chunk.index.blocks):
+            for member, entry in opened_blocks(data_of(chunk.index), chunk.index.blocks):
                 for each in iter_records(decode_block(member, entry, chunk.index, MAX)):
                     assert each.offset not in records
                     records[each.offset] = each._replace(headers=())

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from archiver.ingest.buffer import BufferFolder
 from archiver.maintain import policy
 from archiver.maintain.policy import (
     Maintainer,
-    MaintenanceContext,
     MaintenancePolicy,
     is_compaction_due,
     is_prune_due,
@@ -70,22 +68,18 @@ class Maintained:
 
     def __init__(self, folder: Path, chunks: int | EraseWorld = 200, **fields: Any) -> None:
         self.world = world_of(random.Random(5), chunks) if isinstance(chunks, int) else chunks
-        config = RunConfig(archive="./a", bootstrap_servers="b:1", topics="*", **fields)
+        config = RunConfig(archive="./a", bootstrap_servers="b:1", topics="*", buffer_dir=folder, **fields)
+        own = {"maintenance_interval": 0.01, "maintenance_rate": 1 << 30, "maintenance_buffer": 1 << 30}
+        config = config.model_copy(update=own)
         self.ending = threading.Event()
         self.store = Troubled(self.world.store)
         self.now = HOUR
         self.partitions: Callable[[], list[PartitionKeys]] = lambda: [self.world.keys]
         self.maintainer = Maintainer(
-            MaintenanceContext(
-                store=self.store,  # type: ignore[arg-type]
-                policy=MaintenancePolicy.of(config),
-                partitions=self._listed,
-                new_buffers=lambda: BufferFolder(folder),
-                ending=self.ending,
-                interval_seconds=0.01,
-                bytes_per_second=1 << 30,
-                buffer_bytes=1 << 30,
-            ),
+            config,
+            self.store,  # type: ignore[arg-type]
+            self._listed,
+            self.ending,
             clock=lambda: self.now,
             wall=lambda: self.now,
         )
@@ -305,7 +299,7 @@ DAY_MS = 86_400_000
 
 
 def decided_policy(**fields: Any) -> MaintenancePolicy:
-    return MaintenancePolicy.of(RunConfig(archive="./a", bootstrap_servers="b:1", topics="*", **fields))
+    return MaintenancePolicy(RunConfig(archive="./a", bootstrap_servers="b:1", topics="*", **fields))
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,16 @@ from archiver.commit.driver import Driver, UnreadLog
 from archiver.commit.recovery import last_folder, name_successors, take_over, take_over_last
 from archiver.errors import Diverged, Fenced, FolderClosed, RewriteOvertaken, UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain.compact import Compaction, Compactor, PartitionCompaction, PlannedCompaction
+from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction, compact
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.planned import RewriteResult
-from archiver.maintain.prune import Below
 from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, later_folders, targets
 from archiver.maintain.repair.salvage import plan_salvage
-from archiver.maintain.rewrite.commit import TreeChange, commit
-from archiver.maintain.rewrite.encode import MergeLimits
+from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from archiver.maintain.rewrite.intent import RewriteOutcome, begin
-from archiver.maintain.throttle import MaintenancePace
+from archiver.maintain.rewrite.tree import commit
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.follow import Follower
 from blockgz.archive.lookup import FoundRecord, look_up_all
@@ -47,6 +45,7 @@ from tests.support.archives import ARCHIVE_ID
 from tests.support.chunks import GROUP, POLICY, identity_of
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog
+from tests.support.repairs import carry_out
 from tests.support.sampling import mostly_long, some_of
 
 GRACE = 3600.0
@@ -74,7 +73,7 @@ class Cluster(World):
 
     def plan(self) -> RepairPlan:
         source = LogSource(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
-        return plan_diverged(self.store, RepairTarget(self.keys), source, MAX, lambda attempt, cause: None)
+        return plan_diverged(RepairTarget(self.store, self.keys, MAX), source)
 
     def repaired(self) -> Continues:
         plan = self.plan()
@@ -172,9 +171,9 @@ def test_no_chunk_becomes_one_with_another_on_the_other_side(tmp_path: Path, mon
         BufferFolder(tmp_path),
         list[RewriteResult[PartitionCompaction]](),
     )
-    compactor = Compactor(MaintenancePace(world.store, driver), compaction, buffers, MAX, MAX)
+    tools = RewriteTools(driver, world.store, buffers, MAX, MAX)
     while plans := PlannedCompaction(world.store, None, compaction, driver, MAX, lambda plans: ()).partitions:
-        done += map(compactor.compact, plans)
+        done += [compact(each, compaction, tools) for each in plans]
     buffers.close()
     assert done and all(each.outcome is RewriteOutcome.COMMITTED for each in done)
     assert world.read().records == {n: LOG.records[n].value for n in range(20)} | values(world.log, 20)
@@ -186,12 +185,12 @@ def test_a_rewrite_that_began_before_is_not_committed(monkeypatch: pytest.Monkey
 
     def choose(marker: markers.Marker) -> Any:
         yield from ()
-        return Below(0, 40)
+        return range(40)
 
     attempt, _ = world.run(begin(world.keys, "merge", choose))
     world.repaired()
     with pytest.raises(RewriteOvertaken) as caught:
-        world.run(commit(attempt, TreeChange(())))
+        world.run(commit(attempt, ()))
     assert "has continued in orders~2 since this merge began" in caught.value.why
 
 
@@ -206,11 +205,11 @@ def test_in_layout_seed_the_other_log_is_not_mixed_in() -> None:
     world.go_on(range(15, 40))
     before = world.read().records
     assert min(before) == 15
-    target = RepairTarget(world.last())
-    assert plan_salvage(world.store, target, MAX, no_wait).steps == ()
+    target = RepairTarget(world.store, world.last(), MAX)
+    assert plan_salvage(target).steps == []
     del world.store.objects[target.keys.marker]
-    plan = plan_marker(world.store, target, GROUP, MAX, no_wait)
-    assert (plan.problems, carry_out(plan)) == ((), {})
+    plan = plan_marker(target, GROUP)
+    assert (plan.problems, carry_out(plan)) == ([], {})
     assert world.read().records == before
 
 
@@ -377,7 +376,7 @@ def test_a_marker_without_isolation_level_has_that_of_its_newest_chunk() -> None
 
     def plan() -> RepairPlan:
         source = LogSource(log_of, lambda topic: "id-1")
-        return plan_diverged(world.store, RepairTarget(world.keys), source, MAX, lambda attempt, cause: None)
+        return plan_diverged(RepairTarget(world.store, world.keys, MAX), source)
 
     assert not plan().steps
     world.log = rewritten(15, 50)
@@ -493,18 +492,18 @@ def test_a_second_repair_that_comes_late_changes_nothing() -> None:
 
 def test_a_partition_that_is_named_twice_is_one_target() -> None:
     world = usual()
-    (target,) = targets(world.store, "topic", ["orders", "orders:3"])
+    (target,) = targets(world.store, "topic", ["orders", "orders:3"], MAX)
     assert str(target) == "orders:3"
 
 
 def test_a_repair_of_the_older_folder_says_where_the_partition_continues() -> None:
     world = usual()
-    assert later_folders(world.store, targets(world.store, "topic", ["orders"])).notes == ()
+    assert later_folders(targets(world.store, "topic", ["orders"], MAX)).notes == []
     world.repaired()
-    (note,) = later_folders(world.store, targets(world.store, "topic", ["orders"])).notes
+    (note,) = later_folders(targets(world.store, "topic", ["orders"], MAX)).notes
     assert note == "orders:3: the partition continues in orders~2: name orders~2:3 for that"
-    both = targets(world.store, "topic", ["orders", "orders~2"])
-    assert len(both) == 2 and later_folders(world.store, both).notes == ()
+    both = targets(world.store, "topic", ["orders", "orders~2"], MAX)
+    assert len(both) == 2 and later_folders(both).notes == []
 
 
 def test_a_topic_that_is_created_again_names_the_next_folder_that_holds_the_partition() -> None:
@@ -634,7 +633,7 @@ def test_a_lost_marker_is_rebuilt_with_the_folder_that_it_continues(make: Callab
         keys = LAYOUTS["topic"](TopicFolder("orders", folder), 3)
         lost = world.marker_at(keys)
         world.store.delete(keys.marker)
-        plan = plan_marker(world.store, RepairTarget(keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+        plan = plan_marker(RepairTarget(world.store, keys, MAX), "blockgz-archiver")
         assert not plan.problems and not carry_out(plan)
         again = world.marker_at(keys)
         assert (again.tail, again.successor, again.continues) == (lost.tail, lost.successor, lost.continues)
@@ -648,7 +647,7 @@ def test_a_marker_rebuilt_after_holes_cuts_no_older_chunk() -> None:
     world.go_on(range(45, 60))
     before, keys = world.read().records, world.last()
     world.store.delete(keys.marker)
-    plan = plan_marker(world.store, RepairTarget(keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+    plan = plan_marker(RepairTarget(world.store, keys, MAX), "blockgz-archiver")
     assert not plan.problems and not carry_out(plan)
     assert world.marker_at(keys).continues == Continues("orders", 10)
     assert world.read().records == before
@@ -665,7 +664,7 @@ def test_a_folder_that_a_repair_began_and_did_not_end_is_not_a_successor() -> No
         if begun and world.marker.successor is None:
             break
     world.store.delete(world.keys.marker)
-    plan = plan_marker(world.store, RepairTarget(world.keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+    plan = plan_marker(RepairTarget(world.store, world.keys, MAX), "blockgz-archiver")
     assert "orders~2 continues it but is empty" in plan.notes[-1]
     assert not carry_out(plan) and world.marker.successor is None
     assert list(world.read().records) == list(range(30))

@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from archiver.cli import main
 from archiver.cli import main as archiver_main
-from archiver.cli.repair import result_object
 from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
@@ -22,7 +21,7 @@ from archiver.errors import Fenced
 from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_indexes
 from archiver.maintain.repair.inventory import plan_inventory
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import plan_salvage
 from blockgz.errors import StoreError
 from blockgz.store.local import LocalStore
@@ -41,6 +40,7 @@ from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of, two_bl
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
+from tests.support.repairs import carry_out
 from tests.support.sampling import mostly_long
 from tests.support.simulator import Actor
 
@@ -253,10 +253,7 @@ def with_identity(store: MemoryStore) -> MemoryStore:
 
 
 def rebuild(store: MemoryStore) -> None:
-    def wait(attempt: int, cause: str) -> None:
-        raise AssertionError(cause)
-
-    plan = plan_marker(store, RepairTarget(IDENTITY.keys), IDENTITY.group_id, MAX, wait)
+    plan = plan_marker(RepairTarget(store, IDENTITY.keys, MAX), IDENTITY.group_id)
     assert not plan.problems, [problem.error.why for problem in plan.problems]
     assert not carry_out(plan)
 
@@ -293,7 +290,7 @@ def test_an_index_of_zstd_frames(form: str) -> None:
     (key,) = [key for key in store.objects if key.endswith(".index.json") and "partition=" in key and MARKER not in key]
     body = store.bodies()[key]
     store.delete(key)
-    assert not carry_out(plan_indexes(store, RepairTarget(IDENTITY.keys), MAX))
+    assert not carry_out(plan_indexes(RepairTarget(store, IDENTITY.keys, MAX)))
     assert store.bodies()[key] == body
 
 
@@ -335,12 +332,12 @@ class WrittenMeanwhile(MemoryStore):
 
 
 def plan_of(what: str, store: MemoryStore) -> RepairPlan:
-    target = RepairTarget(IDENTITY.keys)
+    target = RepairTarget(store, IDENTITY.keys, MAX)  # type: ignore[arg-type]
     if what == "index":
-        return plan_indexes(store, target, MAX)
+        return plan_indexes(target)
     if what == "salvage":
-        return plan_salvage(store, target, MAX, lambda attempt, cause: None)
-    return plan_marker(store, target, "blockgz-archiver", MAX, lambda attempt, cause: None)
+        return plan_salvage(target)
+    return plan_marker(target, "blockgz-archiver")
 
 
 @pytest.mark.parametrize("what", ["index", "marker", "salvage"])
@@ -585,11 +582,10 @@ def test_the_json_tells_steps_apart_that_store_the_same_object() -> None:
         raise StoreError("marker.json has changed")
 
     steps = [RepairStep("orders:0", "gap", "marker.json", "10 records", what) for what in (lambda: None, refused)]
-    plan = RepairPlan(tuple(steps))
-    failed = carry_out(plan)
-    told = result_object("./archive", plan, failed, dry_run=False)
-    assert [step["done"] for step in told["steps"]] == [True, False]
-    assert [problem["where"] for problem in told["problems"]] == ["marker.json"]
+    plan = RepairPlan(steps)
+    plan.carry_out()
+    assert [step["done"] for step in plan.as_json(dry_run=False)["steps"]] == [True, False]
+    assert [problem.where for problem in plan.problems] == ["marker.json"]
 
 
 def run_repair(*args: str) -> Result:
@@ -659,7 +655,7 @@ def test_a_partition_that_is_claimed_meanwhile_is_listed(tmp_path: Path) -> None
                 writer.partition("late", 0)
             return super().compare_and_swap(key, body, expected)
 
-    plan = plan_inventory(Store(tmp_path), "topic", lambda *_: None)
+    plan = plan_inventory(Store(tmp_path), "topic")
     assert not carry_out(plan) and listed(tmp_path)["late"] == (0,)
 
 

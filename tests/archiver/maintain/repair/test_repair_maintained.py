@@ -14,15 +14,14 @@ from archiver.maintain.gc import plan_sweep
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget
 from archiver.maintain.repair.salvage import plan_salvage
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up_all
 from blockgz.archive.selection import scan
 from blockgz.encryption.keyring import Sealing, load_keyring
-from blockgz.errors import exit_code
+from blockgz.errors import KeyMissing, exit_code
 from index_format.chunk_index import ChunkIndex, Gap
-from index_format.errors import KeyMissing
 from index_format.keys import CATALOGS_FOLDER, ENCRYPTED_SUFFIX
 from index_format.marker import ChunkCatalog, Marker, decode_marker
 from index_format.objects import decode
@@ -36,6 +35,7 @@ from tests.support.encryption import key_line, sealed_chunk
 from tests.support.maintained import Maintainer, three_catalogs
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import Kept, MemoryLog, MemoryStore
+from tests.support.repairs import carry_out
 
 MAX_OFFSETS = 1 << 20
 
@@ -46,11 +46,7 @@ def repaired(archive: MemoryArchiveWriter, maintainer: Maintainer) -> Marker:
     store = MemoryStore()
     for key, body in archive.objects.items():
         store.put_if_absent(key, body, "")
-
-    def wait(attempt: int, cause: str) -> None:
-        raise AssertionError(cause)
-
-    plan = plan_marker(store, RepairTarget(maintainer.keys), "blockgz", MAX_OFFSETS, wait)
+    plan = plan_marker(RepairTarget(store, maintainer.keys, MAX_OFFSETS), "blockgz")
     assert not plan.problems, [problem.error.why for problem in plan.problems]
     assert not carry_out(plan)
     archive.objects.update(store.bodies())
@@ -175,8 +171,8 @@ def test_erased_records_are_not_salvaged() -> None:
     repaired(archive, maintainer)
     store = MemoryStore()
     store.objects = {key: Kept(body, None) for key, body in archive.objects.items()}
-    plan = plan_salvage(store, RepairTarget(maintainer.keys), MAX_OFFSETS, lambda *_: None)
-    assert (plan.steps, plan.problems) == ((), ())
+    plan = plan_salvage(RepairTarget(store, maintainer.keys, MAX_OFFSETS))
+    assert (plan.steps, plan.problems) == ([], [])
 
 
 def test_nothing_above_the_floor_is_refused() -> None:
@@ -187,7 +183,7 @@ def test_nothing_above_the_floor_is_refused() -> None:
     store = MemoryStore()
     for key, body in archive.objects.items():
         store.put_if_absent(key, body, "")
-    (problem,) = plan_marker(store, RepairTarget(maintainer.keys), "blockgz", MAX_OFFSETS, lambda *_: None).problems
+    (problem,) = plan_marker(RepairTarget(store, maintainer.keys, MAX_OFFSETS), "blockgz").problems
     assert problem.error.why == "only the indexes describe the chain, and none is above the floor, 70"
 
 
@@ -217,7 +213,7 @@ class Truncated(Encrypting, Cluster):
 
     def plan(self) -> RepairPlan:
         source = LogSource(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
-        return plan_diverged(self.store, RepairTarget(self.keys), source, MAX, wait, self.identity.encrypt)
+        return plan_diverged(RepairTarget(self.store, self.keys, MAX, self.identity.encrypt), source)
 
 
 def wait(attempt: int, cause: Any) -> None:
@@ -256,10 +252,10 @@ def test_a_marker_is_made_again_with_the_keys_and_not_without(vault: Vault, keys
     vault.commit(range(10, 20))
     before = vault.marker
     vault.store.delete(vault.keys.marker)
-    refused = plan_marker(vault.store, RepairTarget(vault.keys), vault.identity.group_id, MAX, wait)
+    refused = plan_marker(RepairTarget(vault.store, vault.keys, MAX), vault.identity.group_id)
     (problem,) = refused.problems
     assert isinstance(problem.error, KeyMissing) and exit_code(problem.error) == 12
-    plan = plan_marker(vault.store, RepairTarget(vault.keys), vault.identity.group_id, MAX, wait, keys)
+    plan = plan_marker(RepairTarget(vault.store, vault.keys, MAX, keys), vault.identity.group_id)
     assert not carry_out(plan)
     assert (vault.marker.tail_hash, vault.marker.tail, vault.marker.version) == (before.tail_hash, before.tail, 2)
     vault.held = None
@@ -274,7 +270,7 @@ def test_a_lost_index_is_lost_with_its_key(vault: Vault) -> None:
     for found in (True, False):
         if not found:
             vault.store.delete(vault.keys.marker)
-        (problem,) = plan_indexes(vault.store, RepairTarget(vault.keys), MAX).problems
+        (problem,) = plan_indexes(RepairTarget(vault.store, vault.keys, MAX)).problems
         assert isinstance(problem.error, KeyMissing)
         assert "only its index had its key" in problem.error.why
 
@@ -287,9 +283,9 @@ def test_an_orphan_fills_a_gap_with_the_keys(vault: Vault, keys: str, low: int) 
     vault.log.low = 40 if low == 10 else 25
     vault.claim()
     vault.commit(range(vault.log.low, 50))
-    refused = plan_salvage(vault.store, RepairTarget(vault.keys), MAX, wait)
+    refused = plan_salvage(RepairTarget(vault.store, vault.keys, MAX))
     assert not refused.steps and any(isinstance(each.error, KeyMissing) for each in refused.problems)
-    plan = plan_salvage(vault.store, RepairTarget(vault.keys), MAX, wait, keys)
+    plan = plan_salvage(RepairTarget(vault.store, vault.keys, MAX, keys))
     assert len(plan.steps) == 1 and not carry_out(plan)
     expected = [*range(30), *range(40, 50)] if low == 10 else range(50)
     assert read(vault, keys) == list(expected)

@@ -19,7 +19,7 @@ from archiver.errors import Fenced, SalvageRefused
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_indexes
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairTarget
 from index_format import marker as markers
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
@@ -28,6 +28,7 @@ from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
 from tests.support.archives import ARCHIVE_ID
 from tests.support.chunks import POLICY, identity_of
 from tests.support.memory_store import MemoryLog
+from tests.support.repairs import carry_out
 from tests.support.simulator import Actor
 
 GRACE = 3600.0
@@ -325,7 +326,7 @@ class TestOtherRepairs:
         world = self.salvaged()
         lost = world.marker
         world.store.delete(world.keys.marker)
-        plan = plan_marker(world.store, RepairTarget(world.keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+        plan = plan_marker(RepairTarget(world.store, world.keys, MAX), "blockgz-archiver")
         assert not plan.problems and not carry_out(plan)
         assert (world.marker.tail, world.marker.gaps) == (lost.tail, lost.gaps)
 
@@ -334,7 +335,7 @@ class TestOtherRepairs:
         world.salvaged()
         lost = world.marker
         world.store.delete(world.keys.marker)
-        plan = plan_marker(world.store, RepairTarget(world.keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+        plan = plan_marker(RepairTarget(world.store, world.keys, MAX), "blockgz-archiver")
         assert not plan.problems and not carry_out(plan)
         assert world.marker.tail == lost.tail and not world.marker.gaps
 
@@ -344,7 +345,7 @@ class TestOtherRepairs:
         bodies = world.store.bodies()
         for name in indexes:
             world.store.delete(world.keys.chunks + name)
-        plan = plan_indexes(world.store, RepairTarget(world.keys), MAX)
+        plan = plan_indexes(RepairTarget(world.store, world.keys, MAX))
         assert not plan.problems, plan.problems
         assert not carry_out(plan)
         assert world.store.bodies() == bodies

@@ -11,7 +11,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import Held
 from archiver.commit.operations import CompareAndSwap
 from archiver.commit.recovery import take_over
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget
 from archiver.maintain.repair.salvage import plan_salvage
 from index_format import marker as markers
 from index_format.records import Record
@@ -20,6 +20,7 @@ from tests.support.archives import ARCHIVE_ID
 from tests.support.chain import Chain, check_markers, read_chain
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.repairs import carry_out
 from tests.support.simulator import Actor
 
 MAX = 1 << 20
@@ -115,7 +116,7 @@ class World:
         self.claim()
 
     def plan(self) -> RepairPlan:
-        return plan_salvage(self.store, RepairTarget(self.keys), MAX, lambda attempt, cause: None)
+        return plan_salvage(RepairTarget(self.store, self.keys, MAX))
 
     def salvaged(self) -> RepairPlan:
         plan = self.plan()

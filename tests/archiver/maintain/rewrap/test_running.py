@@ -15,20 +15,20 @@ from archiver.maintain.gc import plan_sweep
 from archiver.maintain.planned import RewriteResult
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget
-from archiver.maintain.repair.plan import carry_out as carry_out_repair
 from archiver.maintain.rewrap import PartitionRewrapping, PlannedRewrapping, check_rewrapped, rewrapped_contents
 from archiver.maintain.rewrite.chunks import RewrappedChunk, RewriteKeys
 from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.maintain.rewrite.replace import chunks_of
 from blockgz.encryption.key_service import ServiceKey
 from blockgz.encryption.keyring import Keyring, load_keyring
+from blockgz.errors import KeyMissing
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
-from index_format.errors import KeyMissing
 from index_format.keys import ENCRYPTED_SUFFIX, INDEX_SUFFIX
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in, ranges
 from tests.archiver.maintain.repair.world import MAX, Died
 from tests.support.encryption import key_of
+from tests.support.repairs import carry_out as carry_out_repair
 from tests.support.s3_server import CREDENTIALS
 
 GRACE = 3600.0
@@ -103,7 +103,7 @@ def test_a_marker_that_is_lost_afterwards_is_rebuilt_without_the_old_key(tmp_pat
     collect(world)
     group, new = world.marker.group_id, keys_in(tmp_path, 2)
     world.store.delete(world.keys.marker)
-    plan = plan_marker(world.store, RepairTarget(world.keys), group, MAX, lambda attempt, cause: None, new)
+    plan = plan_marker(RepairTarget(world.store, world.keys, MAX, new), group)
     assert not carry_out_repair(plan)
     assert key_ids(world) == {key_of(2).id}
     read_with(world, Keyring([key_of(2)]))
