@@ -576,7 +576,7 @@ def test_keys_are_not_sent(tmp_path: Path) -> None:
 OFFSETS = [0, 1, 2, 5, 6, 7, 8, 9, 12, 13, 14, 20, 25]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_catalogs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "FAN_OUT", 2)
 
@@ -591,6 +591,7 @@ def archived(layout: str) -> tuple[MemoryStore, PartitionIdentity, list[Record]]
     return store, identity, rows
 
 
+@pytest.mark.usefixtures("small_catalogs")
 @pytest.mark.parametrize("layout", ["topic", "seed"])
 def test_a_record_is_found_wherever_it_lies_and_told_from_another(layout: str) -> None:
     store, identity, rows = archived(layout)
@@ -602,6 +603,7 @@ def test_a_record_is_found_wherever_it_lies_and_told_from_another(layout: str) -
     assert differs(store, identity.keys, marker, rows[3]._replace(key=b"k")) == (layout == "topic")
 
 
+@pytest.mark.usefixtures("small_catalogs")
 def test_offsets_without_a_record_make_no_difference() -> None:
     store, identity, rows = archived("topic")
     marker = markers.decode_marker(store.bodies()[identity.keys.marker])
@@ -609,6 +611,7 @@ def test_offsets_without_a_record_make_no_difference() -> None:
         assert not differs(store, identity.keys, marker, rows[0]._replace(offset=offset))
 
 
+@pytest.mark.usefixtures("small_catalogs")
 def test_what_the_marker_leads_to_and_is_gone_is_an_error() -> None:
     store, identity, rows = archived("topic")
     marker = markers.decode_marker(store.bodies()[identity.keys.marker])

@@ -180,18 +180,23 @@ COUNT, PIECE, FIRST = 200, 10, 5
 SAMPLED = records(range(COUNT))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "PIECE_RECORDS", PIECE)
 
 
 @pytest.fixture(scope="module")
-def sampled_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("archive")
     writer = ArchiveWriter(made).partition("orders", 0)
     for start in range(0, COUNT, 25):
         writer.commit(SAMPLED[start : start + 25])
     return made
+
+
+@pytest.fixture
+def sampled_root(written_root: Path, short_pieces: None) -> Path:
+    return written_root
 
 
 def copied(sources: Sequence[int] = range(COUNT)) -> list[Record]:
@@ -293,6 +298,7 @@ def test_where_records_were_sent_again_all_of_it_is_proved(sampled_root: Path) -
     assert (proof.faulty, proof.sent_twice, proof.not_compared) == (False, 2, 0)
 
 
+@pytest.mark.usefixtures("short_pieces")
 def test_pieces_are_all_of_a_map() -> None:
     dense, sparse = Run(0, 0, 25, 0, 5, 25), Run(1, 40, 90, 0, 31, 30)
     assert list(pieces(sample_map(dense, sparse))) == [
@@ -303,6 +309,7 @@ def test_pieces_are_all_of_a_map() -> None:
     ]
 
 
+@pytest.mark.usefixtures("short_pieces")
 def test_a_seed_chooses_the_same_pieces_and_lanes_have_their_own() -> None:
     sample = Sample(0.1, 7)
     assert sample.chosen(0, 1000) == sample.chosen(0, 1000) != sample.chosen(1, 1000)
