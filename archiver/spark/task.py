@@ -1,5 +1,6 @@
 """A task of a write: it stores its sorted records as the data of chunks, and commits none."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -17,16 +18,14 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, is_due, largest, rows_that_fit
 from archiver.spark.context import WriteContext
 from archiver.spark.rows import BatchRefused, RowPartition, SortedRun, sorted_runs
-from blockgz.encryption.keyring import Keyring, keyring_of, opened_block
-from blockgz.errors import StoreError
-from blockgz.store.opening import default_buffer_root
-from blockgz.store.writer import ToolStore
-from index_format import marker as markers
-from index_format.blocks import decode_block
+from blockgz.archive.lookup import FoundRecord, look_up
+from blockgz.archive.partition import ArchivedPartition
+from blockgz.encryption.keyring import keyring_of
+from blockgz.store.address import parse_address
+from blockgz.store.opening import default_buffer_root, open_reader
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
-from index_format.keys import PartitionKeys
-from index_format.marker import CatalogReference, ChunkEntry, Marker, block_at_or_after, span_at_or_after
-from index_format.records import Record, iter_records, record_hash
+from index_format.marker import Marker
+from index_format.records import Record, record_at, record_hash
 
 OPEN_BLOCKS_SHARE = 0.25
 """The share of a task's memory for blocks that are not full, in addition to the records that wait to be sorted."""
@@ -193,9 +192,17 @@ class PartitionWriter:
         self._too_late += passed.num_rows - held.num_rows
 
     def _compare(self, marker: Marker, known: pa.RecordBatch) -> None:
-        """Record of another topic by the same name must not pass for what is archived already."""
-        (newest,) = iter_records(known.slice(known.num_rows - 1))
-        if differs(self._context.store, self._identity.keys, marker, newest, keyring_of(self._identity.encrypt)):
+        """Raise Diverged if the newest record is not the archived one: the topic of that name may be another one."""
+        newest = record_at(known, known.num_rows - 1)
+
+        async def is_other() -> bool:
+            config, keys = self._context.config, self._identity.keys
+            async with open_reader(parse_address(config.archive), config.s3) as reader:
+                keyring = keyring_of(self._identity.encrypt)
+                partition = ArchivedPartition(reader, keys, marker, DEFAULT_MAX_BLOCK_BYTES, keyring=keyring)
+                return await differs(partition, newest)
+
+        if asyncio.run(is_other()):
             raise Diverged(
                 f"{self._partition}: the record at offset {newest.offset} is not the one that was archived",
                 why="the topic was created again, or its records were changed in transit",
@@ -234,49 +241,16 @@ def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     return late
 
 
-def differs(
-    store: ToolStore, keys: PartitionKeys, marker: Marker, record: Record, keyring: Keyring | None = None
-) -> bool:
+async def differs(partition: ArchivedPartition, record: Record) -> bool:
     """Return whether the archive holds another record at that offset; False if it holds none there.
 
-    Record format `text` keeps values, so no more is compared. Raises StoreError, AccessDenied or FormatError, or
-    KeyMissing for an encrypted chunk.
+    Raises StoreError, AccessDenied or FormatError, ObjectMissing, or KeyMissing for an encrypted chunk.
     """
-    entry = _entry_at(store, keys, marker, record.offset)
-    if entry is None:
+    found = await look_up(partition, record.offset)
+    entry = await partition.chunk_at_or_after(record.offset)
+    if not isinstance(found, FoundRecord) or entry is None:
         return False
-    found = _get(store, keys.index_key(entry))
-    index = markers.decode_index(found, entry, marker.topic, marker.partition)
-    number = block_at_or_after(index.blocks, record.offset)
-    if number is None or index.blocks[number].first_record_offset > record.offset:
-        return False
-    key, block = keys.data_key(index), index.blocks[number]
-    member = store.get_range(key, block.byte_offset, block.byte_end)
-    batch = decode_block(*opened_block(member, number, index, key, keyring), index, DEFAULT_MAX_BLOCK_BYTES)
-    archived = next((each for each in iter_records(batch) if each.offset == record.offset), None)
-    if archived is None:
-        return False
-    if index.record_format == "text":
-        return archived.value != record.value
-    return record_hash(archived) != record_hash(record)
-
-
-def _entry_at(store: ToolStore, keys: PartitionKeys, marker: Marker, offset: int) -> ChunkEntry | None:
-    levels = {reference.name: level for level, each in enumerate(marker.catalogs, 1) for reference in each}
-    span = span_at_or_after(marker.spans, offset)
-    level = levels.get(span.name, 0) if span is not None else 0
-    while isinstance(span, CatalogReference):
-        catalog = markers.decode_catalog(_get(store, keys.catalog_key(span, level)), span, level)
-        span, level = span_at_or_after(catalog.entries, offset), level - 1
-    return span if isinstance(span, ChunkEntry) else None
-
-
-def _get(store: ToolStore, key: str) -> bytes:
-    found = store.get(key)
-    if found is None:
-        raise StoreError(
-            f"the object {key} is missing",
-            why="the marker leads to it",
-            remedy="find out who deleted it, and restore it, or see archiver repair",
-        )
-    return found.body
+    # Record format `text` keeps values, so no more can be compared.
+    if (await partition.chunk(entry)).index.record_format == "text":
+        return found.record.value != record.value
+    return record_hash(found.record) != record_hash(record)

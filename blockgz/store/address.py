@@ -32,7 +32,7 @@ class LocalAddress(NamedTuple):
         return f"file://{self.path}" if self.path.startswith("/") else self.path
 
     def root(self) -> Path:
-        """Return the folder, absolute; raises UsageError for the home of a user that there is not."""
+        """Return the folder, absolute; raises UsageError for the home of an unknown user."""
         try:
             return Path(self.path).expanduser().absolute()
         except RuntimeError as error:

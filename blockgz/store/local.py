@@ -62,7 +62,7 @@ class LocalReader:
     """A reader of files, in threads."""
 
     def __init__(self, address: LocalAddress) -> None:
-        """Raise UsageError for the home of a user that there is not."""
+        """Raise UsageError for the home of an unknown user."""
         self._root = address.root()
 
     @property
@@ -356,7 +356,7 @@ def _content_tag(body: bytes) -> ContentTag:
 
 
 def _last_touched(status: os.stat_result) -> float:
-    """Return a linked file keeps the mtime of the buffer that it was made from; its ctime is that of the link."""
+    # A linked file keeps the mtime of the buffer that it was made from; its ctime is that of the link.
     return max(status.st_mtime, status.st_ctime)
 
 
@@ -370,7 +370,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def _lock_of(path: Path) -> Path:
-    """Return the marker's lock is a file of its own: a rename would swap the marker's inode under its holder."""
+    # A file of its own: a rename would swap the marker's inode under the lock's holder.
     return path.with_name(f".{path.name}.lock")
 
 

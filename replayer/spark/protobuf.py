@@ -169,7 +169,7 @@ def _add_standard(name: str, found: dict[str, bytes]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _pool(files: Files) -> tuple[descriptor_pool.DescriptorPool, FileDescriptor]:
-    """Return the pool is kept as long as its descriptors are in use."""
+    # The pool is returned too, because it must live as long as its descriptors are in use.
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in files:

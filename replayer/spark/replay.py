@@ -112,17 +112,17 @@ class LanesResult:
 
     @property
     def records(self) -> int:
-        """Record that this run wrote."""
+        """Records that this run wrote."""
         return written(self.now) - written(self.before)
 
     @property
     def records_before(self) -> int:
-        """Record of the job that were in the target before this run."""
+        """Records of the job that were in the target before this run."""
         return written(self.before)
 
     @property
     def complete(self) -> bool:
-        """Return whether nothing is left to do."""
+        """True if nothing is left to do."""
         return all(position.complete for position in self.now.values())
 
     @property
