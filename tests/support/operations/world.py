@@ -21,7 +21,7 @@ from archiver.commit.operations import Protocol
 from archiver.commit.recovery import take_over_last
 from archiver.errors import Diverged, OwnedByAnother, SalvageRefused
 from archiver.ingest.buffer import BufferFolder
-from archiver.maintain import gc
+from archiver.maintain import gc, planned
 from archiver.maintain.compact import Compaction, Conversion, PlannedCompaction, compact
 from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, RecordChoice, erase_in, find_records
 from archiver.maintain.erase_status import remains_of
@@ -117,7 +117,7 @@ class Tools(NamedTuple):
 def tools(folder: Path) -> Iterator[Tools]:
     """No threads meanwhile, which cost more than what is done in them."""
     with ExitStack() as stack:
-        for module in (driver, gc, chunk_indexes):
+        for module in (driver, planned, chunk_indexes):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", OneAfterAnother))
         stack.enter_context(patch.object(asyncio, "to_thread", _at_once))
         buffers = BufferFolder(folder)
