@@ -25,7 +25,4 @@ def kernel(package: str) -> Extension:
     )
 
 
-setup(
-    ext_modules=[kernel(package) for package in PACKAGES],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
-)
+setup(ext_modules=[kernel(package) for package in PACKAGES], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -20,12 +20,7 @@ from platform import python_version
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition, libversion
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
 from archiver.commit.archive import GROUP_PREFIX
 from archiver.errors import GroupOfAnother
@@ -570,11 +565,7 @@ def _uploads(store: ToolStore) -> Iterator[Finding]:
         yield ok("unfinished uploads", "they are cleaned up")
         return
     remedy = "add a lifecycle rule AbortIncompleteMultipartUpload of 7 days, or run archiver gc regularly"
-    yield warn(
-        "unfinished uploads",
-        "those of killed processes stay, and cost money, until they are removed",
-        remedy,
-    )
+    yield warn("unfinished uploads", "those of killed processes stay, and cost money, until they are removed", remedy)
 
 
 @contextmanager

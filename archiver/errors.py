@@ -167,11 +167,12 @@ class Next(StrEnum):
     """Another try cannot help: the partition stops, a command ends."""
 
 
+# Stop, if a person is there to read an error.
 _ATTENDED = dict.fromkeys((Situation.OPENING, Situation.STARTING, Situation.BOUNDED), Next.STOP)
-"""Stop, if a person is there to read an error."""
 _ONCE_OPEN = (Situation.STARTING, Situation.BOUNDED, Situation.SERVING)
 _BY_GROUP = (Situation.STARTING, Situation.SERVING)
 
+# The answers by error class; the nearest base class counts. Others stop: diverged, damaged, misconfigured.
 TABLE: Mapping[type[BlockgzError], Mapping[Situation, Next]] = {
     StoreBusy: dict.fromkeys(Situation, Next.AGAIN),
     StoreUnavailable: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
@@ -187,7 +188,6 @@ TABLE: Mapping[type[BlockgzError], Mapping[Situation, Next]] = {
     Fenced: dict.fromkeys(_BY_GROUP, Next.READ),
     AssignmentLost: dict.fromkeys(_BY_GROUP, Next.READ),
 }
-"""The answers by error class; the nearest base class counts. Others stop: diverged, damaged, misconfigured."""
 
 
 def what_next(error: BlockgzError, situation: Situation) -> Next:

@@ -26,8 +26,8 @@ GONE_MS = 2 * 24 * LONGEST_MS
 # Last digits of a slot that are left open in a listing: 3 hours, 12 days, everything.
 DIGITS = (7, 9, 20)
 
+# A topic's id and folder, as TopicDirectory gives them.
 Locate = Callable[[str], tuple[str | None, TopicFolder]]
-"""A topic's id and folder, as TopicDirectory gives them."""
 
 
 @dataclass
@@ -233,29 +233,26 @@ class GroupKeeper:
     """A thread that asks and stores, round by round; the next round retries failures, which are logged once."""
 
     def __init__(
-        self,
-        context: KeepingContext,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ms: Callable[[], int] = wall_ms,
+        self, context: KeepingContext, clock: Callable[[], float] = time.monotonic, wall_ms: Callable[[], int] = wall_ms
     ) -> None:
         self._context = context
         self._clock = clock
         self._wall_ms = wall_ms
+        # How far the store's clock is ahead of this machine's.
         self._ahead_ms = 0
-        """How far the store's clock is ahead of this machine's."""
         self._rounds = 0
+        # The last round of each group, by id.
         self._asked_in: dict[str, int] = {}
-        """The last round of each group, by id."""
         self._is_single = False
         self._is_failing = False
         self._kept_at = clock()
         self._ending = threading.Event()
         # Not at the points of the grid, where a moment more or less would make it another slot.
         self._phase = random.uniform(0.25, 0.75)
+        # Tables that were stored so far.
         self.stored = 0
-        """Tables that were stored so far."""
+        # Rounds that failed, or of which a part failed, so far.
         self.failures = 0
-        """Rounds that failed, or of which a part failed, so far."""
 
     @property
     def age_seconds(self) -> float:

@@ -87,10 +87,10 @@ def _logger(name: str) -> structlog.stdlib.BoundLogger:
     return wrapped
 
 
+# The archiver's log. Silent below WARNING until `log_to` says where it goes; no other logger is configured.
 log = _logger(NAME)
-"""The archiver's log. Silent below WARNING until `log_to` says where it goes; no other logger is configured."""
+# Messages at the start of a run and about its progress, regardless of the level that `log_to` gets.
 progress_log = _logger(f"{NAME}.progress")
-"""Messages at the start of a run and about its progress, regardless of the level that `log_to` gets."""
 
 
 def log_to(stream: TextIO | TextIOBase, *, level: int, log_format: str) -> None:
@@ -104,7 +104,7 @@ def log_to(stream: TextIO | TextIOBase, *, level: int, log_format: str) -> None:
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_renderers(log_format),
                 _without_passwords,
-            ],
+            ]
         )
     )
     # librdkafka logs details only where `debug` among the user's settings asks for them.
@@ -119,8 +119,8 @@ def log_to(stream: TextIO | TextIOBase, *, level: int, log_format: str) -> None:
 
 FIRST_QUIET_SECONDS = 60.0
 LONGEST_QUIET_SECONDS = 3600.0
+# Different lines that are remembered.
 MOST_LINES = 1000
-"""Different lines that are remembered."""
 
 
 @dataclass

@@ -39,8 +39,8 @@ class ElasticPool(Executor):
         self._clock = clock
         self._guard = threading.Lock()
         self._waiting: deque[_PoolTask] = deque()
+        # When each thread began its task.
         self._begun: dict[threading.Thread, float] = {}
-        """When each thread began its task."""
         self._growing: threading.Timer | None = None
         self._is_shut = False
 

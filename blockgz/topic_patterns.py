@@ -17,12 +17,12 @@ class TopicSelection:
 
     def __init__(self, patterns: Collection[str], excluded: Collection[str] = ()) -> None:
         """Raise UsageError for a regular expression that does not compile, BadName for an impossible name."""
+        # The topics that are named in full.
         self.names = frozenset(check_topic(pattern) for pattern in patterns if not is_pattern(pattern))
-        """The topics that are named in full."""
         self.patterns = tuple(pattern for pattern in patterns if is_pattern(pattern))
         self._matchers = [matcher(pattern) for pattern in self.patterns]
+        # True if only named topics can match.
         self.is_of_names = not self._matchers
-        """True if only named topics can match."""
         self._excluded = [matcher(pattern) for pattern in excluded]
 
     def __call__(self, topics: Iterable[str]) -> list[str]:

@@ -155,8 +155,8 @@ class BlockBuilder:
         self._pieces: list[Piece] = []
         self._sizes: list[int] = []
         self._summary: BlockSummary | None = None
+        # Encoded bytes waiting in the open block.
         self.open_bytes = 0
-        """Encoded bytes waiting in the open block."""
 
     def add(self, batch: pa.RecordBatch) -> Iterator[RawBlock]:
         """Yield the blocks that end within this batch; iterate to the end before the next call."""

@@ -50,9 +50,7 @@ class BlockCipher:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 
         self._cipher = AESGCM(secret)
-        self._bound_to = b"".join(
-            [_text(archive_id), _text(topic), struct.pack(">QQ", partition, start_offset)],
-        )
+        self._bound_to = b"".join([_text(archive_id), _text(topic), struct.pack(">QQ", partition, start_offset)])
 
     def sealed(self, number: int, member: Stored) -> bytes:
         """Return a member or frame as it is stored; never give two different ones one number."""

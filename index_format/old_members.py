@@ -50,10 +50,10 @@ class MemberScanner:
         """Create a scanner that refuses members which decompress to more than `max_bytes`."""
         self._max_bytes = max_bytes
         self._held = bytearray()
+        # The place of `_held` in the object.
         self._position = 0
-        """The place of `_held` in the object."""
+        # Bytes of `_held` that the inflater has taken.
         self._fed = 0
-        """Bytes of `_held` that the inflater has taken."""
         self._inflater: Any = None
         self._raw: list[bytes] = []
         self._raw_bytes = 0

@@ -298,8 +298,8 @@ def _gap(gap: TimedGap) -> dict[str, Any]:
     return {**msgspec.to_builtins(gap.gap), "after_ms": gap.after, "before_ms": gap.before}
 
 
+# The part of the picture that shows the axis, in its own units.
 LEFT, WIDTH = 220, 900
-"""The part of the picture that shows the axis, in its own units."""
 _TOP, _ROW, _PAD, _STRIP = 24, 22, 4, 44
 _TICKS = 4
 _SHADES = 8

@@ -12,10 +12,10 @@ from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
 from index_format.keys import parse_topic_folder
 
+# An offset, a time, or what `--from` takes: "earliest", "latest", "+N", "-N", "-1h", "2026-11-20T12:00:00Z".
 Place = int | str | datetime
-"""An offset, a time, or what `--from` takes: "earliest", "latest", "+N", "-N", "-1h", "2026-11-20T12:00:00Z"."""
+# A datetime, or what `--at` takes: "2026-11-20", "-1h", "@1760000000"; UTC if it has no offset.
 Time = str | datetime
-"""A datetime, or what `--at` takes: "2026-11-20", "-1h", "@1760000000"; UTC if it has no offset."""
 
 
 class Choice(TypedDict, total=False):

@@ -19,8 +19,8 @@ from replayer.replay.result import ReplayResult
 from replayer.replay.run import Progress
 from replayer.replay.surroundings import Surroundings
 
+# HOST:PORT, or librdkafka's settings, `bootstrap.servers` among them.
 Cluster = str | Mapping[str, str]
-"""HOST:PORT, or librdkafka's settings, `bootstrap.servers` among them."""
 
 
 class ReplayChoice(Choice, total=False):

@@ -268,9 +268,7 @@ def plan_topic(compared: TopicComparison, replication_factor: int | None, *, res
     values = {each.setting: each.archived for each in compared.changed if each.archived is not None}
     removed = tuple(each.setting for each in compared.extra) if reset_extra else ()
     return TopicPlan(
-        compared,
-        adds_to=partitions if live.partitions < partitions else None,
-        change=ConfigChange(values, removed),
+        compared, adds_to=partitions if live.partitions < partitions else None, change=ConfigChange(values, removed)
     )
 
 

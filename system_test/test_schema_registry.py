@@ -17,14 +17,7 @@ from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.schema_registries import Registry, apicurio, apicurio_program, karapace, karapace_program
-from system_test.support.topics import (
-    NewRecord,
-    Record,
-    fill_topic,
-    own_config,
-    partition_count,
-    read,
-)
+from system_test.support.topics import NewRecord, Record, fill_topic, own_config, partition_count, read
 from tests.support.sampling import LONG
 
 pytestmark = [

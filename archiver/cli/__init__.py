@@ -6,10 +6,7 @@ from blockgz.program.main import CommandPlace, Program, closing, version_option
 
 # Commands, most used first, where they are defined, and their line on the help page; each is imported when used.
 COMMANDS = {
-    "run": CommandPlace(
-        "archiver.cli.run:run",
-        "Archive topics: follow them forever, or drain them once.",
-    ),
+    "run": CommandPlace("archiver.cli.run:run", "Archive topics: follow them forever, or drain them once."),
     "status": CommandPlace(
         "archiver.cli.status:status",
         "Show the progress of each partition, from the archive's markers or from a running archiver.",
@@ -18,10 +15,7 @@ COMMANDS = {
         "archiver.cli.doctor:doctor",
         "Check broker, permissions, topics, store and this machine for a run with the same settings.",
     ),
-    "config": CommandPlace(
-        "archiver.cli.config:config_group",
-        "Print, check and explain configuration files.",
-    ),
+    "config": CommandPlace("archiver.cli.config:config_group", "Print, check and explain configuration files."),
     "demo": CommandPlace(
         "archiver.cli.demo:demo",
         "Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.",
@@ -31,8 +25,7 @@ COMMANDS = {
         "Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.",
     ),
     "prune": CommandPlace(
-        "archiver.cli.prune:prune",
-        "Take the oldest records out of the archive, while archivers run.",
+        "archiver.cli.prune:prune", "Take the oldest records out of the archive, while archivers run."
     ),
     "compact": CommandPlace(
         "archiver.cli.compact:compact",
@@ -51,12 +44,10 @@ COMMANDS = {
         "Delete a whole topic from the archive, all its incarnations, for good and at once.",
     ),
     "repair": CommandPlace(
-        "archiver.cli.repair:repair",
-        "Rebuild lost indexes, markers and inventories, and recover records.",
+        "archiver.cli.repair:repair", "Rebuild lost indexes, markers and inventories, and recover records."
     ),
     "forget": CommandPlace(
-        "archiver.cli.forget:forget",
-        "Remove partitions that are gone for good from the archive's inventory.",
+        "archiver.cli.forget:forget", "Remove partitions that are gone for good from the archive's inventory."
     ),
     "import": CommandPlace(
         "archiver.cli.import_command:import_command",

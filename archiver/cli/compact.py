@@ -104,7 +104,7 @@ conversion_options = OptionSet(
         "archiver compact --rate 20MiB -a s3://backup/kafka --yes",
         "archiver compact --keys file:/etc/blockgz/keys -a s3://backup/kafka",
         "archiver compact --master yarn --buffer-dir /tmp/blockgz -a s3://backup/kafka --yes",
-    ),
+    )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options(writing_s3_options)

@@ -25,17 +25,13 @@ def config_group() -> None:
     """Print, check and explain configuration files."""
 
 
-@config_group.command(
-    epilog=closing("archiver config init > archiver.yaml"),
-)
+@config_group.command(epilog=closing("archiver config init > archiver.yaml"))
 def init() -> None:
     """Print a YAML file with every field, its meaning and its default."""
     click.echo(yaml_template(), nl=False)
 
 
-@config_group.command(
-    epilog=closing("archiver config check archiver.yaml", "archiver config check connector.json"),
-)
+@config_group.command(epilog=closing("archiver config check archiver.yaml", "archiver config check connector.json"))
 @click.argument("file", required=False)
 @click.option("-C", "--config", metavar="FILE", help="The same as FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -63,7 +59,7 @@ def check(*, file: str | None, config: str | None, as_json: bool) -> None:
 @config_group.command(
     epilog=closing(
         "archiver config show -C archiver.yaml", "archiver config show orders -a ./archive -b localhost:9092"
-    ),
+    )
 )
 @config_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -85,9 +81,7 @@ def show(*, resolved: Resolved, as_json: bool) -> None:
         click.echo(f"{name}: {shown}  # {origin}")
 
 
-@config_group.command(
-    epilog=closing("archiver config schema > archiver.schema.json"),
-)
+@config_group.command(epilog=closing("archiver config schema > archiver.schema.json"))
 def schema() -> None:
     """Print the JSON Schema of a configuration file, for editors and other checkers."""
     click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2).decode())

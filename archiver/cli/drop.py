@@ -37,13 +37,7 @@ from blockgz.store.s3_settings import S3Settings
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
 def drop_command(
-    *,
-    topic: str,
-    archive: str,
-    s3: S3Settings,
-    kafka: dict[str, str],
-    idle: float,
-    **outcome: Any,
+    *, topic: str, archive: str, s3: S3Settings, kafka: dict[str, str], idle: float, **outcome: Any
 ) -> int:
     """Delete a whole topic from the archive, all its incarnations, for good and at once.
 

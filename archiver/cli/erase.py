@@ -76,15 +76,12 @@ def _unclear(why: str) -> UsageError:
     )
 
 
+# Passes `wanted: RecordChoice | None`.
 wanted_options = OptionSet(
     "wanted",
     _make_wanted,
     Option(
-        "--key",
-        "keys",
-        multiple=True,
-        metavar="TEXT",
-        help="Only records with this key; repeat it to allow more keys.",
+        "--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeat it to allow more keys."
     ),
     Option(
         "--keys-file",
@@ -100,7 +97,6 @@ wanted_options = OptionSet(
         help="Only records at these offsets: 17, 17..30 (without 30), or several with commas.",
     ),
 )
-"""Passes `wanted: RecordChoice | None`."""
 
 
 @click.command(

@@ -14,7 +14,7 @@ from blockgz.store.s3_settings import S3Settings
 @click.command(
     epilog=closing(
         "archiver gc -a s3://backup/kafka --dry-run", "archiver gc orders 'eu-*' -a ./archive --grace 2d --yes"
-    ),
+    )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options()
@@ -28,14 +28,7 @@ from blockgz.store.s3_settings import S3Settings
 )
 @plan_options
 def gc(
-    *,
-    topics: tuple[str, ...],
-    archive: str,
-    s3: S3Settings,
-    grace: float,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    *, topics: tuple[str, ...], archive: str, s3: S3Settings, grace: float, dry_run: bool, yes: bool, as_json: bool
 ) -> int:
     """Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.
 

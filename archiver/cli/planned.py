@@ -62,5 +62,5 @@ def buffer_options(function: F) -> F:
     )
 
 
+# Passes `rewrite_keys: RewriteKeys`.
 rewrite_keys_options = OptionSet("rewrite_keys", RewriteKeys.of, keys_option, encrypt_option)
-"""Passes `rewrite_keys: RewriteKeys`."""

@@ -23,7 +23,7 @@ AGE, BYTES = Parsed("age", parse_age), Parsed("size", parse_bytes)
     epilog=closing(
         "archiver prune --keep 90d -a s3://backup/kafka --dry-run",
         "archiver prune 'clicks-*' --keep-bytes 500GB -a ./archive --yes",
-    ),
+    )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options(writing_s3_options)
@@ -31,13 +31,7 @@ AGE, BYTES = Parsed("age", parse_age), Parsed("size", parse_bytes)
 @click.option("--keep-bytes", type=BYTES, help="Prune the oldest records, of each partition, beyond this size of data.")
 @plan_options
 def prune(
-    *,
-    topics: tuple[str, ...],
-    archive: str,
-    s3: S3Settings,
-    keep: float | None,
-    keep_bytes: int | None,
-    **outcome: Any,
+    *, topics: tuple[str, ...], archive: str, s3: S3Settings, keep: float | None, keep_bytes: int | None, **outcome: Any
 ) -> int:
     """Take the oldest records out of the archive, while archivers run.
 

@@ -45,12 +45,7 @@ def repair() -> None:
 
 
 def _options(function: F) -> F:
-    options: list[Decorator] = [
-        store_options(writing_s3_options),
-        old_format_option,
-        max_block_option,
-        plan_options,
-    ]
+    options: list[Decorator] = [store_options(writing_s3_options), old_format_option, max_block_option, plan_options]
     return with_options(function, options)
 
 

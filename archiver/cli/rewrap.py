@@ -21,20 +21,13 @@ from blockgz.topic_patterns import TopicSelection
     epilog=closing(
         "archiver rewrap --keys file:/etc/blockgz/keys -a s3://backup/kafka --dry-run",
         "archiver rewrap orders --keys file:/etc/blockgz/old,file:/etc/blockgz/new -a ./archive --yes",
-    ),
+    )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options(writing_s3_options)
 @keys_option
 @plan_options
-def rewrap(
-    *,
-    topics: tuple[str, ...],
-    archive: str,
-    s3: S3Settings,
-    keyring: str | None,
-    **outcome: Any,
-) -> int:
+def rewrap(*, topics: tuple[str, ...], archive: str, s3: S3Settings, keyring: str | None, **outcome: Any) -> int:
     """Wrap the keys of encrypted chunks with the newest master key, while archivers run.
 
     The last of --keys wraps, all of them unwrap. Only indexes are stored again, never data. Give archivers the newest

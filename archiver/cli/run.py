@@ -211,11 +211,11 @@ class RunResult(NamedTuple):
     """Signals that ended the run."""
 
 
+# Print what was done, and return the exit code.
 Report = Callable[[RunResult], int]
-"""Print what was done, and return the exit code."""
 
+# The result of a fork, its failure, or its progress.
 Told = RunResult | BlockgzError | RunProgress
-"""The result of a fork, its failure, or its progress."""
 
 
 def prepare() -> None:

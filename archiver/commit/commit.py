@@ -237,8 +237,8 @@ def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) 
     )
 
 
+# The names of catalogs that this swap has stored already, by level, position and body: a repeated one may use them.
 StoredCatalogs = dict[tuple[int, int, bytes], str]
-"""The names of catalogs that this swap has stored already, by level, position and body: a repeated one may use them."""
 
 
 def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> Protocol[Marker]:

@@ -18,8 +18,8 @@ from index_format.records import Record
 
 R = TypeVar("R")
 REQUESTS_AT_ONCE = 8
+# Backs off, by how often something failed and what did; raises ShuttingDown to end a protocol.
 Wait = Callable[[int, BlockgzError | str], None]
-"""Backs off, by how often something failed and what did; raises ShuttingDown to end a protocol."""
 
 
 class LogReader(Protocol):

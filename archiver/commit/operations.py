@@ -10,8 +10,8 @@ from blockgz.store.writer import Body, ContentTag
 from index_format.keys import PartitionKeys
 
 R = TypeVar("R")
+# A running protocol: yields operations, is sent their answers, returns R.
 Protocol = Generator["Operation", Any, R]
-"""A running protocol: yields operations, is sent their answers, returns R."""
 
 
 @dataclass(frozen=True)

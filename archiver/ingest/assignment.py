@@ -21,8 +21,8 @@ from blockgz.kafka import LogBounds
 
 OWNERS_SECONDS = 30.0
 
+# Returns the metadata of the offsets that the group committed for these topics, if there is any.
 AskOwners = Callable[[Sequence[str]], Mapping[Partition, str]]
-"""Returns the metadata of the offsets that the group committed for these topics, if there is any."""
 
 
 class GroupOffsets:
@@ -76,8 +76,8 @@ def refuse_other_archive(group_id: str, archive_id: str | None, owners: Mapping[
 # Looks at the group before a partition counts as forgotten.
 LOOKS = 4
 
+# The partitions of these topics that no member of the group has now, while it does not rebalance.
 AskUnowned = Callable[[Sequence[str]], set[Partition]]
-"""The partitions of these topics that no member of the group has now, while it does not rebalance."""
 
 
 class UnownedWatch:
@@ -125,8 +125,8 @@ class DrainShare:
 
 
 WHOLE = DrainShare(0, 1)
+# For each partition the bounds of what may be read now, and those up to the high watermark.
 Ends = list[tuple[Partition, BoundsOrFailure, BoundsOrFailure]]
-"""For each partition the bounds of what may be read now, and those up to the high watermark."""
 
 
 class Drain:
@@ -318,10 +318,7 @@ class GroupMember:
         # partitions came: their next owner commits that, and a commit that is answered late is dangerous; see
         # `KafkaSource._await_commit`.
         self._ownership.give_up(
-            partitions,
-            self._config.grace,
-            self._rest,
-            lambda: bool(self._wait(0)) and not self._config.single_writer,
+            partitions, self._config.grace, self._rest, lambda: bool(self._wait(0)) and not self._config.single_writer
         )
 
     def lost(self, partitions: Sequence[Partition]) -> None:
@@ -345,8 +342,6 @@ class GroupMember:
         self._fetching.commit({partition: at for partition, at in positions.items() if at is not None})
 
 
+# How this process gets its partitions: `start` asks for them, `tick` lets time pass, `give_up` commits what leaves.
+# `joined`: whether they are known. `is_over`: whether nothing is left to do, nor will be.
 Assignment = Drain | GroupMember
-"""How this process gets its partitions: `start` asks for them, `tick` lets time pass, `give_up` commits what leaves.
-
-`joined`: whether they are known. `is_over`: whether nothing is left to do, nor will be.
-"""

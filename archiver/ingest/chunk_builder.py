@@ -192,8 +192,8 @@ class ChunkBuilder:
         self._gaps: list[Gap] = []
         # True if the newest offset of all was skipped.
         self._ends_in_gap = False
+        # Records left out because the record format cannot hold them.
         self.skipped = 0
-        """Records left out because the record format cannot hold them."""
         self._timestamp_type = 0
         self._first: tuple[int, int] | None = None
         # Offset and timestamp of the open block's first record.
@@ -203,8 +203,8 @@ class ChunkBuilder:
         self._waiting: list[WaitingBlock] = []
         # The last record of the blocks in the buffer.
         self._written_to: RecordMark | None = None
+        # Why blocks wait in memory for space in the buffer; None while none does.
         self.full: BufferFull | None = None
-        """Why blocks wait in memory for space in the buffer; None while none does."""
         self.num_records = 0
         self._encoded_bytes = 0
         self.last_record_at = opened_at

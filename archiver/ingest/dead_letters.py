@@ -58,8 +58,8 @@ class DeadLetterTopic:
         self.topic = str(config.dead_letter_topic)
         self._guard = threading.Lock()
         self._producer: Producer | None = None
+        # Clients dropped so far. A record sent before the last drop, and not reported yet, will never be reported.
         self.clients_dropped = 0
-        """Clients dropped so far. A record sent before the last drop, and not reported yet, will never be reported."""
         self._closed = threading.Event()
 
     def produce(self, record: Record, context: Headers, on_delivery: Callable[[Any, Any], None]) -> None:
@@ -70,12 +70,7 @@ class DeadLetterTopic:
             self.raise_if_closed()
             try:
                 self._client().produce(
-                    self.topic,
-                    record.value,
-                    record.key,
-                    on_delivery=on_delivery,
-                    timestamp=timestamp,
-                    headers=headers,
+                    self.topic, record.value, record.key, on_delivery=on_delivery, timestamp=timestamp, headers=headers
                 )
                 return
             except BufferError as error:

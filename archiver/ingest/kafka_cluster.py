@@ -31,13 +31,7 @@ from blockgz.kafka.admin import (
     topic_acls,
     topic_ids,
 )
-from blockgz.kafka.connection import (
-    BROKER_DEADLINE_SECONDS,
-    DENIED,
-    ConnectionErrors,
-    cluster_metadata,
-    kafka_failure,
-)
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz.kafka.fetching import Message, Readable, batch_of
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.kafka.settings import make_client
@@ -54,13 +48,13 @@ SINGLE_READS = {
 }
 # Seconds that a new partition waits while no record of the others arrives.
 POLL_SECONDS = 0.01
+# Seconds between polls while nothing is wanted, and errors per poll: without a broker, forty a second pile up.
 SERVE_SECONDS, MOST_ERRORS = 10.0, 10_000
-"""Seconds between polls while nothing is wanted, and errors per poll: without a broker, forty a second pile up."""
 NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
 
 
+# An offset, and the first message at or above it; None at the log's end.
 _Wanted = tuple[int, Future[Message | None]]
-"""An offset, and the first message at or above it; None at the log's end."""
 
 
 class RecordReader:
@@ -190,8 +184,8 @@ def _failing(partition: Partition, offset: int) -> str:
 
 
 BoundsOrFailure = LogBounds | BlockgzError
+# Answers for each partition; raises nothing.
 AskBounds = Callable[[Collection[Partition]], Mapping[Partition, BoundsOrFailure]]
-"""Answers for each partition; raises nothing."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ SESSION_MS = 45_000
 DEAD_LETTER_TIMEOUT_MS = 10_000
 DEAD_LETTER_QUEUE_KBYTES = 32 * 1024
 
+# A kind of client, made of its settings.
 Client = Callable[[dict[str, Any]], Any]
-"""A kind of client, made of its settings."""
 
 
 def queue_settings(share_bytes: int) -> dict[str, int]:
@@ -120,9 +120,7 @@ def _check(kind: Client, settings: dict[str, Any], config: RunConfig, named: Cal
         others = {other: value for other, value in settings.items() if other != name}
         if name in settings and _refusal(kind, others) is None:
             raise UsageError(
-                f"{named(name)}: librdkafka refuses it, or a related setting",
-                why=refusal.why,
-                remedy=refusal.remedy,
+                f"{named(name)}: librdkafka refuses it, or a related setting", why=refusal.why, remedy=refusal.remedy
             ) from refusal
     raise refusal
 

@@ -25,15 +25,13 @@ BATCH_FOOTPRINT = 8192
 # Bytes that a message takes in addition to its value, at least.
 MESSAGE_FOOTPRINT = 512
 
+# Topic and partition.
 Partition = tuple[str, int]
-"""Topic and partition."""
 
 
+# Messages of one partition, and where its log ended, if the broker reported that since the last time. Messages may have
+# come after the end was reported.
 Batched = tuple[Sequence[Any], int | None]
-"""Messages of one partition, and where its log ended, if the broker reported that since the last time.
-
-Messages may have come after the end was reported.
-"""
 
 
 class Batching:

@@ -35,8 +35,8 @@ from blockgz.store.writer import Store
 from index_format.keys import LAYOUTS, TopicFolder
 
 C = TypeVar("C")
+# A partition, what claims it, and where the result goes.
 Claim = tuple[Partition, Callable[[Partition, LogBounds], C], Future[C]]
-"""A partition, what claims it, and where the result goes."""
 
 
 class ClaimQueue(Generic[C]):
@@ -155,8 +155,8 @@ class PartitionState(StrEnum):
     """Its topic was deleted; what was fetched of it is archived."""
 
 
+# A partition as other threads may look at it: the history is a copy that counts what is being archived.
 PartitionView = tuple[PartitionState, PartitionHistory, ArchivingState | None]
-"""A partition as other threads may look at it: the history is a copy that counts what is being archived."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,8 @@ class Ownership:
         self._claims_written_at = context.clock()
         self._running_time = RunningTime(context.clock)
         self._ending_guard = threading.Lock()
+        # Histories of all partitions that were ever this process's.
         self.reports: dict[Partition, PartitionHistory] = {}
-        """Histories of all partitions that were ever this process's."""
 
     @property
     def active(self) -> dict[Partition, PartitionArchiver]:

@@ -84,10 +84,10 @@ class PartitionArchiver:
         self._clock = clock
         self._dead_letters = dead_letters
         self._settle_claim = settle_claim
+        # False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims.
         self.may_claim = True
-        """False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims."""
+        # Why the partition is to be taken over again, once its owner let the consumer go of it; set once.
         self.restart: BlockgzError | None = None
-        """Why the partition is to be taken over again, once its owner let the consumer go of it; set once."""
         self._is_told = False
         self._guard = threading.Lock()
         self._write_again_at = -math.inf

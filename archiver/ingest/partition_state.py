@@ -88,8 +88,8 @@ class PendingCommit(NamedTuple):
     chunk: ChunkBuilder | None = None
 
 
+# A commit of what is open; None for nothing.
 Ending = Order | CommitProgress | None
-"""A commit of what is open; None for nothing."""
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,10 @@ class ArchiverService:
         self._selection = TopicSelection(config.topics, config.exclude)
         self._missing = MissingTopics(self._selection)
         self._stopping = threading.Event()
+        # Set once `run` is to end, or ends by itself.
         self.ending = threading.Event()
-        """Set once `run` is to end, or ends by itself."""
+        # The error that `run` raises, known while it still ends.
         self.failure: Exception | None = None
-        """The error that `run` raises, known while it still ends."""
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(cluster_settings(config))
         poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS
@@ -323,11 +323,7 @@ class ArchiverService:
             retry_while_busy(partial(probe, self._store, multipart=is_multipart), self._stopping, _passes_at_once)
         key = fingerprint_of(self._config.customer_key)
         opened = partial(
-            open_archive,
-            self._store,
-            layout=self._config.layout,
-            cluster_id=cluster_id.result(),
-            customer_key=key,
+            open_archive, self._store, layout=self._config.layout, cluster_id=cluster_id.result(), customer_key=key
         )
         return retry_while_busy(opened, self._stopping, _passes_at_once)
 

@@ -197,10 +197,10 @@ CONFIG_SECONDS = 300.0
 # Seconds between an answer that lacks something and the next question.
 AGAIN_SECONDS = 3.0
 
+# A topic's id and folder, as TopicDirectory gives them.
 Locate = Callable[[str], tuple[str | None, TopicFolder]]
-"""A topic's id and folder, as TopicDirectory gives them."""
+# Returns topics as the cluster has them now; their ids are left out.
 Describe = Callable[[Sequence[str]], Mapping[str, TopicConfig]]
-"""Returns topics as the cluster has them now; their ids are left out."""
 
 
 class TopicConfigs:

@@ -9,14 +9,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import following_folder
 from archiver.ingest.buffer import BufferFile
-from archiver.maintain.planned import (
-    FREED,
-    Cell,
-    PlannedRewrite,
-    Problem,
-    RewriteResult,
-    rewritable_partitions,
-)
+from archiver.maintain.planned import FREED, Cell, PlannedRewrite, Problem, RewriteResult, rewritable_partitions
 from archiver.maintain.rewrite import contents
 from archiver.maintain.rewrite.chunks import NO_KEYS, Item, NewChunk, OldChunk, RewriteKeys
 from archiver.maintain.rewrite.contents import ConvertSettings, MergeLimits, RewriteTools
@@ -36,8 +29,8 @@ from index_format.marker import CatalogReference, Marker
 RUN_CHUNKS = 4096
 # The highest level of ISA-L, which is ten times faster than zlib; zlib does the higher ones.
 ISAL_LEVELS = 3
+# Return whether a partition needs a closer look, by its marker and its references to catalogs of level 1.
 IsDue = Callable[[Marker, Sequence[CatalogReference]], bool]
-"""Return whether a partition needs a closer look, by its marker and its references to catalogs of level 1."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +184,8 @@ class PlannedCompaction(PlannedRewrite[PartitionCompaction]):
         partitions = rewritable_partitions(store, selection, "compacted", "leave it as it is")
         super().__init__(partitions, lambda keys: driver.run(plan_partition(keys, compaction, buffer_bytes)), rewrite)
         locked = [plan for plan in self.partitions if plan.encrypted]
+        # Chunks, of all partitions, that stay as they are because their keys are missing.
         self.encrypted = sum(plan.encrypted for plan in locked)
-        """Chunks, of all partitions, that stay as they are because their keys are missing."""
         self.untouched += sum(not plan.runs for plan in self.partitions)
         self.partitions = [plan for plan in self.partitions if plan.runs]
         self.problems += [Problem(str(plan.keys), plan.key_missing()) for plan in locked]
@@ -291,10 +284,10 @@ class PartialCompaction(contents.ChunkRewrite):
         super().__init__(tools, keys, compaction.keys)
         self.kind = compaction.kind
         self._compaction, self._run, self._start = compaction, run, start
+        # The offset that no chunk may span; see `following_folder`.
         self._turn: int | None = None
-        """The offset that no chunk may span; see `following_folder`."""
+        # Start of the first chunk that the buffer had no room for.
         self.left_from: int | None = None
-        """Start of the first chunk that the buffer had no room for."""
 
     def choose(self, marker: Marker) -> Protocol[CatalogRun | None]:
         following = yield from following_folder(self.keys, marker)

@@ -43,8 +43,8 @@ class PlannedDrop(PlannedCommand):
                 why="it is in layout seed, where chunks of several topics share folders",
                 remedy="let a rule of the store delete what is old",
             )
+        # Newest first: archivers look for incarnations from the first on, up to a missing one.
         self.folders = _folders(store, self._layout, topic)
-        """Newest first: archivers look for incarnations from the first on, up to a missing one."""
         if not self.folders:
             raise NotInArchive(
                 f"topic {topic!r} is not in the archive",

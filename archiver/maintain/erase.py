@@ -318,8 +318,8 @@ class _PartialErase(ChunkRewrite):
     def __init__(self, tools: RewriteTools, keys: PartitionKeys, rewrite_keys: RewriteKeys, drop: OffsetRanges) -> None:
         super().__init__(tools, keys, rewrite_keys, drop)
         self._run: CatalogRun | None = None
+        # Offsets of chunks that stay as they are because the buffer has no room.
         self._left: list[range] = []
-        """Offsets of chunks that stay as they are because the buffer has no room."""
 
     @property
     def done(self) -> OffsetRanges:
@@ -463,8 +463,8 @@ class PlannedErase(PlannedCommand):
             for where, error in self.problems
             for topic, _, number in [where.rpartition(":")]
         )
+        # The reason why not all records of a partition are erased, by its name.
         self.errors = {str(each): NOT_YET for each in self.found if each.records}
-        """The reason why not all records of a partition are erased, by its name."""
 
     @property
     def question(self) -> str | None:

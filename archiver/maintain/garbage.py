@@ -20,14 +20,7 @@ from blockgz.errors import FormatError
 from blockgz.store.writer import ListedObject, Store
 from index_format import groups
 from index_format.chunk_index import EMPTY, ERASED, Gap
-from index_format.keys import (
-    ObjectKey,
-    ObjectKind,
-    PartitionKeys,
-    TopicFolder,
-    dated_key,
-    groups_home,
-)
+from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, dated_key, groups_home
 from index_format.marker import ChunkEntry, Maintenance, Marker
 
 SHORTEST_GRACE_SECONDS = 3600.0
@@ -255,8 +248,8 @@ class DatedObject(NamedTuple):
     listed: ListedObject
 
 
+# The time of the oldest readable record in ms, by topic, if a prune has removed older ones.
 Oldest = Mapping[TopicFolder, int]
-"""The time of the oldest readable record in ms, by topic, if a prune has removed older ones."""
 
 
 def oldest_record(markers: Iterable[Marker]) -> int | None:

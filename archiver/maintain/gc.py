@@ -14,10 +14,7 @@ from msgspec.structs import replace
 from archiver.commit.archive import layout_of, refuse_lost_marker
 from archiver.commit.driver import Driver, Wait
 from archiver.maintain import garbage as rules
-from archiver.maintain.garbage import (
-    DatedObject,
-    ListedPart,
-)
+from archiver.maintain.garbage import DatedObject, ListedPart
 from archiver.maintain.planned import Cell, PlannedCommand, Problem, check_names, try_each
 from archiver.maintain.rewrite.tree import StoredChain, follow, read_current
 from blockgz.errors import BlockgzError, FormatError, UsageError
@@ -330,8 +327,8 @@ def _chunk_of(name: ObjectKey) -> tuple[str, int, int]:
     return (str(name.folder), name.partition, -1 if name.kind is ObjectKind.CATALOG else name.number)
 
 
+# The topic or incarnation, and the partition.
 PartitionName = tuple[str, int]
-"""The topic or incarnation, and the partition."""
 
 
 def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
@@ -369,8 +366,8 @@ class _GarbageSearch:
         self.tables: list[DatedObject] = []
         self.configs: list[DatedObject] = []
         self._floors: list[FloorObject] = []
+        # Markers of the partitions seen so far; None for a marker that is missing or cannot be followed.
         self._markers: dict[TopicFolder, list[Marker | None]] = defaultdict(list)
-        """Markers of the partitions seen so far; None for a marker that is missing or cannot be followed."""
 
     def partitions(self) -> Iterator[tuple[PartitionName, list[TopicFolder], list[ListedPart]]]:
         """Yield the objects of each partition, and the folders whose chains share their names.

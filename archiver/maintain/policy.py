@@ -42,8 +42,8 @@ class MaintenancePolicy:
         self._keep_seconds = TopicRules(config.archive_retention, parse_age)
         self._keep_bytes = TopicRules(config.archive_retention_bytes, parse_bytes)
         self.has_retention = bool(config.archive_retention or config.archive_retention_bytes)
+        # None: no topic is compacted.
         self.compacted = TopicSelection(config.compact) if config.compact else None
-        """None: no topic is compacted."""
         limits = MergeLimits(config.chunk_bytes // 2, config.chunk_bytes)
         self.compaction = Compaction(limits, keys=RewriteKeys.of(config.encrypt, None))
 
@@ -117,11 +117,11 @@ class Maintainer:
         self._buffers: BufferFolder | None = None
         self._phase = random.random()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+        # Small chunks that the last compaction of a partition had to leave, by partition.
         self._left: dict[str, int] = {}
-        """Small chunks that the last compaction of a partition had to leave, by partition."""
         self._tried_at: dict[tuple[str, MaintenanceKind], float] = {}
+        # The last failure of a partition without a success since, by partition.
         self._troubles: dict[tuple[str, MaintenanceKind], BlockgzError] = {}
-        """The last failure of a partition without a success since, by partition."""
         self._whole_at = dict.fromkeys(MaintenanceKind, clock())
         self._failures = dict.fromkeys(MaintenanceKind, 0)
         self._pruned_chunks = 0

@@ -12,12 +12,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import claim_and_rewrap
 from archiver.errors import ContentsDiffer
-from archiver.maintain.planned import (
-    Cell,
-    PlannedRewrite,
-    one_by_one,
-    rewritable_partitions,
-)
+from archiver.maintain.planned import Cell, PlannedRewrite, one_by_one, rewritable_partitions
 from archiver.maintain.rewrite.chunks import ChangedItem, OffsetRanges, OldChunk, RewrappedChunk
 from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail
 from archiver.maintain.rewrite.replace import Rewrite, chunks_of, old_catalogs, rewrite

@@ -14,12 +14,7 @@ from blockgz.errors import BlockgzError
 from blockgz.store.writer import StoredObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import marker as markers
-from index_format.keys import (
-    PartitionKeys,
-    TopicFolder,
-    partition_folders,
-    topic_home,
-)
+from index_format.keys import PartitionKeys, TopicFolder, partition_folders, topic_home
 
 REQUESTS_AT_ONCE = 16
 MISSING = "it was archived once, but all of it is gone"

@@ -23,8 +23,8 @@ class Throttle:
         self._ending = ending
         self._clock = clock
         self._free_at = clock()
+        # Bytes so far.
         self.taken = 0
-        """Bytes so far."""
 
     def take(self, num_bytes: int) -> None:
         """Wait until the bytes taken before are paid for, then take these; raises ShuttingDown at the end."""

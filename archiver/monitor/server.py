@@ -85,8 +85,8 @@ def make_registry(take_snapshot: Callable[[], ServiceSnapshot]) -> CollectorRegi
     return registry
 
 
+# Status, content type and body.
 Response = tuple[HTTPStatus, str, bytes]
-"""Status, content type and body."""
 
 
 @contextmanager

@@ -135,8 +135,7 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     retired_bytes: Annotated[
-        int,
-        gauge("retired_bytes", "Size of the data that these replaced, at most", value=_if_claimed("retired_bytes")),
+        int, gauge("retired_bytes", "Size of the data that these replaced, at most", value=_if_claimed("retired_bytes"))
     ] = 0
     records: Annotated[int, counter("archived_records", "Records committed")] = 0
     stored_bytes: Annotated[int, counter("stored_bytes", "Stored size of committed chunks")] = 0

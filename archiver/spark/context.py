@@ -31,17 +31,17 @@ IDENTITY_OPTIONS = ("clusterId", "topicIds")
 
 MISSING_OPTION = "missingOffsets"
 
+# Set by `archiver spark` only, whose query and source are its own: the address that knows what a batch read.
 JOB_OPTION = "readings"
-"""Set by `archiver spark` only, whose query and source are its own: the address that knows what a batch read."""
 
+# A sink reads no topic: these fields of the model have no part in it.
 STAND_INS = {"bootstrap_servers": "none", "topics": "*"}
-"""A sink reads no topic: these fields of the model have no part in it."""
 
+# Java, and so Kafka's own tools, spell the base64 of an id for URLs; archives have librdkafka's spelling.
 _AS_LIBRDKAFKA = str.maketrans("-_", "+/")
-"""Java, and so Kafka's own tools, spell the base64 of an id for URLs; archives have librdkafka's spelling."""
 
+# Arrow addresses 2 GiB of keys or values at once.
 MOST_MEMORY = 1024**3
-"""Arrow addresses 2 GiB of keys or values at once."""
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,14 @@ from blockgz.topic_patterns import TopicSelection, is_pattern
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1
+# Seconds between two requests for new and recreated topics; there is one after each batch too.
 IDENTITIES_SECONDS = 30
-"""Seconds between two requests for new and recreated topics; there is one after each batch too."""
+# Timeouts of the client that only requests identities.
 DEADLINES = {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"}
-"""Timeouts of the client that only requests identities."""
 
 
+# Spark's condition of errors about records that the topic no longer holds; each kind is one below it.
 DATA_LOSS = "KAFKA_DATA_LOSS"
-"""Spark's condition of errors about records that the topic no longer holds; each kind is one below it."""
 
 
 @dataclass(frozen=True)
@@ -285,8 +285,8 @@ def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> Ga
     return None
 
 
+# Spark keeps its Python processes, and a client of S3 takes a second to make.
 _opened = lru_cache(maxsize=8)(open_existing_store)
-"""Spark keeps its Python processes, and a client of S3 takes a second to make."""
 
 
 @dataclass(frozen=True)

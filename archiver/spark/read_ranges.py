@@ -29,14 +29,14 @@ from pyspark.sql import SparkSession
 from archiver.commit.batch import BatchReading
 from archiver.spark.rows import BatchRefused, RowPartition
 
+# A file of the checkpoint by its path inside, None if it cannot be read.
 ReadFile = Callable[[str], str | None]
-"""A file of the checkpoint by its path inside, None if it cannot be read."""
 
+# The version of both kinds of files; another one may mean anything.
 VERSION = "v1"
-"""The version of both kinds of files; another one may mean anything."""
 
+# The checkpoint may be in a store that is slow.
 ANSWER_SECONDS = 60
-"""The checkpoint may be in a store that is slow."""
 STOP_SECONDS = 0.1
 
 

@@ -14,15 +14,15 @@ from index_format.records import SCHEMA, TIMESTAMP_TYPES, header_column_of_lists
 
 NULLABLE = ("key", "value", "headers")
 
+# Remedies for a missing or different column that say more than its name and type.
 REMEDIES = {
     "headers": 'read the topic with .option("includeHeaders", "true")',
     "key": "cast it: CAST(key AS BINARY); a null key stays null",
     "value": "cast it: CAST(value AS BINARY); a null value stays null",
 }
-"""Remedies for a missing or different column that say more than its name and type."""
 
+# The schema of converted batches: each record with its partition.
 ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *SCHEMA])
-"""The schema of converted batches: each record with its partition."""
 
 
 class BatchRefused(BlockgzError):

@@ -30,8 +30,8 @@ from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_
 from blockgz.store.retry import bounded_backoff
 from index_format.chunk_index import UNVERIFIED, Gap
 
+# Partitions that are committed at once: a commit is some requests, one after the other.
 COMMITTERS = 16
-"""Partitions that are committed at once: a commit is some requests, one after the other."""
 
 
 class BatchOutcome(NamedTuple):

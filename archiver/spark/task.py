@@ -27,14 +27,14 @@ from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
 from index_format.marker import Marker
 from index_format.records import Record, record_at, record_hash
 
+# The share of a task's memory for blocks that are not full, in addition to the records that wait to be sorted.
 OPEN_BLOCKS_SHARE = 0.25
-"""The share of a task's memory for blocks that are not full, in addition to the records that wait to be sorted."""
 
+# Bytes of records that are encoded at once, which takes several times as much memory; a chunk may end after each.
 PIECE_BYTES = 4 * 1024 * 1024
-"""Bytes of records that are encoded at once, which takes several times as much memory; a chunk may end after each."""
 
+# Most gaps of a chunk: a marker with more folds them into a catalog.
 MOST_GAPS = 256
-"""Most gaps of a chunk: a marker with more folds them into a catalog."""
 
 SORT_REMEDY = (
     'write df.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset"), '
@@ -103,8 +103,8 @@ class PartitionWriter:
         settings = ChunkSettings.of(context.config)
         self._limits = replace(settings.limits, chunk_interval_seconds=float("inf"), chunk_idle_seconds=None)
         self._settings = replace(settings, bad_records_are_skipped=False)
+        # Gaps of the open chunk: offsets between its records that may be missing.
         self._gaps: list[Gap] = []
-        """Gaps of the open chunk: offsets between its records that may be missing."""
         self._chunk: ChunkBuilder | None = None
         self._stored: list[StoredChunk] = []
         self._dropped = 0

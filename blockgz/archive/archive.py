@@ -124,10 +124,10 @@ class ArchiveReader:
         self._layouts = tuple(LAYOUTS)
         self._old_format = old_format
         self._finding = asyncio.Lock()
+        # The old archive that was found in the place of a current one.
         self.other: OldArchive | None = None
-        """The old archive that was found in the place of a current one."""
+        # Each topic's folders, if they were listed once for all.
         self._pinned: dict[str, list[TopicFolder]] | None = None
-        """Each topic's folders, if they were listed once for all."""
 
     @property
     def layout(self) -> str:

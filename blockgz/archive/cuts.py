@@ -169,17 +169,17 @@ class CutTally:
     def __init__(self, at: int, start: int, end: int) -> None:
         """`at` is the time, ms since the epoch; the cut is sought in offsets [start, end]."""
         self.at, self.start, self.end = at, start, end
+        # The first record of the time or later, inside the range or not.
         self.first: _Passed | None = None
-        """The first record of the time or later, inside the range or not."""
         self.first_timestamp: int | None = None
         self.best: _Passed | None = None
+        # True if the cut is settled, or the range is over.
         self.is_done = False
-        """True if the cut is settled, or the range is over."""
         self.passed = _Passed(0, 0, 0, 0, 0, -1)
         self.behind_first = self.behind_best = _Behind()
         self._sum = self._lowest = 0
+        # The greatest timestamp from before the time so far.
         self._newest = -1
-        """The greatest timestamp from before the time so far."""
 
     def side(self, span: TimeBounded) -> int | None:
         """Return 1 if all records are of the time or later, -1 if all are from before, 0 without timestamps."""

@@ -12,15 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz.archive.archive import ArchiveReader
-from blockgz.archive.blocks import (
-    RANGE_BYTES,
-    READ_AHEAD,
-    RangeRead,
-    StoredBlock,
-    decoded,
-    fetch_range,
-    read_block,
-)
+from blockgz.archive.blocks import RANGE_BYTES, READ_AHEAD, RangeRead, StoredBlock, decoded, fetch_range, read_block
 from blockgz.archive.partition import (
     MOST_REWRITES,
     ArchivedPartition,

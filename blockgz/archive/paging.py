@@ -92,8 +92,8 @@ class _PageMaker:
         self._step = step
         self._left, self._bytes_left = count, PAGE_BYTES
         self._pieces: list[Piece] = []
+        # The opened chunks, by name.
         self._chunks: dict[str, Chunk] = {}
-        """The opened chunks, by name."""
 
     async def page(self, offset: int) -> Page:
         partition = self._partition

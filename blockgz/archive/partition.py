@@ -113,8 +113,8 @@ class SkipDamage(DamagePolicy):
     """Skips what is damaged, and remembers it: one object for each scan."""
 
     def __init__(self) -> None:
+        # In offset order and apart; damage of one object for one reason is one range.
         self.skipped: list[LostRange] = []
-        """In offset order and apart; damage of one object for one reason is one range."""
 
     def meet(self, unreadable: Unreadable) -> None:
         before = self.skipped[-1] if self.skipped else None
@@ -248,16 +248,16 @@ class ArchivedPartition:
         self.keys = keys
         self.marker = marker
         self.max_block_bytes = max_block_bytes
+        # Damage that was found on opening it, and is in no chunk.
         self.damage: Sequence[Damage] = ()
-        """Damage that was found on opening it, and is in no chunk."""
         self._cache = cache
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._older = older
         self._reopen = reopen
+        # The offset below which nothing is archived any longer; 0 if nothing was pruned.
         self.floor = max(marker.pruned_before, *(folder.pruned_before for folder in older), 0)
-        """The offset below which nothing is archived any longer; 0 if nothing was pruned."""
+        # The spans that the markers list, in offset order.
         self.spans: tuple[Span, ...] = (*(span for folder in older for span in folder.spans), *marker.spans)
-        """The spans that the markers list, in offset order."""
         self._levels = {each.name: level for level, found in enumerate(marker.catalogs, 1) for each in found}
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._chunks: OrderedDict[str, Chunk] = OrderedDict()
@@ -528,9 +528,7 @@ class ArchivedPartition:
         return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 
     async def _descend(
-        self,
-        spans: Sequence[Span],
-        candidates: Callable[[Sequence[Span]], Iterator[Span]],
+        self, spans: Sequence[Span], candidates: Callable[[Sequence[Span]], Iterator[Span]]
     ) -> ChunkEntry | None:
         for span in candidates(spans):
             if isinstance(span, ChunkEntry):

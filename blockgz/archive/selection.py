@@ -15,15 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz.archive.archive import ArchiveReader, TopicPartitions
-from blockgz.archive.blocks import (
-    READ_AHEAD,
-    ReadAhead,
-    StoredBlock,
-    decoded,
-    readable_chunks,
-    stored_blocks,
-    worked,
-)
+from blockgz.archive.blocks import READ_AHEAD, ReadAhead, StoredBlock, decoded, readable_chunks, stored_blocks, worked
 from blockgz.archive.cuts import PARTITIONS_SHOWN, Cut, behind_note, find_cut
 from blockgz.archive.group_tables import EndsAround, ends_around
 from blockgz.archive.partition import (

@@ -15,8 +15,8 @@ from blockgz.config.model import KAFKA_RESERVED, RunConfig
 from blockgz.documents import DocumentEntry, DocumentValue, parse_document
 from blockgz.errors import UsageError
 
+# Settings are keyed by field, and librdkafka's by this prefix and their own name.
 KAFKA_PREFIX = "kafka."
-"""Settings are keyed by field, and librdkafka's by this prefix and their own name."""
 
 
 class OriginKind(Enum):
@@ -54,8 +54,8 @@ class Setting:
     origin: Origin
 
 
+# Settings by field name, or by `kafka.` and librdkafka's name.
 Settings = dict[str, Setting]
-"""Settings by field name, or by `kafka.` and librdkafka's name."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,10 @@ ALIASES: Mapping[str, Alias] = {
     "errors.deadletterqueue.topic.name": Alias("dlq_topic", _or_none),
 }
 BUCKETS = ("s3.bucket", "s3.bucket.name")
+# A bucket and a prefix make `archive`.
 PREFIXES = ("s3.prefix", "topics.dir")
-"""A bucket and a prefix make `archive`."""
 
+# Settings without an equal that change nothing about what is archived: left out, with this note.
 NOT_USED: Mapping[str, str] = {
     "name": "group_id names the consumer group",
     "connector.class": "the archiver is not a connector; for kafka-connect-s3's object names set layout to seed",
@@ -154,8 +155,8 @@ NOT_USED: Mapping[str, str] = {
     "errors.deadletterqueue.context.headers.enable": "the context headers are always written",
     "s3.compression.type": "chunks are always compressed; set codec",
 }
-"""Settings without an equal that change nothing about what is archived: left out, with this note."""
 
+# Settings without an equal that would change what is archived: an error with this reason.
 REFUSED: Mapping[str, str] = {
     "format.class": "the archive is lossless JSON lines or text; set record_format, and convert with Spark",
     "partitioner.class": "the archive is laid out by topic and partition; set layout, and partition with Spark",
@@ -167,7 +168,6 @@ REFUSED: Mapping[str, str] = {
     "s3.proxy.user": "write it into proxy_url: http://USER:PASSWORD@HOST:PORT",
     "s3.proxy.password": "write it into proxy_url: http://USER:${env:PROXY_PASSWORD}@HOST:PORT",
 }
-"""Settings without an equal that would change what is archived: an error with this reason."""
 
 REFUSED_PREFIXES: Mapping[str, str] = {
     "consumer.override.": "librdkafka's settings differ from Java's; write kafka. and librdkafka's name",
@@ -185,8 +185,8 @@ def refusal(key: str) -> str | None:
 
 FIELDS = tuple(RunConfig.model_fields)
 MAX_BYTES = 1024**2
+# How names of librdkafka's begin that people write without `kafka`.
 _LIBRDKAFKA = ("sasl.", "ssl.", "security.", "socket.", "fetch.", "session.", "client.", "broker.", "queued.", "debug")
-"""How names of librdkafka's begin that people write without `kafka`."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from blockgz.units import format_duration, format_size, parse_duration, parse_si
 FIELDS = RunConfig.model_fields
 
 
+# Names of fields on the command line that are not `--` and the field's name.
 FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
-"""Names of fields on the command line that are not `--` and the field's name."""
 
 
+# Options of the format `blockgz-archive`, and the field of each.
 SPARK_NAMES = {"path": "archive"} | {
     camel_case(field): field
     for field in (
@@ -31,10 +32,9 @@ SPARK_NAMES = {"path": "archive"} | {
         *("memory", "buffer_dir", "single_writer"),
     )
 }
-"""Options of the format `blockgz-archive`, and the field of each."""
+# Defaults that differ from a service's: a sink has a group of its own, Spark's Kafka source reads uncommitted records
+# unless told otherwise, and several tasks share a machine.
 SPARK_DEFAULTS = {"group_id": "blockgz-spark", "isolation_level": "read_uncommitted", "memory": "128MiB"}
-"""Defaults that differ from a service's: a sink has a group of its own, Spark's Kafka source reads uncommitted records
-unless told otherwise, and several tasks share a machine."""
 
 
 class FieldKind(Enum):
@@ -59,8 +59,8 @@ _PLAIN = {
     dict: FieldKind.PROPERTIES,
     str: FieldKind.TEXT,
 }
+# Kinds whose values need an explanation in addition to the field's.
 _TELLING = (FieldKind.CHOICE, FieldKind.SIZE, FieldKind.DURATION, FieldKind.COUNT)
-"""Kinds whose values need an explanation in addition to the field's."""
 _PARSED = {parse_size: FieldKind.SIZE, parse_duration: FieldKind.DURATION}
 
 
@@ -174,6 +174,7 @@ def variable_name(field: str) -> str:
     return "BLOCKGZ_" + special.get(field, field.upper())
 
 
+# Values for fields without a default that could be written, or whose default is not written so in YAML.
 EXAMPLES = {
     "archive": "s3://backup/kafka",
     "bootstrap_servers": "localhost:9092",
@@ -208,7 +209,6 @@ EXAMPLES = {
     "archive_retention_bytes": "['clicks-*=500GB']",
     "http": "127.0.0.1:9404",
 }
-"""Values for fields without a default that could be written, or whose default is not written so in YAML."""
 
 
 def yaml_template() -> str:

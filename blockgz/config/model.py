@@ -35,8 +35,8 @@ from index_format.chunk_index import MAX_KEY_FILTER_BITS
 from index_format.identity import FORMER_GROUP, ArchiveInfo
 from index_format.keys import check_topic
 
+# The word for no limit, in fields that allow it.
 NONE = "none"
-"""The word for no limit, in fields that allow it."""
 
 
 def parse_none(text: Any) -> Any:
@@ -97,6 +97,7 @@ OptionalPatterns = Annotated[
 ]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 
+# librdkafka settings that nobody may override, each with the reason.
 KAFKA_RESERVED = {
     "enable.auto.commit": "the marker in the archive is the only committed position",
     "enable.auto.offset.store": "the marker in the archive is the only committed position",
@@ -114,7 +115,6 @@ KAFKA_RESERVED = {
     "error_cb": "it is a function, which a setting cannot name",
     "stats_cb": "it is a function, which a setting cannot name",
 }
-"""librdkafka settings that nobody may override, each with the reason."""
 
 
 MAINTENANCE = ("archive_retention", "archive_retention_bytes", "compact")
@@ -357,8 +357,8 @@ def _kafka_value(name: Any, value: Any) -> Any:
     return SecretStr(value) if isinstance(value, str) and is_secret(str(name), value) else value
 
 
+# Whether fields cannot be combined, which, why, and the remedy.
 _Rule = tuple[object, tuple[str, ...], str, str]
-"""Whether fields cannot be combined, which, why, and the remedy."""
 
 
 def _archive_rules(config: RunConfig) -> tuple[_Rule, ...]:

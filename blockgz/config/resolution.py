@@ -201,8 +201,8 @@ def _correct(origin: Origin) -> str:
     return f"correct it in {origin.place}" if origin.place else "see archiver config schema"
 
 
+# For required fields that a file leaves to flags and environment, so that the rest can be checked.
 STAND_INS: Mapping[str, str] = {"archive": "./archive", "bootstrap_servers": "localhost:9092", "topics": "orders"}
-"""For required fields that a file leaves to flags and environment, so that the rest can be checked."""
 
 
 def check_config_file(path: Path, environ: Mapping[str, str]) -> tuple[Resolved, tuple[str, ...]]:

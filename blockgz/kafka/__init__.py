@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+# The logger of all clients: librdkafka's lines, and errors that clients report. Silent unless a program listens.
 LOGGER = "blockgz.librdkafka"
-"""The logger of all clients: librdkafka's lines, and errors that clients report. Silent unless a program listens."""
 
 
 class LogBounds(NamedTuple):

@@ -25,8 +25,8 @@ from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_fail
 from blockgz.kafka.settings import make_client
 from index_format.identity import Acl
 
+# The error of brokers without ACLs.
 NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
-"""The error of brokers without ACLs."""
 
 
 def topic_acls(admin: AdminClient, settings: Mapping[str, Any], seconds: float) -> list[Acl]:
@@ -91,18 +91,18 @@ def acl_binding(acl: Acl) -> AclBinding:
     )
 
 
+# Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for.
 FACTS_DEADLINE_SECONDS = 3.0
-"""Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
+# Errors if some, or all, of the requested partitions have no leader.
 LEADERLESS = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError._NOENT)
-"""Errors if some, or all, of the requested partitions have no leader."""
+# The error if none of the requested partitions exists: librdkafka then reports that none has a leader.
 UNKNOWN_PARTITION = KafkaError(KafkaError._UNKNOWN_PARTITION, "the topic has no such partition")
-"""The error if none of the requested partitions exists: librdkafka then reports that none has a leader."""
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
 }
+# The source of a setting of the topic itself: a member or its number, depending on the client's version.
 OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
-"""The source of a setting of the topic itself: a member or its number, depending on the client's version."""
 
 
 def topics_of(settings: dict[str, Any], seconds: float) -> list[str]:

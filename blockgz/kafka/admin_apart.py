@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+# Time for the child to start, beside the time for the answer.
 START_SECONDS = 20.0
-"""Time for the child to start, beside the time for the answer."""
 
 
 class AdminApart:

@@ -17,18 +17,18 @@ from blockgz.kafka.settings import make_client
 from index_format import arrow_functions as pc
 from index_format.records import SCHEMA, Record, has_headers, header_rows, iter_records, payload_bytes
 
+# The offset of a record that was acknowledged without one.
 NO_OFFSET = -1
-"""The offset of a record that was acknowledged without one."""
+# Records that become Python objects at a time.
 ROWS_AT_ONCE = 1000
-"""Records that become Python objects at a time."""
+# Settings that the wrapper calls, not librdkafka.
 CALLED = {"error_cb", "logger"}
-"""Settings that the wrapper calls, not librdkafka."""
+# With it, librdkafka would keep to itself what `delivered` has to tell.
 ONLY_IN_PYTHON = {"delivery.report.only.error"}
-"""With it, librdkafka would keep to itself what `delivered` has to tell."""
 PURGE_QUEUE, PURGE_IN_FLIGHT = 1, 2
 
+# Called when the producer's queue has no room for a record of so many bytes; what it raises ends the handing over.
 Full = Callable[[int], None]
-"""Called when the producer's queue has no room for a record of so many bytes; what it raises ends the handing over."""
 
 
 class KernelProducer:
@@ -207,12 +207,12 @@ class ConfluentProducer:
                     full(len(value or b"") + len(key or b""))
 
 
+# Bytes of a batch in front of its first record.
 BATCH_BYTES = 61
-"""Bytes of a batch in front of its first record."""
+# More than lengths and counts of a record without headers take.
 ROOM = 128
-"""More than lengths and counts of a record without headers take."""
+# Compressed sizes differ between libraries: one so little above the limit is left to the broker.
 MARGIN = 1.05
-"""Compressed sizes differ between libraries: one so little above the limit is left to the broker."""
 
 
 def sizes_above(batch: pa.RecordBatch, limit: int, codec: str) -> Iterator[tuple[int, int]]:

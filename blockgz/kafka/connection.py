@@ -10,8 +10,8 @@ from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, Partit
 from blockgz.kafka import LOGGER
 
 BROKER_DEADLINE_SECONDS = 10.0
+# How long all brokers may refuse the connection before they are taken to be down.
 REFUSED_DEADLINE_SECONDS = 2.0
-"""How long all brokers may refuse the connection before they are taken to be down."""
 ATTEMPT_SECONDS = 0.5
 DENIED = {
     KafkaError._AUTHENTICATION,
@@ -21,12 +21,12 @@ DENIED = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
+# A group has none for a moment while a broker starts or goes.
 NO_COORDINATOR_YET = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
-"""A group has none for a moment while a broker starts or goes."""
 UNREACHABLE = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,

@@ -15,8 +15,8 @@ from index_format.kernel_choice import chosen
 from index_format.records import Record, batch_from_columns
 
 NO_TIMESTAMP = -1
+# confluent_kafka.Message, whose stubs allow None if a delivered message has none.
 Message = Any
-"""confluent_kafka.Message, whose stubs allow None if a delivered message has none."""
 
 
 class Readable(NamedTuple):
@@ -110,12 +110,12 @@ def _load() -> Any:
     return kernel
 
 
+# In C: batches from and to librdkafka.
 KERNEL = chosen(_load, _INTERFACE)
-"""In C: batches from and to librdkafka."""
 
 
+# Topic and partition.
 Partition = tuple[str, int]
-"""Topic and partition."""
 
 
 class MessageRun(NamedTuple):
@@ -218,10 +218,10 @@ def _told(message: Message) -> Told:
     return Told(None if topic is None else (topic, message.partition()), message.offset(), message.error())
 
 
+# Settings that confluent-kafka does not hand to librdkafka as they are.
 PYTHONS_OWN = {"default.topic.config", "plugin.library.paths", "sasl.oauthbearer.metadata.authentication.type"}
-"""Settings that confluent-kafka does not hand to librdkafka as they are."""
+# An Arrow column of the kind that records have holds 2 GiB.
 MOST_COLUMN_BYTES = 2**30
-"""An Arrow column of the kind that records have holds 2 GiB."""
 MOST_MESSAGES = 2000
 
 

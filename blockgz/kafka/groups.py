@@ -24,10 +24,10 @@ from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
 from blockgz.kafka.settings import make_client
 from index_format.groups import MAX_METADATA_BYTES, GroupPosition
 
+# The kind of client, for rd_kafka_new.
 CONSUMER = 1
-"""The kind of client, for rd_kafka_new."""
+# A flag of rd_kafka_destroy_flags: no group was joined.
 WITHOUT_LEAVING = 8
-"""A flag of rd_kafka_destroy_flags: no group was joined."""
 TEXT_BYTES = 512
 
 
@@ -167,17 +167,17 @@ def _library() -> Any:
 
 ASKED_AT_ONCE = 4
 IDLE = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+# Seconds to ask groups, regardless of their number.
 ASK_SECONDS = 30.0
-"""Seconds to ask groups, regardless of their number."""
+# Seconds to wait for the coordinator of one group.
 ANSWER_SECONDS = 5.0
-"""Seconds to wait for the coordinator of one group."""
+# Seconds to wait after one coordinator gave no answer: many other groups may have the same broker.
 HURRIED_SECONDS = 2.0
-"""Seconds to wait after one coordinator gave no answer: many other groups may have the same broker."""
+# A group that is gone since it was listed, or of a kind that commits none.
 NO_OFFSETS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID)
-"""A group that is gone since it was listed, or of a kind that commits none."""
 
+# Positions by topic, in order of the partitions, without topics that have none.
 Positions = Mapping[str, tuple[GroupPosition, ...]]
-"""Positions by topic, in order of the partitions, without topics that have none."""
 
 
 class GroupAnswer(NamedTuple):

@@ -21,8 +21,8 @@ LOADS_CODE = {
     "ssl.providers": "it loads libraries",
     "sasl.kerberos.kinit.cmd": "it is run by a shell",
 }
+# Settings that are part of the command that is run for Kerberos.
 IN_A_COMMAND = ("sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.kerberos.service.name")
-"""Settings that are part of the command that is run for Kerberos."""
 _HARMLESS = re.compile(r"[\w@.:/-]*", re.ASCII)
 
 

@@ -13,8 +13,8 @@ from blockgz.errors import UsageError
 from blockgz.kafka import LOGGER
 from blockgz.kafka.secrets import Secrets, is_secret, look_up_secrets
 
+# Settings that belong to the program or to tests.
 RESERVED = {"logger", "error_cb", "on_delivery", "stats_cb", "test.mock.num.brokers"}
-"""Settings that belong to the program or to tests."""
 WITHOUT_KERBEROS = "No provider for SASL mechanism GSSAPI"
 
 

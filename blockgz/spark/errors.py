@@ -11,17 +11,18 @@ from pyspark.errors import PySparkException
 
 from blockgz.errors import BlockgzError, UsageError, camel_case, exit_code
 
+# The text before an error of ours, as JSON, in Spark's message about an exception.
 PREFIX = "blockgz failure: "
-"""The text before an error of ours, as JSON, in Spark's message about an exception."""
 
+# Beginnings of lines of stack traces.
 _TRACE = re.compile(r"at |Traceback|File \"|JVM stacktrace|Driver stacktrace|: [a-z.]+\.[A-Z]")
-"""Beginnings of lines of stack traces."""
 
 _FLAG = re.compile(r"(?<!\w)(?:-a/)?--([a-z]+(?:-[a-z]+)*)\b")
 _COMMAND = re.compile(r"\b(archiver|replayer) [a-z]")
 
 _NO_MODULE = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 
+# Conditions of Spark that the user's options caused, with remedies.
 _SETTLED = {
     "JAVA_GATEWAY_EXITED": "install Java 17 and set JAVA_HOME, or run with --debug to see its output",
     "PATH_ALREADY_EXISTS": "choose another place, or use --mode append or --mode overwrite",
@@ -29,7 +30,6 @@ _SETTLED = {
     "AVRO_DATA_SOURCE_NOT_ENABLED": "add Spark's Avro jar: --jars spark-avro_2.13-VERSION.jar, or "
     "--conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION",
 }
-"""Conditions of Spark that the user's options caused, with remedies."""
 
 
 class ReadFailed(Exception):

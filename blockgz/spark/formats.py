@@ -13,6 +13,7 @@ from pyspark.sql import datasource
 from blockgz.errors import UsageError
 from blockgz.store.address import LocalAddress
 
+# Their types in Spark's simple notation; `headers` comes with includeHeaders.
 KAFKA_COLUMNS = {
     "key": "binary",
     "value": "binary",
@@ -23,9 +24,9 @@ KAFKA_COLUMNS = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""Their types in Spark's simple notation; `headers` comes with includeHeaders."""
 
 
+# Settings of Hadoop's S3A that mean the same as options of ours.
 S3A_NAMES = {
     "fs.s3a.endpoint": "endpointUrl",
     "fs.s3a.endpoint.region": "region",
@@ -34,12 +35,11 @@ S3A_NAMES = {
     "fs.s3a.session.token": "sessionToken",
     "fs.s3a.assumed.role.arn": "roleArn",
 }
-"""Settings of Hadoop's S3A that mean the same as options of ours."""
+# It may be a host alone.
 S3A_ENDPOINT = "fs.s3a.endpoint"
-"""It may be a host alone."""
 
+# Options of Spark's own that it hands on to the format of a stream.
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
-"""Options of Spark's own that it hands on to the format of a stream."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -80,8 +80,8 @@ class FormatOptions:
                     why=f"there are {', '.join(sorted(known))}",
                     remedy=f"did you mean {lower[near[0]]}?" if near else other,
                 )
+        # The given options by their documented names.
         self.given = {names[option.lower()]: value for option, value in given.items()}
-        """The given options by their documented names."""
 
     def text(self, name: str) -> str | None:
         """Return the value; None if the option was left out or left empty."""

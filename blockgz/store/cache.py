@@ -10,8 +10,8 @@ from pathlib import Path
 from blockgz.atomic_file import SCRATCH_NAME, make_private_folder, scratch_file, write_private
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
+# An object above this fraction of the bound is not kept.
 SHARE_OF_ONE = 8
-"""An object above this fraction of the bound is not kept."""
 STALE_SECONDS = 3600
 
 

@@ -46,13 +46,13 @@ from blockgz.store.writer import (
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# Disks, mounts and this machine's own limits: what may have passed when it is tried again.
 _PASSING = (
     *(errno.EIO, errno.ESTALE, errno.ENOLCK, errno.EAGAIN, errno.EBUSY, errno.EINTR),
     *(errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET),
     *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
     *(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM),
 )
-"""Disks, mounts and this machine's own limits: what may have passed when it is tried again."""
 LOCK_DEADLINE_SECONDS = 10.0
 ANYBODY_READS_OR_WRITES = 0o666
 LOCK_PAUSE_SECONDS = 0.02

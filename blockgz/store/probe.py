@@ -13,8 +13,8 @@ from blockgz.store.writer import FileBody, Store
 
 RACERS = 32
 OVER_ONE_PART_BYTES = 16 * 1024 * 1024 + 1
+# Tries of a write that was wrongly refused, each under a new key: its first answer may have been lost.
 TRIES = 3
-"""Tries of a write that was wrongly refused, each under a new key: its first answer may have been lost."""
 
 
 class _WriteRefused(Exception):

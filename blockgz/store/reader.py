@@ -114,10 +114,10 @@ class CountingReader(PassingReader):
     def __init__(self, reader: ObjectReader) -> None:
         super().__init__(reader)
         self.requests = 0
+        # Bytes of bodies, those of ranges included.
         self.bytes_fetched = 0
-        """Bytes of bodies, those of ranges included."""
+        # Bytes of ranges: that is what chunk data is read by.
         self.data_bytes_fetched = 0
-        """Bytes of ranges: that is what chunk data is read by."""
 
     def count(self, requests: int = 0, num_bytes: int = 0, data_bytes: int = 0) -> None:
         """Add requests, and bytes of their answers, to the counts."""

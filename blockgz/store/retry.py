@@ -19,13 +19,13 @@ from blockgz.errors import AccessDenied, BlockgzError, ShuttingDown, StoreFull, 
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
+# The longest wait after a refusal, which a person has to end: more attempts would only fill logs.
 LONGEST_REFUSAL_SECONDS = 300.0
-"""The longest wait after a refusal, which a person has to end: more attempts would only fill logs."""
+# The longest wait while a grace period runs out.
 HURRIED_SECONDS = 1.0
-"""The longest wait while a grace period runs out."""
 TRIES_OF_COMMANDS = 8
+# Seconds that a store may be overloaded before a run that could not begin gives up.
 BUSY_SECONDS = 60.0
-"""Seconds that a store may be overloaded before a run that could not begin gives up."""
 
 T = TypeVar("T")
 

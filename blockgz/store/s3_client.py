@@ -37,12 +37,12 @@ from blockgz.store.s3_settings import CREDENTIALS, S3Settings
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
+# The name of this program in AWS's logs of a role.
 ROLE_SESSION = "blockgz"
-"""The name of this program in AWS's logs of a role."""
+# Attempts by the client itself, with pauses of up to some seconds; after that the caller decides.
 REQUEST_ATTEMPTS = 4
-"""Attempts by the client itself, with pauses of up to some seconds; after that the caller decides."""
+# Attempts to read a body that breaks off, which botocore does not repeat.
 BODY_ATTEMPTS = 4
-"""Attempts to read a body that breaks off, which botocore does not repeat."""
 
 
 def _codes(names: str) -> frozenset[str]:
@@ -53,14 +53,14 @@ MISSING = _codes("404 NoSuchKey")
 CONDITION_FAILED = _codes("412 PreconditionFailed")
 CONFLICT = _codes("409 ConditionalRequestConflict")
 PAST_THE_END = _codes("416 InvalidRange")
+# Here 400 is the code of an answer without a body, as HEAD gets it for a token that has expired.
 _STALE = _codes(
     "400 ExpiredToken ExpiredTokenException InvalidAccessKeyId InvalidClientTokenId InvalidIdentityToken InvalidToken "
     "SignatureDoesNotMatch TokenRefreshRequired UnrecognizedClientException XAdminUserNotFound"
 )
-"""Here 400 is the code of an answer without a body, as HEAD gets it for a token that has expired."""
 _SKEWED = _codes("RequestExpired RequestInTheFuture RequestTimeTooSkewed")
+# Begins the codes of the service that keeps the bucket's key; their status is 400.
 _KEY = "KMS."
-"""Begins the codes of the service that keeps the bucket's key; their status is 400."""
 _KEY_BUSY = _codes(
     "KMS.DependencyTimeoutException KMS.InternalException KMS.KMSInternalException KMS.KeyUnavailableException "
     "KMS.LimitExceededException KMS.ThrottlingException"

@@ -40,21 +40,21 @@ from blockgz.store.s3_client import (
 from blockgz.store.s3_settings import S3Settings
 
 MAX_CONNECTIONS = 64
+# Seconds that a server may send nothing; with all attempts, a store that hangs is given up after about a minute.
 READ_SECONDS = 20
-"""Seconds that a server may send nothing; with all attempts, a store that hangs is given up after about a minute."""
 PIECE_BYTES = 1024 * 1024
 PERMISSIONS = "s3:GetObject and s3:ListBucket"
 
 QUANTILE = 0.95
 REMEMBERED_READS = 128
+# How many reads of about the same size must be known before one can be called slow.
 FEWEST_READS = 20
-"""How many reads of about the same size must be known before one can be called slow."""
+# Seconds below which a second request cannot help.
 SHORTEST_PATIENCE = 0.05
-"""Seconds below which a second request cannot help."""
+# Second requests by requests, in the long run.
 EXTRA_SHARE = 0.05
-"""Second requests by requests, in the long run."""
+# How many second requests may be saved up.
 BURST = 4.0
-"""How many second requests may be saved up."""
 
 _BROKEN_BODY = (aiohttp.ClientError, asyncio.TimeoutError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
 

@@ -9,8 +9,8 @@ from urllib.parse import urlencode, urlsplit
 from blockgz.errors import UsageError
 
 ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
+# Storage classes whose objects can be read at once.
 STORAGE_CLASSES = ("STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "REDUCED_REDUNDANCY")
-"""Storage classes whose objects can be read at once."""
 SLOW_CLASSES = ("GLACIER", "DEEP_ARCHIVE")
 ACLS = (
     "private",
@@ -21,19 +21,19 @@ ACLS = (
     "bucket-owner-read",
     "bucket-owner-full-control",
 )
+# Checksums that botocore computes without further libraries.
 CHECKSUMS = ("CRC32", "SHA1", "SHA256")
-"""Checksums that botocore computes without further libraries."""
 MOST_TAGS = 10
 
 CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
+# Settings that readers need as well.
 CONNECTION = (
     *("endpoint_url", "region", "profile", "proxy_url", "role_arn", "external_id", "customer_key"),
     *CREDENTIALS,
 )
-"""Settings that readers need as well."""
+# Settings whose values are references to secrets, which every machine looks up where it makes a client; in which form a
+# secret is to be written there.
 REFERENCES = {"customer_key": " in base64", **dict.fromkeys(CREDENTIALS, "")}
-"""Settings whose values are references to secrets, which every machine looks up where it makes a client; in which form
-a secret is to be written there."""
 
 _TAG = re.compile(r"[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}")
 _REFERENCE = re.compile(r"\$\{(env|file):[^${}]+\}")
@@ -214,6 +214,7 @@ def _check_reference(name: str, value: str) -> None:
         )
 
 
+# The settings that have a form, with functions that raise UsageError for other values.
 CHECKED: Mapping[str, Callable[[str, str], None]] = {
     "proxy_url": _check_proxy,
     "role_arn": _check_role,
@@ -224,7 +225,6 @@ CHECKED: Mapping[str, Callable[[str, str], None]] = {
     "object_tags": _check_tags,
     "checksum_algorithm": _one_of(*CHECKSUMS),
 }
-"""The settings that have a form, with functions that raise UsageError for other values."""
 
+# Everything as the environment says.
 AT_AWS = S3Settings()
-"""Everything as the environment says."""

@@ -62,13 +62,13 @@ if TYPE_CHECKING:
 ATTEMPT = "blockgz-attempt"
 NO_UPLOAD = "NoSuchUpload"
 PARTS_AT_ONCE = 4
+# A larger body is sent from its file: botocore holds one that is given as bytes twice over.
 WHOLE_BYTES = 1024 * 1024
-"""A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
 MAX_CONNECTIONS = 128
 RENEWED_SECONDS = 30.0
 PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
+# Fields of the answer to each part that completing an upload repeats.
 COMPLETED_FIELDS = {"ETag", *(f"Checksum{algorithm}" for algorithm in CHECKSUMS)}
-"""Fields of the answer to each part that completing an upload repeats."""
 
 
 class S3Store:

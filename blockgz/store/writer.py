@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple, NewType, Protocol, TypeGuard
 
 from blockgz.errors import BufferFailed
 
+# The folder of a probe's scratch objects, in the archive's root.
 PROBE_FOLDER = re.compile(r"\.probe-[0-9a-f]{32}/")
-"""The folder of a probe's scratch objects, in the archive's root."""
 
 
+# Names an object's content, for a compare-and-swap: S3's ETag, or the SHA-256 of a local file.
 ContentTag = NewType("ContentTag", str)
-"""Names an object's content, for a compare-and-swap: S3's ETag, or the SHA-256 of a local file."""
 
 
 class StoredObject(NamedTuple):

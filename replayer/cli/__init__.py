@@ -4,6 +4,7 @@ import click
 
 from blockgz.program.main import CommandPlace, Program, closing, version_option
 
+# Commands, the modules that define them, and their lines on the help page; a module is imported when it is used.
 COMMANDS = {
     "get": CommandPlace(
         "replayer.cli.get:command", "Fetch single records, each with one range read; several are fetched together."
@@ -52,7 +53,6 @@ COMMANDS = {
         "replayer.cli.spark:command", "Load and export archives as Spark jobs, on this machine or a cluster."
     ),
 }
-"""Commands, the modules that define them, and their lines on the help page; a module is imported when it is used."""
 
 
 @click.group(

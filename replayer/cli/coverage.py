@@ -19,24 +19,15 @@ from replayer.cli.options.options import (
     time_printer,
     times_option,
 )
-from replayer.coverage import (
-    Axis,
-    PartitionCoverage,
-    axis_of,
-    coverage_document,
-    html,
-    partition_coverage,
-    sliced,
-    svg,
-)
+from replayer.coverage import Axis, PartitionCoverage, axis_of, coverage_document, html, partition_coverage, sliced, svg
 
+# For a terminal, from no record to the most.
 SHADES = " .:-=+*#%@"
-"""For a terminal, from no record to the most."""
 GAP = "!"
 
 JSON_SLICES = 60
+# Fits 80 columns.
 TEXT_SLICES = 30
-"""Fits 80 columns."""
 PICTURE_SLICES = 180
 
 

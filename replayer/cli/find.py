@@ -36,8 +36,8 @@ from replayer.cli.options.options import (
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 
 Row = dict[str, Any]
+# The output format, and what prints its times.
 Form = tuple[str, Callable[[int], str]]
-"""The output format, and what prints its times."""
 
 
 @click.command(

@@ -33,8 +33,8 @@ from replayer.cli.options.options import (
 )
 from replayer.cli.options.printing_options import Printing, printing_options
 
+# Records that are looked up at once, and held in memory at once.
 TOGETHER = 500
-"""Records that are looked up at once, and held in memory at once."""
 
 
 class Stats(NamedTuple):

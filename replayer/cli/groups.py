@@ -49,6 +49,7 @@ from replayer.replay.pipeline import wall_clock
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.surroundings import Surroundings
 
+# `at: int | None`, ms since the epoch.
 at_option = Option(
     "--at",
     cls=TimeOption,
@@ -56,13 +57,12 @@ at_option = Option(
     parse=time_of,
     help="Take the positions as of this time; the newest if not given.",
 )
-"""`at: int | None`, ms since the epoch."""
+# `globs: tuple[str, ...]`.
 group_option = Option(
     "--group", "globs", multiple=True, metavar="GLOB", help="Only groups whose name matches; may be repeated."
 )
-"""`globs: tuple[str, ...]`."""
+# `job: str`.
 job_option = Option("--job", metavar="NAME", required=True, help="The replay job that made the copy.")
-"""`job: str`."""
 
 
 class GroupsOptions(NamedTuple):

@@ -30,8 +30,8 @@ from replayer.replay.pipeline import wall_clock
 
 COLUMNS = ("JOB", "SOURCE", "TARGET", "STATE", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
 DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
+# The commands that a running job takes, and the state that each asks for; `rate` is another one.
 STEERING: Mapping[str, WantedState] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
-"""The commands that a running job takes, and the state that each asks for; `rate` is another one."""
 
 
 @click.command(

@@ -145,8 +145,8 @@ def _make_options(
 
 
 _BY_FIELD = _options()
+# Fields about changes to records, and about the target topic.
 TARGET_FIELDS = tuple(_BY_FIELD)[: tuple(_BY_FIELD).index("undo_retention") + 1]
-"""Fields about changes to records, and about the target topic."""
 
 replay_options = OptionSet(
     "options",
@@ -310,11 +310,11 @@ class Steering:
     def __init__(self, pace: Slowest, rate: str | None) -> None:
         """`rate` is that of the pace, as it was given."""
         self.commands = Commands()
+        # The signals that requested the end; a command to cancel counts as SIGTERM.
         self.signals: set[int] = set()
-        """The signals that requested the end; a command to cancel counts as SIGTERM."""
         self.result: ReplayResult | None = None
+        # Called when the state or the rate did.
         self.changed: Callable[[], None] = lambda: None
-        """Called when the state or the rate did."""
         self._pace, self._rate = pace, rate
         self._plan: ReplayPlan | None = None
         self._shown: RecordProgress | None = None

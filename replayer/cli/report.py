@@ -26,10 +26,10 @@ from replayer.verify.report import (
     verification_document,
 )
 
+# The format of a report of `archiver erase --report`.
 ERASE_FORMAT = "block-gzip-erase-report"
-"""The format of a report of `archiver erase --report`."""
+# The format of a report of `archiver erase --status --report`.
 COMPLETION_FORMAT = "block-gzip-erase-completion"
-"""The format of a report of `archiver erase --status --report`."""
 
 
 def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> AbstractContextManager[None]:

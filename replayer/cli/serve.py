@@ -30,10 +30,10 @@ from replayer.serve.settings import Access, ServeSettings, parse_network, read_t
 MOST_CONNECTIONS = 200
 END_SECONDS = 3
 HEAD_BYTES = 32 * 1024
+# Seconds after which a connection without a whole request is closed; it may take twice as long.
 REQUEST_SECONDS = 10.0
-"""Seconds after which a connection without a whole request is closed; it may take twice as long."""
+# Checks in a row in which a client took nothing of its answer before its connection is closed as well.
 STALLED_LOOKS = 6
-"""Checks in a row in which a client took nothing of its answer before its connection is closed as well."""
 
 
 def _access(**given: Any) -> tuple[Access, int]:
@@ -48,6 +48,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+# Passes `access: tuple[Access, int]`, the port last.
 access_options = OptionSet(
     "access",
     _access,
@@ -78,7 +79,6 @@ access_options = OptionSet(
         help="Name by which browsers ask for the page; may be repeated.",
     ),
 )
-"""Passes `access: tuple[Access, int]`, the port last."""
 
 REPORTS = Option(
     "--reports",

@@ -18,6 +18,7 @@ from replayer.errors import ReplayRefused
 from replayer.topics import FoundTopic, TopicComparison, TopicPlan, carry_out, compare_all, find_topics, plan_topic
 
 DIFFERENT = PARTLY_FAILED
+# Commands, the modules that define them, and their lines on the help page.
 COMMANDS = {
     "diff": CommandPlace(
         "replayer.cli.topics:diff", "Compare partitions and configuration of topics with what the archive says of them."
@@ -27,7 +28,6 @@ COMMANDS = {
         "Make topics like the archived ones: create them, add partitions, set their configuration.",
     ),
 }
-"""Commands, the modules that define them, and their lines on the help page."""
 
 
 @click.group(

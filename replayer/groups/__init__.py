@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Iterable
 
+# A function from a name to the new one.
 GroupMap = Callable[[str], str]
-"""A function from a name to the new one."""
 
 
 def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:

@@ -36,14 +36,14 @@ from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
 from replayer.replay.surroundings import Surroundings
 
+# The offset of the next record by source partition; None if a group has no position.
 SourcePositions = Mapping[int, int | None]
-"""The offset of the next record by source partition; None if a group has no position."""
 
 
+# A function that counts the records of a run in the archive whose source offsets are below this one.
 CountRecords = Callable[[Run, int], Awaitable[int]]
-"""A function that counts the records of a run in the archive whose source offsets are below this one."""
+# Gives how many records the archive has of a source partition between two offsets.
 CountArchived = Callable[[int, OffsetRange], Awaitable[int]]
-"""Gives how many records the archive has of a source partition between two offsets."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ class ArchivedRuns:
         return Selection(self._selections[source].partition, OffsetRange(start, end))
 
 
+# Positions by group and partition of one topic.
 GroupPositions = Mapping[str, Mapping[int, GroupOffset]]
-"""Positions by group and partition of one topic."""
 
 
 @dataclass(frozen=True)

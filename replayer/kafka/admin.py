@@ -51,6 +51,7 @@ NOT_LED_YET = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+# Errors of a cluster for a topic that it would not create as described.
 UNCREATABLE = {
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_PARTITIONS,
@@ -59,7 +60,6 @@ UNCREATABLE = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.TOPIC_EXCEPTION,
 }
-"""Errors of a cluster for a topic that it would not create as described."""
 ACL_REMEDY = "check the ACLs: Describe and Alter on the cluster"
 CREATION_REMEDY = "choose its settings with --topic-config; a restore takes --replication-factor"
 
@@ -319,8 +319,8 @@ def _cannot_be_created(topic: NewTopic) -> str:
 
 
 MISSING_SECONDS = 1.0
+# Answers in a row that report the topic missing before it counts as gone.
 TIMES_MISSING = 3
-"""Answers in a row that report the topic missing before it counts as gone."""
 
 
 class TopicPin:

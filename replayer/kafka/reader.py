@@ -15,8 +15,8 @@ from replayer.kafka import CLIENT_ID
 
 MESSAGES_A_POLL = 2000
 POLL_SECONDS = 0.1
+# How long nothing may arrive before the log is taken to be unreadable.
 SILENCE_SECONDS = 30.0
-"""How long nothing may arrive before the log is taken to be unreadable."""
 FETCHING = {
     "fetch.queue.backoff.ms": 10,
     "queued.min.messages": 1_000_000,
@@ -114,7 +114,6 @@ def _readable(place: str, messages: Sequence[Any]) -> Iterator[pa.RecordBatch]:
     for run in readable_runs(messages):
         if isinstance(run, UnreadableMessage):
             raise PartitionUnavailable(
-                f"the record at {place}:{run.record.offset} cannot be read by the Kafka client",
-                why=run.why,
+                f"the record at {place}:{run.record.offset} cannot be read by the Kafka client", why=run.why
             )
         yield batch_of(run)

@@ -72,8 +72,8 @@ class ConfigChange(msgspec.Struct, frozen=True):
         return bool(self.values or self.removed)
 
 
+# Kafka's own word for no limit in settings that have no -1.
 UNLIMITED = 2**63 - 1
-"""Kafka's own word for no limit in settings that have no -1."""
 
 
 def parse_config(values: Mapping[str, str]) -> EffectiveConfig:

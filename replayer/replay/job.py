@@ -328,8 +328,8 @@ class Ledger:
 
 M = TypeVar("M")
 
+# Target offsets of records by lane, as int64 arrays in the order in which they were sent.
 Acknowledged = Mapping[int, Any]
-"""Target offsets of records by lane, as int64 arrays in the order in which they were sent."""
 
 
 class Run(NamedTuple):
@@ -373,8 +373,8 @@ class Outstanding(Generic[M]):
 
     def __init__(self) -> None:
         self._lanes: dict[int, _Lane] = {}
+        # Records of each lane, counted from the first, and what is true once the cluster has taken so many.
         self._marks: deque[tuple[Mapping[int, int], M]] = deque()
-        """Records of each lane, counted from the first, and what is true once the cluster has taken so many."""
 
     def sent(self, lane: int, source: int, offsets: Any) -> None:
         """Note records of a source partition that were handed over for a lane; `offsets` are their own, an int64

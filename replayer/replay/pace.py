@@ -23,10 +23,10 @@ class Commands:
         self._changed = asyncio.Event()
         self._began = time.monotonic()
         self._paused_at: float | None = None
+        # Commit what was sent, and end.
         self.ending = False
-        """Commit what was sent, and end."""
+        # Positions of the lanes as last committed; replaced, never changed.
         self.committed: Mapping[int, LanePosition] = {}
-        """Positions of the lanes as last committed; replaced, never changed."""
 
     @property
     def paused(self) -> bool:

@@ -47,8 +47,8 @@ from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts
 from replayer.replay.job import Job
 from replayer.replay.pipeline import NO_TIMESTAMP, Router, Routing
 
+# Record formats that keep keys, headers and timestamps.
 LOSSLESS_FORMATS = frozenset({"json", "arrow"})
-"""Record formats that keep keys, headers and timestamps."""
 
 
 class TimeBounds(NamedTuple):

@@ -98,8 +98,8 @@ class _Records:
         return batch is not None
 
 
+# The readable records of a lane between two of its offsets.
 ReadTarget = Callable[[int, int], AsyncGenerator[pa.RecordBatch]]
-"""The readable records of a lane between two of its offsets."""
 
 
 @dataclass
@@ -148,10 +148,10 @@ class _Proving:
         self._task, self._progress = task, progress
         self._proof = LaneProof(task.lane)
         self._target = _Records(task.read(*task.offsets))
+        # The expected records of each source partition, and what of it cannot be read.
         self._sources: dict[int, tuple[_Records, SkipDamage]] = {}
-        """The expected records of each source partition, and what of it cannot be read."""
+        # Records outside all runs that must be sent again behind them.
         self._pending: Counter[bytes] = Counter()
-        """Records outside all runs that must be sent again behind them."""
         self._pending_at: dict[bytes, int] = {}
         self._foreign_ranges: list[OffsetRange] = []
 

@@ -68,8 +68,8 @@ from replayer.replay.sinks.transactional import CommittedPositions, Transactiona
 from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import LIMIT, ROOM, TargetTopic, find_target, raised_limit
 
+# Producers that share the lanes of a job.
 PRODUCERS = 4
-"""Producers that share the lanes of a job."""
 LEAST_TIMEOUT_SECONDS = 120.0
 # Files that a replay may open, and files for each producer, without its connections to brokers.
 FILES, FILES_OF_A_PRODUCER = 100, 15

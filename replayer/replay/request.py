@@ -28,9 +28,10 @@ from replayer.transforms.chain import TransformChain, build_chain
 from replayer.transforms.settings import read_transforms
 
 TYPE, LEVEL = "compression.type", "compression.level"
+# Another name of the type.
 ALIAS = "compression.codec"
-"""Another name of the type."""
 DEFAULT = "lz4"
+# The codecs, each with its levels as far as librdkafka knows them.
 LEVELS: Mapping[str, range] = {
     "lz4": range(13),
     "zstd": range(1, 13),
@@ -38,7 +39,6 @@ LEVELS: Mapping[str, range] = {
     "gzip": range(1, 10),
     "none": range(0),
 }
-"""The codecs, each with its levels as far as librdkafka knows them."""
 
 
 def codec_of(properties: Mapping[str, str]) -> str:

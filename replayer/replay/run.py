@@ -108,8 +108,8 @@ LISTEN_SECONDS = 0.2
 # The sink is the slower side: what keeps it busy is enough.
 READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
 
+# Called with the records, and bytes of keys and values, that were read and handled; less, if rolled back.
 Progress = Callable[[int, int], None]
-"""Called with the records, and bytes of keys and values, that were read and handled; less, if rolled back."""
 
 
 class Cadence(NamedTuple):
@@ -199,8 +199,8 @@ class _Source:
     def __init__(self, number: int, end: int, batches: AsyncGenerator[pa.RecordBatch]) -> None:
         self.number = number
         self.end = end
+        # The unsent rest of the newest batch; None before the first and after the last.
         self.rest: pa.RecordBatch | None = None
-        """The unsent rest of the newest batch; None before the first and after the last."""
         self._batches = batches
         self._coming: asyncio.Future[pa.RecordBatch | None] | None = None
 
@@ -261,20 +261,20 @@ class _RunningReplay:
         self._counts = RunCounts(self.work.first)
         self._ledger = Ledger({})
         self._outstanding = Outstanding[_Commit]()
+        # True if ledger and sink agree: false while the sink works, and after it failed.
         self._sound = False
-        """True if ledger and sink agree: false while the sink works, and after it failed."""
         self._attempted = _Commit({}, {})
+        # The content of a commit that is not answered yet.
         self._attempted_runs: Sequence[Run] = ()
-        """The content of a commit that is not answered yet."""
         self._delivered: dict[int, OffsetRange] = {}
+        # The least ends of the lanes: after what was written.
         self._ends: Mapping[int, int] = {}
-        """The least ends of the lanes: after what was written."""
         self._open_records = self._open_bytes = 0
         self._open_since: float | None = None
+        # No commit is due before.
         self._not_before = 0.0
-        """No commit is due before."""
+        # Time of the loop's clock to stop a busy sink; None before the command to end.
         self._stop_at: float | None = None
-        """Time of the loop's clock to stop a busy sink; None before the command to end."""
 
     async def to_the_end(self) -> ReplayResult:
         lost = tries = 0

@@ -34,8 +34,8 @@ from replayer.restore.document import (
 )
 from replayer.topics import acl_text, literal_acls
 
+# The groups that continue in each topic, and what a person should know.
 PlannedGroups = tuple[Sequence[GroupPlan], Sequence[str]]
-"""The groups that continue in each topic, and what a person should know."""
 # The pause between two settings of the groups, as a multiple of its duration: it reads their run maps each time.
 REST = 9
 
@@ -82,10 +82,10 @@ class FollowedGroups:
     def __init__(self, wanted: RestoreGroups, restore: str, groups: KafkaGroups) -> None:
         self.wanted, self.restore, self.groups = wanted, restore, groups
         self._not_before = 0.0
+        # State that decided the positions of each source's groups when they were last set.
         self._seen: dict[str, Hashable] = {}
-        """State that decided the positions of each source's groups when they were last set."""
+        # The positions that were set, by topic and group.
         self._set: dict[tuple[str, str], Mapping[int, GroupOffset]] = {}
-        """The positions that were set, by topic and group."""
         self._notes: dict[str, list[str]] = {}
 
     async def follow(

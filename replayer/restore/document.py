@@ -394,8 +394,8 @@ class TopicFollowed(Sealed, frozen=True, kw_only=True):
     at: int
 
 
+# A topic has all that is archived, or not yet; failed and is tried again; is not followed; or lost its source.
 StandState = Literal["following", "behind", "failing", "stopped", "gone"]
-"""A topic has all that is archived, or not yet; failed and is tried again; is not followed; or lost its source."""
 
 
 class TopicStand(msgspec.Struct, frozen=True):

@@ -144,8 +144,8 @@ def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Su
     )
 
 
+# A topic or why it is left out, the archive's id if a partition says it, and a warning about the groups.
 LookedAt = tuple[TopicToRestore | TopicLeftOut, str | None, str | None]
-"""A topic or why it is left out, the archive's id if a partition says it, and a warning about the groups."""
 
 
 class Looking(NamedTuple):

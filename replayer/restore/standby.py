@@ -98,8 +98,8 @@ async def survey(
     return found, [*turns(found, followed, existing), *gone(found, followed)]
 
 
+# Seconds between two looks for a switch-over.
 LOOK_SECONDS = 2.0
-"""Seconds between two looks for a switch-over."""
 
 
 # Seconds after which an idle job commits its positions again: clusters forget them, by default after 7 days.
@@ -128,10 +128,10 @@ class StandbyRun:
         self._ended = asyncio.Event()
         self._taken: JobTakenOver | None = None
         self._followed: dict[str, TopicToRestore] | None = None
+        # The ends of each source's partitions in the archive when the target had all of it.
         self._reached: dict[str, Mapping[int, int]] = {}
-        """The ends of each source's partitions in the archive when the target had all of it."""
+        # The time of the next refresh of each source, on the loop's clock.
         self._refresh_at: dict[str, float] = {}
-        """The time of the next refresh of each source, on the loop's clock."""
         self._stands: dict[str, TopicStand] = {}
 
     def end(self) -> None:

@@ -29,10 +29,7 @@ DESCRIPTION = (
     "or server-sent events; if a client disconnects, the work for it ends."
 )
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": text,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}},
-    }
+    status: {"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}}}
     for status, text in {
         400: "the request is not valid",
         401: "no valid token or user",

@@ -31,15 +31,7 @@ from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.content import shown
 from replayer.serve.errors import failure_of, told, trouble_of
 from replayer.serve.pages import PAGE_SECONDS, error_page, page, progress_page
-from replayer.serve.service import (
-    MOST_STREAMS,
-    BoundedAnswer,
-    Costs,
-    Service,
-    Serving,
-    counted,
-    unless_gone,
-)
+from replayer.serve.service import MOST_STREAMS, BoundedAnswer, Costs, Service, Serving, counted, unless_gone
 from replayer.serve.verifying import OpenDamage
 
 api = APIRouter(tags=["archive"])

@@ -101,8 +101,8 @@ async def _sent_form(request: Request) -> dict[str, list[str]]:
     return fields
 
 
+# The parameter of a route that takes a form.
 SentForm = Annotated[dict[str, list[str]], Depends(_sent_form)]
-"""The parameter of a route that takes a form."""
 
 
 def first(fields: dict[str, list[str]], name: str, default: str = "") -> str:

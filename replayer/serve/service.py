@@ -221,10 +221,10 @@ def _user(request: Request) -> str:
     return str(request.scope["user_name"])
 
 
+# The parameter of a route by which it gets the service.
 Serving = Annotated[Service, Depends(_service)]
-"""The parameter of a route by which it gets the service."""
+# The name of the user, as the guard found it.
 User = Annotated[str, Depends(_user)]
-"""The name of the user, as the guard found it."""
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:

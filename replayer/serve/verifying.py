@@ -115,8 +115,8 @@ class Reports:
 
     def __init__(self, folder: Path | None, key: Path | None, store: Callable[[], ToolStore]) -> None:
         self._folder, self._key, self._store = folder, key, store
+        # None until it is read.
         self.kept: tuple[OpenDamage, ...] | None = None
-        """None until it is read."""
         self._known: dict[str, tuple[tuple[int, int], KnownReport | None]] = {}
 
     def all(self) -> list[KnownReport]:

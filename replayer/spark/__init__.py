@@ -35,8 +35,8 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(TopicSink)
 
 
+# The program in which Spark 4.1 and later asks a reader for filters, where the session's setting lets it.
 _FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program in which Spark 4.1 and later asks a reader for filters, where the session's setting lets it."""
 
 
 class ArchiveSource(DataSource):

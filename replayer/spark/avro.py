@@ -116,6 +116,7 @@ _PRIMITIVES = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
+# Logical types that columns have as well; values of all others but decimals keep their plain type.
 _LOGICAL: dict[tuple[str, str | None], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
@@ -123,10 +124,9 @@ _LOGICAL: dict[tuple[str, str | None], pa.DataType] = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-"""Logical types that columns have as well; values of all others but decimals keep their plain type."""
 _NAMED = ("record", "error", "enum", "fixed")
+# Keys of a schema whose values are schemas, in addition to the types of fields.
 _PARTS = ("type", "items", "values")
-"""Keys of a schema whose values are schemas, in addition to the types of fields."""
 
 
 def plain(schema: Any) -> Any:

@@ -11,8 +11,8 @@ from blockgz.process import share_heaps
 
 T = TypeVar("T")
 
+# Items that wait for the consumer of `iterated`, in addition to those that the read itself fetches ahead.
 AHEAD = 2
-"""Items that wait for the consumer of `iterated`, in addition to those that the read itself fetches ahead."""
 _POLL_SECONDS = 0.1
 
 

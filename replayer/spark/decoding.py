@@ -16,12 +16,12 @@ from blockgz.errors import BlockgzError, UnresolvedReference, UsageError
 from blockgz.spark.formats import FormatOptions
 from replayer.spark.schema_registry import HEADER_BYTES
 
+# The column with the reason why a row could not be decoded; null elsewhere.
 BAD = "bad"
-"""The column with the reason why a row could not be decoded; null elsewhere."""
 
 
+# Formats whose values begin with the id of a schema in a registry.
 REGISTERED = ("avro", "protobuf")
-"""Formats whose values begin with the id of a schema in a registry."""
 
 
 class UndecodableRecord(BlockgzError):
@@ -131,8 +131,8 @@ def _each(column: pa.Array, kind: pa.DataType, decode: Callable[[bytes], object]
     return pa.array(found, kind)
 
 
+# The keys of the object around a value of Kafka Connect's JsonConverter with schemas.enable.
 _WRAPPED = {"schema", "payload"}
-"""The keys of the object around a value of Kafka Connect's JsonConverter with schemas.enable."""
 
 
 @dataclass(frozen=True)
@@ -260,8 +260,8 @@ def _instants(times: pa.Array, rows: pa.RecordBatch) -> pa.Array:
 
 FORMATS = ("binary", "string", "json", *REGISTERED)
 DEBEZIUM = "debezium"
+# How keys or values are encoded: the format, its schema, and the subject in the registry.
 Content = tuple[str, str | None, str | None]
-"""How keys or values are encoded: the format, its schema, and the subject in the registry."""
 
 
 @dataclass(frozen=True)

@@ -239,13 +239,13 @@ def _complaint() -> Column:
     return fn.concat(fn.lit(PREFIX), fn.to_json(error))
 
 
+# Columns to partition by, in addition to fields of values; date and hour of the timestamp are in UTC.
 PARTS = ("topic", "date", "hour")
-"""Columns to partition by, in addition to fields of values; date and hour of the timestamp are in UTC."""
 
 FIELD = "value."
 
+# Quotes are doubled, as RFC 4180 has them.
 CSV = {"header": "true", "escape": '"'}
-"""Quotes are doubled, as RFC 4180 has them."""
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,8 @@ class LaneStore:
     def __init__(self, properties: Mapping[str, str], lanes: Sequence[SourceLane]) -> None:
         """Raise UsageError."""
         self._properties = properties
+        # For each group's job, sources by lane.
         self._pages: dict[Job, dict[int, int]] = {}
-        """For each group's job, sources by lane."""
         for lane in lanes:
             self._pages.setdefault(lane.job, {})[lane.number] = lane.source
         self._positions = {job: CommittedPositions(properties, job, decode_position) for job in self._pages}

@@ -43,11 +43,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CONCURRENT_REQUESTS = 64
+# A stream lists topics and partitions no more often; a topic that was created again is seen in its markers.
 LISTED_SECONDS = 10.0
-"""A stream lists topics and partitions no more often; a topic that was created again is seen in its markers."""
 
+# A folder and a partition in it.
 Place = tuple[TopicFolder, int]
-"""A folder and a partition in it."""
 
 
 class LogPart(NamedTuple):
@@ -162,8 +162,8 @@ async def each_of(items: Sequence[T], work: Callable[[T], Coroutine[Any, Any, R]
     return [each async for each in prefetched(streamed(items), work, cost=lambda _: 1, budget=CONCURRENT_REQUESTS)]
 
 
+# A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole.
 SLACK = 1.5
-"""A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole."""
 
 
 class DataLost(BlockgzError):
@@ -393,15 +393,16 @@ def range_of(partition: ArchivedPartition, start: int, end: int) -> PartitionRan
     return PartitionRange(f"{folder.topic}~{folder.incarnation}", partition.partition, start, end)
 
 
+# The least and the greatest value of rows, by column; times in microseconds.
 Bounds = Mapping[str, tuple[Any, Any]]
-"""The least and the greatest value of rows, by column; times in microseconds."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The record format whose rows have no timestamps, though their index has.
 WITHOUT_TIMES = "text"
-"""The record format whose rows have no timestamps, though their index has."""
 _NO_TIMES: Bounds = {"timestamp": (NO_TIMESTAMP * 1000, NO_TIMESTAMP * 1000)}
 
 
+# Tests if some value between `low` and `high` passes, by filter; every other filter may let any value through.
 _TESTS: Mapping[str, Callable[[Any, Any, Any], bool]] = {
     "EqualTo": lambda low, high, value: low <= value <= high,
     "EqualNullSafe": lambda low, high, value: low <= value <= high,
@@ -411,7 +412,6 @@ _TESTS: Mapping[str, Callable[[Any, Any, Any], bool]] = {
     "LessThan": lambda low, _, value: low < value,
     "LessThanOrEqual": lambda low, _, value: low <= value,
 }
-"""Tests if some value between `low` and `high` passes, by filter; every other filter may let any value through."""
 
 
 def may_pass(filters: "Sequence[Filter]", bounds: Bounds) -> bool:

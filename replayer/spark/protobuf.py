@@ -25,8 +25,8 @@ from replayer.spark.schema_registry import HEADER_BYTES, Schema, SchemaRegistry,
 PROTOBUF = "PROTOBUF"
 MOST_INDEXES = 64
 
+# File descriptors, each after those that it imports; the last one is the schema's.
 Files = tuple[bytes, ...]
-"""File descriptors, each after those that it imports; the last one is the schema's."""
 
 _SCALARS = {
     FieldDescriptor.TYPE_BOOL: pa.bool_(),

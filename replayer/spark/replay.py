@@ -36,8 +36,8 @@ from replayer.spark.lanes import (
     untransactional_sink,
 )
 
+# Rounds of tasks without progress after which a replay gives up on a cluster or store that fails.
 ROUNDS_IN_VAIN = 3
-"""Rounds of tasks without progress after which a replay gives up on a cluster or store that fails."""
 STATUS_SECONDS = 2.0
 
 
@@ -227,8 +227,8 @@ async def _replayed(task: SourceTask, damage: SkipDamage, left_out: LeftOut) -> 
             return await run_replay(lane_work, sink, Slowest(), Commands(), lambda *_: None)
 
 
+# Part of what makes a job: `replayer replay` has other lanes and producers, and cannot resume it.
 BY_SOURCE = "a lane for each source partition"
-"""Part of what makes a job: `replayer replay` has other lanes and producers, and cannot resume it."""
 
 
 @asynccontextmanager

@@ -17,10 +17,10 @@ from blockgz.archive.positions import OffsetRange
 from replayer.errors import ReplayRefused
 
 VERSION = 1
+# Older ranges than these are joined: what lies between them counts as Kafka's own holes then. They fit in 4 KiB.
 MAX_RANGES = 48
-"""Older ranges than these are joined: what lies between them counts as Kafka's own holes then. They fit in 4 KiB."""
+# Below every offset.
 NOTHING = -1
-"""Below every offset."""
 
 Offsets = npt.NDArray[np.int64]
 
@@ -105,12 +105,12 @@ class RowLedger:
         self._committed = committed
         self._position = committed
         self._last = last
+        # True if this task has come through the newest range from its start.
         self._meets_newest = False
-        """True if this task has come through the newest range from its start."""
+        # Rows that it met there.
         self._met = 0
-        """Rows that it met there."""
+        # True if the next rows belong to the newest range.
         self._continues = False
-        """True if the next rows belong to the newest range."""
 
     @property
     def last(self) -> int:

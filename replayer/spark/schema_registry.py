@@ -60,8 +60,8 @@ class SchemaRegistry:
                 "--schema-registry is not a URL", why="it must be an http or https URL", remedy="https://host:8081"
             )
         host = parts.netloc.rpartition("@")[2]
+        # Without user and password.
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-        """Without user and password."""
         self._headers = {"Accept": _ACCEPT}
         if parts.username is not None:
             token = base64.b64encode(f"{parts.username}:{parts.password or ''}".encode()).decode()

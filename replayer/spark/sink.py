@@ -42,13 +42,13 @@ from replayer.spark.sink_target import (
     refuse_part,
 )
 
+# A write does not know how many partitions its target will have tomorrow; the first one stays.
 PLACES = 1
-"""A write does not know how many partitions its target will have tomorrow; the first one stays."""
+# Source partitions that a task keeps producers for; rows in order of their partitions need one.
 LANES_AT_ONCE = 8
-"""Source partitions that a task keeps producers for; rows in order of their partitions need one."""
 
+# A source partition, and the incarnation of its topic where the rows say it.
 LaneKey = tuple[int, int | None]
-"""A source partition, and the incarnation of its topic where the rows say it."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,10 @@ class _Transactional:
 
     def __init__(self, options: TopicSinkOptions, target: Target, writer: TaskRun) -> None:
         self._options, self._target, self._writer = options, target, writer
+        # The open lanes, in order of their last write.
         self._lanes: OrderedDict[LaneKey, _OpenLane] = OrderedDict()
-        """The open lanes, in order of their last write."""
+        # The last offsets of closed lanes: later rows below them would pass for written.
         self._last: dict[LaneKey, int] = {}
-        """The last offsets of closed lanes: later rows below them would pass for written."""
 
     def write(self, part: RowPart) -> None:
         if part.partition is None:
@@ -328,8 +328,8 @@ def _into_source(name: str) -> UsageError:
     )
 
 
+# Spark's local property for the number of a stream's batch.
 BATCH_ID = "streaming.sql.batchId"
-"""Spark's local property for the number of a stream's batch."""
 
 
 @dataclass

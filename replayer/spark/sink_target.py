@@ -25,8 +25,8 @@ from replayer.replay.sinks.producer import SAFETY
 from replayer.replay.sinks.transactional import RESERVED as RESERVED_BY_TRANSACTIONS
 
 KAFKA_PREFIX = "kafka."
+# A sink does not know what was selected; its positions tell topics and offsets apart instead.
 SELECTION = "0" * 16
-"""A sink does not know what was selected; its positions tell topics and offsets apart instead."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,7 @@ def _routing(text: str) -> Routing:
         ) from error
 
 
+# The columns that mean something and the types that they may have, in Spark's words; others are left out.
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
@@ -126,7 +127,6 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
     "incarnation": ("int", "bigint"),
 }
-"""The columns that mean something and the types that they may have, in Spark's words; others are left out."""
 
 
 class RowPart(NamedTuple):
@@ -142,8 +142,8 @@ class RowPart(NamedTuple):
     incarnation: int | None = None
 
 
+# The columns of a DataFrame that a write looks at.
 Columns = frozenset[str]
-"""The columns of a DataFrame that a write looks at."""
 
 
 def check_columns(types: Mapping[str, str]) -> Columns:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # of Spark 4.1 and later
 
 
+# Bytes handed to Spark at once: smaller batches cost more each, larger ones leave the processor's caches.
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes handed to Spark at once: smaller batches cost more each, larger ones leave the processor's caches."""
 
 
 def check_columns(types: Mapping[str, str], known: Mapping[str, str]) -> None:

@@ -17,14 +17,14 @@ from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import TopicFolder
 from replayer.spark.decoding import Decoding, parse_decoding
 
+# Stored bytes of one task: a tenth of that in memory, and long enough to be worth a task.
 TASK_BYTES = 128 * 1024 * 1024
-"""Stored bytes of one task: a tenth of that in memory, and long enough to be worth a task."""
 
+# Numbers for the ends of a partition in offsets as JSON.
 EARLIEST, LATEST = -2, -1
-"""Numbers for the ends of a partition in offsets as JSON."""
 
+# The start or end of all partitions, or of each by topic and partition.
 Bound = Position | Mapping[tuple[str, int], Position]
-"""The start or end of all partitions, or of each by topic and partition."""
 
 
 @dataclass(frozen=True)

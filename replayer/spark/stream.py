@@ -18,15 +18,15 @@ from replayer.spark.planning import Listing, LogPart, PartitionRange, each_of, l
 from replayer.spark.source import ReadTask, TaskReader, done, reader_of
 from replayer.spark.source_options import SourceOptions
 
+# Next offsets to read, by incarnation (`orders~1`) and partition.
 Offsets = dict[str, dict[str, int]]
-"""Next offsets to read, by incarnation (`orders~1`) and partition."""
 
+# An incarnation and a partition, as offsets name them.
 PartitionName = tuple[str, str]
-"""An incarnation and a partition, as offsets name them."""
 
 
+# A key next to the latest offsets of a query's progress; incarnations have a ~ in their names.
 BEHIND = "behind"
-"""A key next to the latest offsets of a query's progress; incarnations have a ~ in their names."""
 
 
 class Reached(NamedTuple):
@@ -197,10 +197,10 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
     def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
         super().__init__(options, columns, decoder)
         self._listing = Listing(options.subscription)
+        # The end of Trigger.AvailableNow.
         self._last: Offsets | None = None
-        """The end of Trigger.AvailableNow."""
+        # The latest offsets at the newest trigger, for the query's progress.
         self._latest: Offsets | None = None
-        """The latest offsets at the newest trigger, for the query's progress."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         return done(initial(self._options))

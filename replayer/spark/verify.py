@@ -24,8 +24,8 @@ from replayer.verify.earlier import compare_with
 from replayer.verify.report import ArchiveReport, Depth, PartitionFindings, StoredReport
 from replayer.verify.verifying import Identity, assembled, chosen_chunks, open_to_verify, read_chain, survey
 
+# Chunks of a task at most, which are sent to it: about 2 MB.
 TASK_CHUNKS = 5_000
-"""Chunks of a task at most, which are sent to it: about 2 MB."""
 
 
 class ChunkSlice(NamedTuple):

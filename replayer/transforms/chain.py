@@ -28,6 +28,7 @@ CONVERTERS: Mapping[str, Callable[[], Converter]] = {
     "org.apache.kafka.connect.storage.StringConverter": StringConverter,
 }
 SIDES: Mapping[str, Side] = {"Key": "key", "Value": "value"}
+# Transforms that exist for keys and for values.
 SIDED: Mapping[str, Callable[[Settings, Side], Transform]] = {
     "Cast": fields.cast,
     "ExtractField": fields.extract_field,
@@ -40,7 +41,6 @@ SIDED: Mapping[str, Callable[[Settings, Side], Transform]] = {
     "SetSchemaMetadata": fields.set_schema_metadata,
     "TimestampConverter": convert_timestamp,
 }
-"""Transforms that exist for keys and for values."""
 WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
     "DropHeaders": metadata.drop_headers,
     "Filter": metadata.drop_records,
@@ -54,8 +54,8 @@ PREDICATES: Mapping[str, Callable[[Settings], Predicate]] = {
     "RecordIsTombstone": metadata.record_is_tombstone,
     "TopicNameMatches": metadata.topic_name_matches,
 }
+# Names of fields that an error lists.
 MOST_NAMES = 20
-"""Names of fields that an error lists."""
 TYPES = (*(f"{name}${side}" for name in SIDED for side in SIDES), *WHOLE)
 
 

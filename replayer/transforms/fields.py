@@ -25,8 +25,8 @@ from replayer.transforms.record import (
 )
 from replayer.transforms.settings import Settings
 
+# Exponent of ten, for a float.
 LARGEST_EXPONENT = 307
-"""Exponent of ten, for a float."""
 
 
 def insert_field(settings: Settings, side: Side) -> Transform:

@@ -32,8 +32,7 @@ def topic_name_matches(settings: Settings) -> Predicate:
         raise settings.wrong("pattern", "it is empty")
     pattern = settings.made("pattern", java_pattern)
     return Predicate(
-        lambda record: pattern.fullmatch(record.topic) is not None,
-        lambda topic: pattern.fullmatch(topic) is not None,
+        lambda record: pattern.fullmatch(record.topic) is not None, lambda topic: pattern.fullmatch(topic) is not None
     )
 
 

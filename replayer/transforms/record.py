@@ -11,8 +11,8 @@ import numpy as np
 
 from index_format.records import Headers
 
+# The part of a record that a transform changes: `$Key` and `$Value` in Connect's names.
 Side = Literal["key", "value"]
-"""The part of a record that a transform changes: `$Key` and `$Value` in Connect's names."""
 
 
 class CannotTransform(ValueError):

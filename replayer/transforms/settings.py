@@ -10,8 +10,8 @@ from blockgz.documents import parse_document
 from blockgz.errors import UsageError
 
 T = TypeVar("T")
+# Names that Connect has given up, and what took their place.
 _RENAMED = {"blacklist": "exclude", "whitelist": "include"}
-"""Names that Connect has given up, and what took their place."""
 
 
 class Settings:

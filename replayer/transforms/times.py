@@ -19,8 +19,8 @@ from replayer.transforms.record import (
 from replayer.transforms.settings import Settings
 
 DAY_MS = 86_400_000
+# How long the units are that `unix.precision` names.
 NANOSECONDS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
-"""How long the units are that `unix.precision` names."""
 MILLISECOND = NANOSECONDS["milliseconds"]
 MONTHS = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905

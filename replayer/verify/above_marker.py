@@ -55,8 +55,8 @@ class _AbovePartition:
             for level in range(MAX_LEVELS)
         ]
         self.keys: list[ObjectKey] = []
+        # An index, where not all are among `keys`.
         self.newest: ObjectKey | None = None
-        """An index, where not all are among `keys`."""
 
     def may_hold(self, key: ObjectKey) -> bool:
         """Return whether the object may be one that the marker leads to nothing of."""
@@ -77,8 +77,8 @@ class AboveListing:
     """A listing of the objects above the markers of some partitions, and on request of all chunks."""
 
     def __init__(self, *, has_chunks: bool) -> None:
+        # Bytes of data in these partitions.
         self.bytes = 0
-        """Bytes of data in these partitions."""
         # Hashes of the names of all indexes and data objects: of a chunk 16 bytes are kept.
         kinds = (ObjectKind.INDEX, ObjectKind.DATA) if has_chunks else ()
         self.chunks = {kind: array("q") for kind in kinds} or None

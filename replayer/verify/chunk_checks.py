@@ -142,16 +142,16 @@ class ChunkChain:
         return self.choice.numbers(self.candidates, self.first_candidate)
 
 
+# Gets the bytes of each chunk's data: those that were checked, and those of a chunk that was not chosen.
 Progress = Callable[[int, int], None]
-"""Gets the bytes of each chunk's data: those that were checked, and those of a chunk that was not chosen."""
 
 
 def unwatched(_checked: int, _passed: int) -> None:
     """Ignore progress."""
 
 
+# A block that is what its index says, with its records if they were decoded.
 CheckedBlock = tuple[StoredBlock, list[pa.RecordBatch] | None]
-"""A block that is what its index says, with its records if they were decoded."""
 
 
 @dataclass

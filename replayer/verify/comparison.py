@@ -34,8 +34,8 @@ COMPARED = {
     Relation.COPY: ("timestamp", "key", "value", "headers"),
 }
 
+# Gets how many archived records, and bytes of their keys and values, each step accounts for.
 Progress = Callable[[int, int], None]
-"""Gets how many archived records, and bytes of their keys and values, each step accounts for."""
 
 
 class TopicReader(Protocol):
@@ -84,11 +84,7 @@ async def compare_copy(
 
 
 async def compare_source(
-    selection: Selection,
-    facts: TopicFacts,
-    watermarks: LogBounds,
-    reader: TopicReader,
-    progress: Progress,
+    selection: Selection, facts: TopicFacts, watermarks: LogBounds, reader: TopicReader, progress: Progress
 ) -> PartitionComparison:
     """Compare the selected records with those that the source holds at the same offsets.
 

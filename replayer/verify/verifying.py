@@ -169,8 +169,8 @@ async def _checked(archive: ArchiveReader, key: str, kind: type[T], damage: list
         return None
 
 
+# A break in the chain: the offset at which it stopped, the one at which it continues, and the object there.
 Joint = tuple[int, int, str]
-"""A break in the chain: the offset at which it stopped, the one at which it continues, and the object there."""
 
 
 async def verify_partition(
@@ -245,10 +245,7 @@ async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_C
 
 
 async def chosen_chunks(
-    partition: ArchivedPartition,
-    chain: ChunkChain,
-    progress: Progress = unwatched,
-    listing: AboveListing | None = None,
+    partition: ArchivedPartition, chain: ChunkChain, progress: Progress = unwatched, listing: AboveListing | None = None
 ) -> AsyncIterator[ChunkEntry]:
     """Yield the chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others.
 
@@ -420,8 +417,8 @@ class VerifyWork:
         return self.done + round(self.share * max(self.left, 0))
 
 
+# Gets the work before it begins; what that gives is called after each chunk.
 Watched = Callable[[VerifyWork], AbstractContextManager[Callable[[], None]]]
-"""Gets the work before it begins; what that gives is called after each chunk."""
 
 
 def _unwatched(_: VerifyWork) -> AbstractContextManager[Callable[[], None]]:

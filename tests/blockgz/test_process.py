@@ -219,11 +219,7 @@ with pandas_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "comes"),
-    [("", True), (REFUSED, False)],
-    ids=["as it is", "kept out"],
-)
+@pytest.mark.parametrize(("first", "comes"), [("", True), (REFUSED, False)], ids=["as it is", "kept out"])
 def test_pandas_comes_with_the_first_conversion_unless_it_is_kept_out(first: str, *, comes: bool) -> None:
     assert _printed(CONVERSIONS.format(first=first)) == str(comes)
 

@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 from blockgz.archive import formatting
 from blockgz.archive.formatting import Printer, envelope, envelope_printer, json_printer, template_printer
 from blockgz.errors import NotInArchive, UsageError
-from blockgz.record_filter import (
-    Condition,
-    HeaderIs,
-    KeyIn,
-    Not,
-    Pattern,
-    RecordFilter,
-    ValueMatches,
-    header_condition,
-)
+from blockgz.record_filter import Condition, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches, header_condition
 from blockgz.topic_patterns import TopicRules, is_pattern, matching
 from blockgz.units import format_duration, format_size, parse_duration, parse_size
 from index_format.records import Record, batch_from_records, iter_records

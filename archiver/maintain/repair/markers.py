@@ -14,12 +14,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
 from archiver.maintain.planned import Problem
-from archiver.maintain.repair.chunk_indexes import (
-    ListedPartition,
-    list_partition,
-    stored_indexes,
-    without_begun,
-)
+from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, stored_marker
 from archiver.maintain.repair.salvage import last_record
 from archiver.maintain.rewrite.tree import read_chain, read_current

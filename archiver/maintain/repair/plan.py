@@ -134,8 +134,7 @@ def targets(
             key = parse_key(layout, text)
             if key is None or key.level:
                 raise UsageError(
-                    f"{text[:120]!r} is not the key of a chunk",
-                    remedy="give its path below the archive's address",
+                    f"{text[:120]!r} is not the key of a chunk", remedy="give its path below the archive's address"
                 )
             keys = LAYOUTS[layout](key.folder, key.partition)
             found.append(RepairTarget(store, keys, max_block_bytes, encrypt, key))

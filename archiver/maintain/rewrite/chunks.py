@@ -162,19 +162,19 @@ class ErasedRun(NamedTuple):
     next_offset: int
 
 
+# An item that differs from the chunk that it replaces.
 ChangedItem = NewChunk | ErasedRun | RewrappedChunk
-"""An item that differs from the chunk that it replaces."""
+# The replacement of one or more chunks.
 Item = OldChunk | NewChunk | ErasedRun
-"""The replacement of one or more chunks."""
+# Items in the order of offsets that cover exactly what is replaced; an OldChunk stays as it is.
 Replacement = Sequence[Item]
-"""Items in the order of offsets that cover exactly what is replaced; an OldChunk stays as it is."""
 
 
 # Bytes of one range read, unless a single block is larger.
 READ_BYTES = 4 * 1024 * 1024
 
+# Return bytes [start, end) of one chunk's data; fewer at its end.
 ReadRange = Callable[[int, int], bytes]
-"""Return bytes [start, end) of one chunk's data; fewer at its end."""
 
 
 class ChunkData(NamedTuple):
@@ -184,12 +184,12 @@ class ChunkData(NamedTuple):
     opened: Opener
 
 
+# Return the data of an index's chunk.
 DataOf = Callable[[ChunkIndex], ChunkData]
-"""Return the data of an index's chunk."""
 
 
+# A decrypted block (a member or frame), and its entry as `decode_block` takes it.
 Block = tuple[Stored, BlockEntry]
-"""A decrypted block (a member or frame), and its entry as `decode_block` takes it."""
 
 
 class RangeStore(Protocol):

@@ -64,8 +64,8 @@ class Chosen(Interface):
 
 
 C = TypeVar("C", bound=Chosen)
+# Return the offsets to rewrite under a marker, or None; may read catalogs.
 Choose = Callable[[Marker], Protocol[C | None]]
-"""Return the offsets to rewrite under a marker, or None; may read catalogs."""
 
 
 class RewriteAttempt:
@@ -75,8 +75,8 @@ class RewriteAttempt:
         """`successor`: the folder in which the partition continues, from the marker when the rewrite began."""
         self.keys = keys
         self.successor = successor
+        # The intent as it was last renewed.
         self.intent = intent
-        """The intent as it was last renewed."""
         self._lease_ms = lease_ms
         self._numbers = count()
 

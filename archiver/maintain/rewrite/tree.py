@@ -237,10 +237,10 @@ def follow(keys: PartitionKeys, marker: Marker, retired: Sequence[CatalogReferen
     return StoredChain(keys, marker, entries, frozenset(names), gaps)
 
 
+# The references of a marker, by level.
 Levels = tuple[References, ...]
-"""The references of a marker, by level."""
+# Copies of catalogs of level 2 and above with the change in them, by original, as long as that is referenced.
 Copies = dict[CatalogReference, CatalogReference]
-"""Copies of catalogs of level 2 and above with the change in them, by original, as long as that is referenced."""
 
 
 def commit(attempt: RewriteAttempt, new: References | None) -> Protocol[RewriteOutcome]:

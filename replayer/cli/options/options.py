@@ -31,26 +31,27 @@ def _interval(text: str) -> float:
     return milliseconds / 1000
 
 
+# Passes `as_json: bool`.
 json_option = Option("--json", "as_json", is_flag=True, help="Print JSON.")
-"""Passes `as_json: bool`."""
 
+# `limit: int | None`.
 limit_option = Option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
-"""`limit: int | None`."""
 
+# Passes `jobs: str | None`.
 jobs_option = Option(
     "--jobs",
     metavar="DIR|s3://BUCKET/PREFIX",
     envvar="BLOCKGZ_JOBS",
     help="Location of the job folders, which record what was written where.  [default: $XDG_STATE_HOME/blockgz/jobs]",
 )
-"""Passes `jobs: str | None`."""
 
+# Passes `interval: float` in seconds.
 interval_option = Option(
     "--interval", type=Parsed("duration", _interval), default="1s", help="How often to look for new records."
 )
-"""Passes `interval: float` in seconds."""
 
 
+# Passes `as_times: str`.
 times_option = choice_option(
     "--timestamps",
     "as_times",
@@ -58,7 +59,6 @@ times_option = choice_option(
     envvar="BLOCKGZ_TIMES",
     help="Print times as dates, or as milliseconds since 1970; JSON has the latter anyway.",
 )
-"""Passes `as_times: str`."""
 
 
 def time_printer(as_times: str) -> Callable[[int], str]:
@@ -82,8 +82,8 @@ def _form(form: str | None, as_json: bool) -> str:
     return "json" if as_json else form or "table"
 
 
+# Regular expressions and names.
 Rules = tuple[tuple[str, str], ...]
-"""Regular expressions and names."""
 
 
 def _rule(option: str, text: str) -> tuple[str, str]:
@@ -110,19 +110,19 @@ def renaming_option(*names: str, **attributes: Any) -> Option:
     return Option(*names, multiple=True, metavar="REGEX=NAME", parse=rules, **attributes)
 
 
+# Passes `rename: Rules`.
 group_map_option = renaming_option(
     "--group-map",
     "rename",
     help=r"Give groups other names, such as '(.*)=restored-\1'; may be repeated, the first match counts.",
 )
-"""Passes `rename: Rules`."""
 
+# Passes `approximate: bool`.
 approximate_option = Option(
     "--approximate",
     is_flag=True,
     help="If no exact position exists, take a lower one: records are read again, those below the copy skipped.",
 )
-"""Passes `approximate: bool`."""
 
 SHOWN_NOTES = 20
 
@@ -131,10 +131,10 @@ def _archive_place(archive: str, keyring: str | None, **rest: Any) -> ArchivePla
     return ArchivePlace(parse_address(archive), keys=keyring, **rest)
 
 
+# Adds -a/--archive and what goes with it; passes `archive: ArchivePlace`.
 archive_options = OptionSet(
     "archive", _archive_place, archive_option(), keys_option, s3_options, max_block_option, old_format_option
 )
-"""Adds -a/--archive and what goes with it; passes `archive: ArchivePlace`."""
 
 
 def _cache(is_unused: bool) -> DiskCache | None:
@@ -142,10 +142,10 @@ def _cache(is_unused: bool) -> DiskCache | None:
     return None if folder is None else DiskCache(folder)
 
 
+# Adds --no-cache; passes `cache: DiskCache | None`.
 cache_option = Option(
     "--no-cache", "cache", is_flag=True, parse=_cache, help="Do not use this machine's cache of indexes."
 )
-"""Adds --no-cache; passes `cache: DiskCache | None`."""
 
 
 @asynccontextmanager

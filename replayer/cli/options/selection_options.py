@@ -115,8 +115,8 @@ _RECORD_PARTS = (
     grep_option,
 )
 
+# Passes `selection: SelectionRequest`, of all partitions.
 record_options = OptionSet("selection", _selection, *_RECORD_PARTS)
-"""Passes `selection: SelectionRequest`, of all partitions."""
 
 selection_options = OptionSet(
     "selection", _selection, *_RECORD_PARTS, Option("--partitions", metavar="P,P-P", help="Only these partitions.")
@@ -153,10 +153,10 @@ def with_choice(run: Callable[[Rule | None], int]) -> int:
     return run(rule)
 
 
+# `on_damage: str`, for DamagePolicies.
 damage_option = choice_option(
     "--on-damage", choices=[STOPS, SKIPS], help="At a damaged block: stop, or skip its records and name their offsets."
 )
-"""`on_damage: str`, for DamagePolicies."""
 
 
 def print_skipped(damage: DamagePolicies) -> int:

@@ -64,6 +64,7 @@ def _topics(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+# Passes `expected: tuple[str, ...]`.
 expect_option = Option(
     "--expect",
     "expected",
@@ -72,7 +73,6 @@ expect_option = Option(
     multiple=True,
     help="Report a FAILURE if the archive has nothing of this topic; may be repeated.",
 )
-"""Passes `expected: tuple[str, ...]`."""
 
 
 def report_option(text: str, parse: Callable[[tuple[Path, ...]], tuple[Path, ...]] | None = None) -> Option:

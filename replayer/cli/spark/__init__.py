@@ -4,6 +4,7 @@ import click
 
 from blockgz.program.main import CommandPlace, Program, closing
 
+# Commands with their modules and their lines on the help page; each is imported when it is used.
 COMMANDS = {
     "load": CommandPlace(
         "replayer.cli.spark.export:load",
@@ -11,7 +12,6 @@ COMMANDS = {
     ),
     "export": CommandPlace("replayer.cli.spark.export:export", "Write records to files in a common format."),
 }
-"""Commands with their modules and their lines on the help page; each is imported when it is used."""
 
 
 @click.group(

@@ -30,8 +30,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 WantedState = Literal["run", "pause", "cancel"]
 ReportedState = Literal["planning", "running", "paused", "ending", "complete", "ended", "failed"]
+# The last words of a run.
 OVER: frozenset[ReportedState] = frozenset({"complete", "ended", "failed"})
-"""The last words of a run."""
 TRIES = 10
 
 

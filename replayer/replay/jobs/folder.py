@@ -332,8 +332,8 @@ class PositionsFile:
         self._job = job
         self._tag: ContentTag | None = None
         self._lanes: Mapping[int, _StoredLane] = {}
+        # The id of the attempt that writes.
         self.attempt = ""
-        """The id of the attempt that writes."""
 
     def read(self) -> dict[int, LanePosition]:
         """Return the positions of all lanes, or none if none were written; raises ReplayRefused if they are
@@ -392,10 +392,10 @@ class FolderLog(JobLog):
         self._folder = folder
         self._attempt: Attempt | None = None
         self._segments = 0
+        # The tail of each lane when the job last continued.
         self._tails: dict[int, LaneEnd] = {}
-        """The tail of each lane when the job last continued."""
+        # The tail of each lane after every run since then.
         self._since: dict[int, list[LaneEnd]] = {}
-        """The tail of each lane after every run since then."""
 
     def claim(self) -> None:
         """Add this run's attempt; a second call looks whether it is the newest still. Raises JobTakenOver."""

@@ -28,8 +28,8 @@ from replayer.replay.pipeline import RoutedBatch, Router, ScannedBatch
 from replayer.replay.request import DEFAULT, TYPE
 
 NONE: Any = np.zeros(0, np.int64)
+# The offsets of records of a partition, from an offset on: as many as the table has rows.
 ReadBack = Callable[[int, int, pa.Table], list[int]]
-"""The offsets of records of a partition, from an offset on: as many as the table has rows."""
 
 
 class LaneReports:
@@ -171,8 +171,8 @@ SILENT_SECONDS = 600.0
 AFTER_FATAL = {KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE}
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
+# A function from a partition and librdkafka's error to the error to raise.
 Meaning = Callable[[int, KafkaError], BlockgzError]
-"""A function from a partition and librdkafka's error to the error to raise."""
 
 
 class TopicProducer:
@@ -197,13 +197,13 @@ class TopicProducer:
         self.connection_errors = ConnectionErrors()
         self.client = batch_producer({**settings, "error_cb": self.connection_errors}, topic)
         self.topic = topic
+        # The ends of partitions before the first record, if they are known.
         self.ends: Mapping[int, int] = {}
-        """The ends of partitions before the first record, if they are known."""
         self._lanes: dict[int, LaneReports] = {}
         self._begins_alone = "transactional.id" not in settings
         self._last_sent: dict[int, float] = {}
+        # Records by partition that wait until the one before them is acknowledged.
         self._held: dict[int, pa.RecordBatch] = {}
-        """Records by partition that wait until the one before them is acknowledged."""
         self._answered: set[int] = set()
         self._failure: BlockgzError | None = None
         self._stopped = threading.Event()

@@ -307,8 +307,8 @@ class _SharedProducer(Generic[P]):
         self._calls = calls
         self._open = False
         self._dropped = False
+        # True if it reported already that it is fenced.
         self._told = False
-        """True if it reported already that it is fenced."""
         self._last_word: KafkaError | None = None
 
     def init(self) -> None:

@@ -394,11 +394,7 @@ def test_keys_are_rotated(vault: Vault) -> None:
     shown = vault.archiver("rewrap", "--keys", f"env:{NAME}", "--dry-run", "--json")
     told: Any = json.loads(shown.stdout)
     chunks = vault.world.marker.num_chunks
-    assert (told["key"], told["chunks"], told["partitions"][0]["old_keys"]) == (
-        key_of(2).id,
-        chunks,
-        [key_of(1).id],
-    )
+    assert (told["key"], told["chunks"], told["partitions"][0]["old_keys"]) == (key_of(2).id, chunks, [key_of(1).id])
     assert vault.archiver("rewrap", "--keys", f"env:{NAME}").exit_code == 2, "it asks first"
     assert vault.contents() == before
     done = vault.archiver("rewrap", "--keys", f"env:{NAME}", "--yes")

@@ -38,15 +38,7 @@ from tests.support.campaign import first_violation
 from tests.support.chain import check_history, read_chain
 from tests.support.chunks import POLICY, archive_all, finished_chunk, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore, content_of
-from tests.support.scenarios import (
-    COLLECTED,
-    CROWD,
-    IDENTITY,
-    PAIR,
-    Company,
-    run_schedule,
-    short_partition,
-)
+from tests.support.scenarios import COLLECTED, CROWD, IDENTITY, PAIR, Company, run_schedule, short_partition
 from tests.support.simulator import Actor, Fate, Run, Scenario, collector, simulate
 
 IDENTITY_OF_WRITER = identity_of()
@@ -144,8 +136,7 @@ def test_what_maintainers_ask_for_is_folded_with_its_gaps(store: MemoryStore, he
     assert now.gaps == (Gap(12, 18, EMPTY, at=0),)
     maintained(store, fold_before=20)
     now = run(
-        store,
-        commit_chunk(IDENTITY_OF_WRITER, run(store, reclaim(IDENTITY_OF_WRITER, "writer")), chunk(18, 20)),
+        store, commit_chunk(IDENTITY_OF_WRITER, run(store, reclaim(IDENTITY_OF_WRITER, "writer")), chunk(18, 20))
     ).marker
     now = run(store, claim_and_fold(KEYS, "maintainer")).marker
     assert (now.gaps, now.catalogs[0][1].start_offset, now.chain_end) == ((), 12, 20)

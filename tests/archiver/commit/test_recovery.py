@@ -187,11 +187,7 @@ def test_another_group_is_replaced_on_demand(store: MemoryStore) -> None:
     assert marker_in(store).group_id == "mine"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"archive_id": "archive-2"}, {"topic_id": "id-2"}],
-    ids=["archive", "topic id"],
-)
+@pytest.mark.parametrize("other", [{"archive_id": "archive-2"}, {"topic_id": "id-2"}], ids=["archive", "topic id"])
 def test_a_marker_of_something_else_is_refused(store: MemoryStore, other: dict[str, Any]) -> None:
     refused(Diverged, store, MemoryLog(ROWS), identity_of(**other))
 
@@ -443,12 +439,7 @@ class TestLogsThatNoRecordSpeaksFor:
     @pytest.mark.parametrize("topic_id", [None, IDENTITY.topic_id], ids=["not told", "told before"])
     @pytest.mark.parametrize(
         ("rows", "low", "high"),
-        [
-            ([], 0, 3),
-            ([], 40, 90),
-            (ROWS[:-1], 0, 8),
-            ([*ROWS[:-1], ROWS[-1]._replace(value=b"another")], 0, 8),
-        ],
+        [([], 0, 3), ([], 40, 90), (ROWS[:-1], 0, 8), ([*ROWS[:-1], ROWS[-1]._replace(value=b"another")], 0, 8)],
         ids=["shorter", "a gap", "without the newest record", "with another record"],
     )
     def test_an_archive_that_knows_the_id_waits_for_it(

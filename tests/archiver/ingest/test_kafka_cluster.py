@@ -105,10 +105,7 @@ def test_a_configuration_that_may_not_be_read_is_reported_once(caplog: pytest.Lo
     with caplog.at_level("WARNING", "blockgz.archiver"):
         for _ in range(2):
             described = cluster.describe(["orders", "users"])
-    assert described == {
-        "orders": topic_config("orders", 1, None, None),
-        "users": topic_config("users", 1, {}, {}),
-    }
+    assert described == {"orders": topic_config("orders", 1, None, None), "users": topic_config("users", 1, {}, {})}
     told = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
     (line,) = [each for each in told if each["event"] is LogEvent.DESCRIBE_DENIED]  # beside those of a real client
     assert (line["topic"], line["asked"]) == ("orders", "configuration")
@@ -151,13 +148,7 @@ def test_no_acl_is_none_if_they_may_be_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("answer", "rights", "lines"),
-    [
-        (SECURITY_DISABLED, {}, 0),
-        (NO_ANSWER, {}, 0),
-        (NOT_ALLOWED, {}, 1),
-        ([], {"CREATE"}, 1),
-        ([], {}, 1),
-    ],
+    [(SECURITY_DISABLED, {}, 0), (NO_ANSWER, {}, 0), (NOT_ALLOWED, {}, 1), ([], {"CREATE"}, 1), ([], {}, 1)],
 )
 def test_acls_that_cannot_be_read_are_reported_at_most_once(
     answer: object,
@@ -414,13 +405,7 @@ def ids_of(cluster: Cluster, clock: Callable[[], float] = lambda: 0.0) -> TopicI
 
 @pytest.mark.parametrize(
     ("claimed", "told", "expected"),
-    [
-        ("one", "one", True),
-        ("one", "two", False),
-        ("one", None, None),
-        (None, None, True),
-        (None, "one", True),
-    ],
+    [("one", "one", True), ("one", "two", False), ("one", None, None), (None, None, True), (None, "one", True)],
 )
 def test_topics_are_compared_by_id(claimed: str | None, told: str | None, expected: bool | None) -> None:
     assert is_same_topic(claimed, told) is expected

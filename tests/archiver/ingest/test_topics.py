@@ -231,11 +231,7 @@ def test_less_than_was_known_is_stored_after_a_second_answer(
     tmp_path: Path, less: dict[str, Any], is_true: bool
 ) -> None:
     """A broker that has just started may know of no ACL, setting or partition."""
-    answers = [
-        WHOLE_CONFIG,
-        replace(WHOLE_CONFIG, **less),
-        replace(WHOLE_CONFIG, **less) if is_true else WHOLE_CONFIG,
-    ]
+    answers = [WHOLE_CONFIG, replace(WHOLE_CONFIG, **less), replace(WHOLE_CONFIG, **less) if is_true else WHOLE_CONFIG]
     waited: list[float] = []
     store = LocalStore(tmp_path)
     for later_process in (False, True):

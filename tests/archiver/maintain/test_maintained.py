@@ -300,13 +300,7 @@ def test_old_tables_are_thinned() -> None:
     last_day = list(range(NOW_MS - DAY_MS + 60_000, NOW_MS, 60_000))
     hourly = [NOW_MS - 2 * DAY_MS + minute * 60_000 for minute in range(120)]
     daily = [NOW_MS - MONTH_MS - 2 * DAY_MS + hour * HOUR_MS for hour in range(48)]
-    assert kept([*last_day, *hourly, *daily]) == [
-        daily[23],
-        daily[47],
-        hourly[59],
-        hourly[119],
-        *last_day,
-    ]
+    assert kept([*last_day, *hourly, *daily]) == [daily[23], daily[47], hourly[59], hourly[119], *last_day]
 
 
 def test_the_newest_stays_however_old_it_is() -> None:

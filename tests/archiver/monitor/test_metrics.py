@@ -193,10 +193,7 @@ def test_short_chunks_leave_a_minute() -> None:
     [
         ({}, None),
         ({"paused_seconds": STALL_SECONDS - 1}, None),
-        (
-            {"paused_seconds": STALL_SECONDS + 5},
-            "paused for 15 s: its commit does not finish, or the buffer is full",
-        ),
+        ({"paused_seconds": STALL_SECONDS + 5}, "paused for 15 s: its commit does not finish, or the buffer is full"),
         ({"uncommitted_seconds": PROGRESS - 1, "commit_age_seconds": 10**6}, None),
         ({"uncommitted_seconds": PROGRESS}, "records have been waiting for their commit for 900 s"),
         ({"fetch_age_seconds": 10**6, "log_end_offset": 5, "unfetched_records": 0}, None),

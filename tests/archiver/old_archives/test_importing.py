@@ -176,10 +176,7 @@ def test_markers_are_hints(old: OldWriter, imports: Imports, has_marker: str) ->
     assert expected.get(has_marker, "") in notes
 
 
-AMBIGUOUS = {
-    "a newline in a value": (b"a\nb\nc\n", 2),
-    "fewer lines than records": (b"a\n", 2),
-}
+AMBIGUOUS = {"a newline in a value": (b"a\nb\nc\n", 2), "fewer lines than records": (b"a\n", 2)}
 
 
 @pytest.mark.parametrize("block", AMBIGUOUS.values(), ids=AMBIGUOUS.keys())

@@ -42,11 +42,7 @@ def job_of(*topics: str, fails_on_gap: bool = False, once: bool = False) -> Spar
         topics=topics,
         bootstrap_servers="localhost:9",
         kafka={},
-        sink={
-            "path": "./archive",
-            "isolationLevel": "read_committed",
-            "onGap": "stop" if fails_on_gap else "record",
-        },
+        sink={"path": "./archive", "isolationLevel": "read_committed", "onGap": "stop" if fails_on_gap else "record"},
         checkpoint="s3a://jobs/orders",
         once=once,
         interval_seconds=300,

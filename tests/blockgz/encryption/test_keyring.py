@@ -14,14 +14,7 @@ from moto import mock_aws
 
 from blockgz.encryption import keyring as keyrings
 from blockgz.encryption.key_service import ServiceKey
-from blockgz.encryption.keyring import (
-    Keyring,
-    joined_keys,
-    keyring_of,
-    load_keyring,
-    opened_block,
-    parse_keys,
-)
+from blockgz.encryption.keyring import Keyring, joined_keys, keyring_of, load_keyring, opened_block, parse_keys
 from blockgz.errors import AccessDenied, StoreUnavailable, UsageError, exit_code
 from index_format.chunk_index import WrappedKey
 from index_format.errors import KeyMissing, MalformedObject
@@ -47,11 +40,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_sources() -> None:
-    assert parse_keys(f"kms:{ARN}, env:KEYS,file:/etc/keys") == (
-        f"kms:{ARN}",
-        "env:KEYS",
-        "file:/etc/keys",
-    )
+    assert parse_keys(f"kms:{ARN}, env:KEYS,file:/etc/keys") == (f"kms:{ARN}", "env:KEYS", "file:/etc/keys")
 
 
 @pytest.mark.parametrize(

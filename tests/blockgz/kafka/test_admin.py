@@ -163,10 +163,7 @@ def test_an_error_is_raised_as_it_was_reported(tmp_path: Path, monkeypatch: pyte
     answer = json.dumps({"error": [KafkaError.GROUP_ID_NOT_FOUND, "no such group"]})
     with pytest.raises(KafkaException) as raised:
         apart(f"print({answer!r})", tmp_path, monkeypatch).delete_group("g", 1)
-    assert (raised.value.args[0].code(), raised.value.args[0].str()) == (
-        KafkaError.GROUP_ID_NOT_FOUND,
-        "no such group",
-    )
+    assert (raised.value.args[0].code(), raised.value.args[0].str()) == (KafkaError.GROUP_ID_NOT_FOUND, "no such group")
 
 
 def test_without_a_broker_the_call_times_out() -> None:

@@ -13,13 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from blockgz.errors import UsageError
-from blockgz.kafka.batch_producer import (
-    NO_OFFSET,
-    BatchProducer,
-    ConfluentProducer,
-    KernelProducer,
-    batch_producer,
-)
+from blockgz.kafka.batch_producer import NO_OFFSET, BatchProducer, ConfluentProducer, KernelProducer, batch_producer
 from blockgz.kafka.fetching import KERNEL
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
 from replayer.kafka.admin import KafkaAdmin

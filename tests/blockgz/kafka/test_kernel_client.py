@@ -255,8 +255,7 @@ def test_settings_are_refused_as_librdkafka_says_it(cluster: MockCluster, more: 
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"oauth_cb": print}, {"on_commit": print}, {"plugin.library.paths": "x"}, {"default.topic.config": "x"}],
+    "more", [{"oauth_cb": print}, {"on_commit": print}, {"plugin.library.paths": "x"}, {"default.topic.config": "x"}]
 )
 def test_what_confluent_does_itself_is_left_to_it(cluster: MockCluster, more: dict[str, Any]) -> None:
     assert kernel_takes(settings(cluster))

@@ -133,13 +133,7 @@ def test_the_archiver_asks_the_brokers(archive: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "where",
-    [
-        [],
-        ["-a", "/no/such/archive"],
-        ["-a", "ftp://x"],
-        ["-C", "/no/such/file.yaml"],
-        ["-b", "127.0.0.1:1", "-X", "x"],
-    ],
+    [[], ["-a", "/no/such/archive"], ["-a", "ftp://x"], ["-C", "/no/such/file.yaml"], ["-b", "127.0.0.1:1", "-X", "x"]],
 )
 def test_failures_are_silent(
     where: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -104,10 +104,7 @@ def test_by_key(target: Target) -> None:
     assert "murmur2 modulo 4" in told["plan"]["notes"][0]
 
 
-@pytest.mark.parametrize(
-    ("partitions", "places"),
-    [("2", {0: (0, 6), 1: (1,)}), ("0-1:3,6:0", {3: (0, 1), 0: (6,)})],
-)
+@pytest.mark.parametrize(("partitions", "places"), [("2", {0: (0, 6), 1: (1,)}), ("0-1:3,6:0", {3: (0, 1), 0: (6,)})])
 def test_whole_partitions(target: Target, partitions: str, places: dict[int, tuple[int, ...]]) -> None:
     result = target.replay("orders", "--partitions", partitions)
     assert result.exit_code == 0, result.stderr
@@ -305,8 +302,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     @contextmanager
     def session(*_: object) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(
-            conf=SimpleNamespace(get=lambda _, default: default),
-            sparkContext=SimpleNamespace(parallelize=parallelize),
+            conf=SimpleNamespace(get=lambda _, default: default), sparkContext=SimpleNamespace(parallelize=parallelize)
         )
 
     monkeypatch.setattr(session_module, "session", session)

@@ -297,10 +297,7 @@ def test_a_name_that_is_no_group_is_refused() -> None:
 
 def test_csv_of_several_groups() -> None:
     text = 'group,topic,partition,offset\n"a",orders,0,17\na,orders,1,0\nb,orders,0,3\na,other,0,9\n\n'
-    assert positions_in_csv(text, "orders") == {
-        "a": {0: GroupOffset(17), 1: GroupOffset(0)},
-        "b": {0: GroupOffset(3)},
-    }
+    assert positions_in_csv(text, "orders") == {"a": {0: GroupOffset(17), 1: GroupOffset(0)}, "b": {0: GroupOffset(3)}}
     assert meant_groups(positions_in_csv(text, "orders"), ["b*"], "a file") == {"b": {0: GroupOffset(3)}}
 
 

@@ -85,10 +85,7 @@ NAMES: list[tuple[tuple[str, ...], str]] = [
         ("orders", "--timestamps", "shift=-90m", "--strip-header", "h", "--strip-header", "x", "--add-header", "k=v"),
         "a9b631176e51",
     ),
-    (
-        ("orders", "--transforms", str(TRANSFORMS), "--allow-unchanged", "--on-transform-error", "skip"),
-        "a76170dbc993",
-    ),
+    (("orders", "--transforms", str(TRANSFORMS), "--allow-unchanged", "--on-transform-error", "skip"), "a76170dbc993"),
     (
         ("orders", "--append", "--on-damage", "skip", "--partial", "--rate", "5/s", "--compression", "zstd:3"),
         "e36b50a4449c",

@@ -315,14 +315,7 @@ def plan(
 ) -> ReplayPlan:
     return make_plan(
         ReplayPlan(
-            topic,
-            "copy",
-            sources or (source(),),
-            target,
-            NOW,
-            router or Routing(),
-            watermarks=watermarks or {},
-            **more,
+            topic, "copy", sources or (source(),), target, NOW, router or Routing(), watermarks=watermarks or {}, **more
         )
     )
 

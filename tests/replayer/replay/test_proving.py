@@ -228,14 +228,7 @@ def proof_of_sample(
         lane = OffsetRange(FIRST, max(FIRST + COUNT, target[-1].offset + 1))
         selection = Selection(partition, OffsetRange(0, COUNT))
         task = LaneTask(
-            0,
-            lane_map or sample_map(),
-            lane,
-            read,
-            {0: selection},
-            {0: COUNT},
-            rolls_back=rolls_back,
-            open_end=False,
+            0, lane_map or sample_map(), lane, read, {0: selection}, {0: COUNT}, rolls_back=rolls_back, open_end=False
         )
         return await prove_lane(task, lambda _: None, sample)
 
@@ -275,9 +268,7 @@ def test_a_missing_record_at_an_end_is_always_found(sampled_root: Path, row: int
 def test_a_foreign_record_behind_the_end_is_always_found(sampled_root: Path) -> None:
     assert (
         proof_of_sample(
-            sampled_root,
-            [*copied(), SAMPLED[0]._replace(offset=FIRST + COUNT + 3)],
-            Sample(0.01, 1),
+            sampled_root, [*copied(), SAMPLED[0]._replace(offset=FIRST + COUNT + 3)], Sample(0.01, 1)
         ).foreign
         == 1
     )

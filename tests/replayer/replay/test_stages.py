@@ -87,10 +87,7 @@ SEED = 20261121
     [
         (StripHeaders(("a", "ü")), lambda r: r._replace(headers=tuple(h for h in r.headers if h[0] not in "aü"))),
         (StripHeaders(("nobody",)), lambda r: r),
-        (
-            AddHeader("a", b"1"),
-            lambda r: r._replace(headers=(*r.headers, ("a", b"1"))),
-        ),
+        (AddHeader("a", b"1"), lambda r: r._replace(headers=(*r.headers, ("a", b"1")))),
         (
             AddProvenance("orders"),
             lambda r: r._replace(headers=(*r.headers, ("blockgz-source", b"orders/7/%d" % r.offset))),

@@ -272,11 +272,7 @@ def test_groups_that_vanished_without_leaving_are_warned_of(writer: ArchiveWrite
 def test_names_that_concern_nothing_are_warned_of(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path)
     writer.partition("orders", 0).commit(records(range(3)))
-    idle = planned(
-        writer,
-        rename=(("oders", "x"),),
-        groups=RestoreGroups(("bilings",), (("nobody", "x"),)),
-    )
+    idle = planned(writer, rename=(("oders", "x"),), groups=RestoreGroups(("bilings",), (("nobody", "x"),)))
     told = "; ".join(idle.warnings)
     for text in ("--map renames no topic", "--groups bilings: no consumer group", "--group-map renames no group"):
         assert text in told

@@ -327,8 +327,7 @@ def test_settings_that_are_left_out_are_none_of_the_new_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("archived", "numbers", "expected"),
-    [(ARCHIVED_LIKE, [0], 6), (ARCHIVED_LIKE, [7], 8), (None, [2], 3)],
+    ("archived", "numbers", "expected"), [(ARCHIVED_LIKE, [0], 6), (ARCHIVED_LIKE, [7], 8), (None, [2], 3)]
 )
 def test_partitions_are_those_that_were_seen(archived: ArchivedTopic | None, numbers: list[int], expected: int) -> None:
     assert partition_count(archived, numbers) == expected

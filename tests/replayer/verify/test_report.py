@@ -386,8 +386,7 @@ def forget_gap(partition_report: PartitionWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
-    [(rewrite_newest, "have changed"), (drop_newest, "4 chunks"), (forget_gap, "gap [40..50)")],
+    ("change", "why"), [(rewrite_newest, "have changed"), (drop_newest, "4 chunks"), (forget_gap, "gap [40..50)")]
 )
 def test_what_was_changed_below_the_reported_end_is_a_difference(
     writer: ArchiveWriter, partition_report: PartitionWriter, change: Callable[[PartitionWriter], None], why: str

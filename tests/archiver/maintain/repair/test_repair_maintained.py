@@ -145,7 +145,7 @@ def test_gaps_among_what_was_erased_at_the_end_stay_gaps() -> None:
     marker = repaired(archive, maintainer)
     assert (marker.tail, marker.gaps) == ((), ())
     assert [(gap.start, gap.end, gap.reason) for gap in newest_catalog(archive, maintainer, marker).gaps] == [
-        *((60, 70, "erased"), (70, 71, "erased"), (71, 75, "skipped"), (75, 76, "erased")),
+        *((60, 70, "erased"), (70, 71, "erased"), (71, 75, "skipped"), (75, 76, "erased"))
     ]
 
 

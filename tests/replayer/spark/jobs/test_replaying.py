@@ -260,11 +260,7 @@ def test_what_does_not_pass_ends_it() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "exit_code"),
-    [
-        (JobTakenOver("taken"), 11),
-        (ObjectMissing("a/b"), 3),
-        (RecordUnfit(3, 17, "too odd", "leave it out"), 1),
-    ],
+    [(JobTakenOver("taken"), 11), (ObjectMissing("a/b"), 3), (RecordUnfit(3, 17, "too odd", "leave it out"), 1)],
 )
 def test_what_another_round_would_meet_again_is_raised_as_it_was(failure: BlockgzError, exit_code: int) -> None:
     world = World([0, 1], lambda source, _: (END, None) if source else (4, failure))
