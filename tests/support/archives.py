@@ -25,7 +25,7 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import Continues, Marker, advanced, appended, claimed, encode, entry_of, folded
-from index_format.records import Record, record_hash
+from index_format.records import TIMESTAMP_TYPES, Record, record_hash
 from tests.support.format_objects import chunk_entry, cut, index_of, marker_of
 
 ARCHIVE_ID = "archive-1"
@@ -275,4 +275,6 @@ class PartitionWriter:
         fields = {"topic": self.keys.folder.topic, "topic_id": self.marker.topic_id, "partition": self.keys.partition}
         fields |= {"epoch": self.marker.epoch, "record_format": self.record_format, "gaps": tuple(gaps)}
         fields |= {"start_offset": position, "next_offset": next_offset, "previous": self.marker.last_chunk_index}
+        # A line has a type of its own only if it differs from the index's.
+        fields |= {"timestamp_type": TIMESTAMP_TYPES[chunk[0].timestamp_type] if chunk else "CreateTime"}
         return index_of(blocks, data, **fields), data
