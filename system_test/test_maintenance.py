@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main
-from archiver.maintain import gc
+from archiver.maintain import garbage
 from index_format import marker as markers
 from system_test.checker import check_equal
 from system_test.support.archiving import Site, store_site
@@ -52,7 +52,7 @@ def test_what_is_to_stay_stays_and_nothing_else(
     for name, value in site.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(markers, "FAN_OUT", 2)
-    monkeypatch.setattr(gc, "SHORTEST_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(garbage, "SHORTEST_GRACE_SECONDS", 0.0)
     buffer, report = ("--buffer-dir", tmp_path / "buffer"), tmp_path / "erased.json"
     once = ("run", topic_name, "--once", "--chunk-records", CHUNK, "--key-filter", 10, *site.kafka)
     now = int(time.time() * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -24,6 +25,10 @@ def test_a_fault_that_no_longer_fits_is_an_error() -> None:
 def test_every_fault_fits_the_program() -> None:
     for mutant in MUTANTS:
         assert mutated((ROOT / mutant.path).read_text(), mutant)
+        for test in mutant.tests:
+            path, *names = test.split("::")
+            source = (ROOT / path).read_text()
+            assert all(re.search(rf"(def|class) {name.partition('[')[0]}\b", source) for name in names), test
 
 
 @pytest.mark.timeout(900)

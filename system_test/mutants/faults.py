@@ -12,7 +12,7 @@ DIVERGED, OF_DIVERGED = ("archiver/maintain/repair/diverged.py", "tests/archiver
 RECOVERY, OF_RECOVERY = "archiver/commit/recovery.py", "tests/archiver/commit/test_recovery.py"
 TRANSLATION, OF_TRANSLATION = "replayer/groups/planning.py", "tests/replayer/groups/test_translation.py"
 OF_LETTERS = f"{TESTS}/test_dead_letters.py"
-OF_ARCHIVER, OF_IDENTITY = f"{TESTS}/test_partition_archiver.py", f"{TESTS}/test_partition_archiver_identity.py"
+OF_ARCHIVER, OF_IDENTITY = f"{TESTS}/test_partition_archiver.py", f"{TESTS}/test_partition_archiver_full.py"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ MUTANTS = (
         OWNERSHIP,
         "            partition.told(answers.get(topic), position)\n",
         "            partition.told(answers.get(topic), partition.state.fetched)\n",
-        (f"{TESTS}/test_identity.py",),
+        (f"{TESTS}/test_kafka_cluster.py",),
     ),
     Mutant(
         "a client that gave up on a partition costs what it had fetched before",
@@ -165,7 +165,7 @@ MUTANTS = (
         "archiver/ingest/topics.py",
         "    if missing and not topics:\n",
         "    if missing:\n",
-        (f"{TESTS}/test_topics_watch.py::test_named_topics_that_are_missing_keep_nothing_else_back",),
+        (f"{TESTS}/test_topics.py::test_named_topics_that_are_missing_keep_nothing_else_back",),
     ),
     Mutant(
         "a partition whose commit hangs is not paused",
@@ -193,7 +193,7 @@ MUTANTS = (
         "archiver/ingest/assignment.py",
         "        if owner != archive_id:\n",
         "        if archive_id is None:\n",
-        (f"{TESTS}/test_group_offsets.py",),
+        (f"{TESTS}/test_topics.py",),
     ),
     Mutant(
         "an orphan of another topic is salvaged",
@@ -249,7 +249,7 @@ MUTANTS = (
         "archiver/ingest/buffer.py",
         "                self._is_torn = True\n",
         "",
-        (f"{TESTS}/test_buffer.py::test_a_block_that_fitted_in_part_is_cut_off_and_may_be_written_again",),
+        (f"{TESTS}/test_chunk_builder.py::test_a_block_that_fitted_in_part_is_cut_off_and_may_be_written_again",),
     ),
     Mutant(
         "a claim goes on although no record and no id say that the log is the archived one",
@@ -284,14 +284,16 @@ MUTANTS = (
         "archiver/ingest/topics.py",
         "        if not topics:\n            return NOTHING_TOLD\n",
         "        if not topics:\n            self._silent_until = None\n            return NOTHING_TOLD\n",
-        (f"{TESTS}/test_identity.py::test_a_look_at_nothing_does_not_make_the_cluster_answer",),
+        (f"{TESTS}/test_kafka_cluster.py::test_a_look_at_nothing_does_not_make_the_cluster_answer",),
     ),
     Mutant(
         "a batch that was postponed stands before the order to write again",
         STATE,
         "            return self._with(inbox=(event, *(each for each in self.inbox if each != event)))\n",
         "            return self if event in self.inbox else self._with(inbox=(event, *self.inbox))\n",
-        (f"{TESTS}/test_partition_state.py::test_writing_again_comes_before_a_batch_that_was_postponed_behind_it",),
+        (
+            f"{TESTS}/test_partition_archiver_full.py::test_writing_again_comes_before_a_batch_that_was_postponed_behind_it",
+        ),
     ),
     Mutant(
         "records behind the newest archived one are passed over where the log was written again",
