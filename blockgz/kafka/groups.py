@@ -291,7 +291,9 @@ class KafkaGroups:
         try:
             with self._offsets(group_id, what, **{"isolation.level": "read_uncommitted"}) as offsets:
                 wanted = ((topic, number) for topic, count in topics.items() for number in range(count))
-                return GroupAnswer(_now_ms(), _positions(offsets.committed(wanted, seconds)))
+                # The time comes after the answer: what is committed while the cluster is asked must not look older.
+                positions = _positions(offsets.committed(wanted, seconds))
+                return GroupAnswer(_now_ms(), positions)
         except BlockgzError as error:
             cause = error.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() in NO_OFFSETS:

@@ -212,6 +212,15 @@ def test_where_groups_stand() -> None:
     assert all(before <= answer.asked_at <= round(time.time() * 1000) for answer in asked.answers.values())
 
 
+def test_an_answer_has_the_time_at_which_it_came() -> None:
+    """A table of that time would hold what was committed after it otherwise."""
+    mocked = Mocked()
+    mocked.commit("billing", TopicPartition("orders", 0, 7))
+    mocked.mock.answer_late(OFFSET_FETCH, 0, 300)
+    before = time.time() * 1000
+    assert mocked.asked("billing").answers["billing"].asked_at >= before + 300
+
+
 def test_a_group_that_gives_no_answer_costs_the_others_nothing() -> None:
     mocked = Mocked()
     mocked.commit("billing", TopicPartition("orders", 0, 7))
@@ -238,9 +247,6 @@ def test_settings_that_are_refused_are_a_failure() -> None:
     asked = groups.answers(["billing"], {"orders": 4}, 10)
     assert "no.such" in asked.failures["billing"].why
     assert not isinstance(asked.failures["billing"], BrokerUnreachable)
-
-
-"""Kafka's numbers of the request and of the error."""
 
 
 def test_what_a_group_committed() -> None:
