@@ -326,7 +326,7 @@ def records_of(
 
 
 def delimited_lines(batch: pa.RecordBatch, old_format: OldFormat) -> int:
-    """Return how many records of such a batch come from lines with the key delimiter."""
+    """Return how many records of an old file's batch come from lines with the key delimiter."""
     if old_format.name == "delimited":
         return int(batch.num_rows - batch.column("key").null_count)
     found: int | None = pc.sum(pc.match_substring(batch.column("value"), old_format.delimiter)).as_py()

@@ -177,7 +177,7 @@ class ArchivingState:
 
     @property
     def num_uncommitted(self) -> int:
-        """Return how many records are in chunks that are not committed."""
+        """Return how many records are in chunks that the archive does not list yet."""
         return sum(chunk.num_records for chunk in self.chunks)
 
     @property

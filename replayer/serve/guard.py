@@ -87,7 +87,7 @@ class Guard:
         self._app, self._access, self._logins, self._failed = app, access, logins, failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer itself what may not pass."""
+        """Pass an allowed HTTP request to the app, answer refused or failed ones, add `HEADERS` to every answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

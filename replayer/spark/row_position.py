@@ -123,7 +123,7 @@ class RowLedger:
             raise _other_topic(self._topic, topic)
 
     def accept(self, offsets: Offsets) -> int:
-        """Return the number of the first new row; new rows count as written from now on. Raises ReplayRefused."""
+        """Count the leading rows of a batch that are written, and mark the rest as written; may raise ReplayRefused."""
         if not len(offsets):
             return 0
         self._refuse_disorder(offsets)

@@ -245,7 +245,7 @@ class _ChunkChecks:
             yield entry
 
     async def _sized(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
-        """Yield the chunks whose data is there; its sizes are noted."""
+        """Yield every chunk, or an Unreadable in place of one whose data is missing, and note the size of its data."""
 
         async def sized(chunk: Chunk | Unreadable) -> Chunk | Unreadable:
             if isinstance(chunk, Unreadable):
