@@ -281,17 +281,22 @@ LAYOUTS: dict[str, type[PartitionKeys]] = {"topic": TopicLayoutKeys, "seed": See
 INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 
 
+def archive_home(layout: str) -> str:
+    """Return the folder of all topics, with a slash at its end; may be empty."""
+    return SEED_HOME if layout == "seed" else ""
+
+
 def archive_key(layout: str) -> str:
-    return (SEED_HOME if layout == "seed" else "") + ARCHIVE_OBJECT
+    return archive_home(layout) + ARCHIVE_OBJECT
 
 
 def inventory_key(layout: str) -> str:
-    return (SEED_HOME if layout == "seed" else "") + INVENTORY_OBJECT
+    return archive_home(layout) + INVENTORY_OBJECT
 
 
 def topic_home(layout: str, folder: TopicFolder) -> str:
     """Return the folder of one incarnation of a topic, with a slash at its end."""
-    return f"{SEED_HOME if layout == 'seed' else ''}topic={folder}/"
+    return f"{archive_home(layout)}topic={folder}/"
 
 
 def groups_home(layout: str, folder: TopicFolder) -> str:
@@ -328,7 +333,7 @@ def parse_configs_key(layout: str, key: str) -> tuple[TopicFolder, int] | None:
 def _parse_dated_object(
     layout: str, key: str, home: Callable[[str, TopicFolder], str]
 ) -> tuple[TopicFolder, int] | None:
-    match = _DATED_OBJECT.fullmatch(key.removeprefix(SEED_HOME if layout == "seed" else ""))
+    match = _DATED_OBJECT.fullmatch(key.removeprefix(archive_home(layout)))
     folder = TopicFolder(match[1], int(match[2] or 1)) if match and match[1] not in (".", "..") else None
     at_ms = None if folder is None else parse_dated_key(home(layout, folder), key)
     return None if folder is None or at_ms is None else (folder, at_ms)
@@ -399,7 +404,7 @@ def parse_key(layout: str, key: str) -> ObjectKey | None:
 
 def parse_floor_key(layout: str, key: str) -> tuple[TopicFolder, int, int] | None:
     """Topic, partition and offset of an object that `floor_name` names; None for other keys."""
-    match = _FLOOR.fullmatch(key.removeprefix(SEED_HOME if layout == "seed" else ""))
+    match = _FLOOR.fullmatch(key.removeprefix(archive_home(layout)))
     if match is None or match[1] in (".", "..") or int(match[4]) >= 2**63:
         return None
     folder, partition, pruned_before = TopicFolder(match[1], int(match[2] or 1)), int(match[3]), int(match[4])

@@ -12,11 +12,11 @@ from blockgz.store.writer import Store, ToolStore
 from index_format import objects
 from index_format.identity import ArchiveInfo, Incarnation, Inventory, TopicInfo, parse_inventory, united
 from index_format.keys import (
-    ARCHIVE_OBJECT,
     LAYOUTS,
     TOPIC_OBJECT,
     PartitionKeys,
     TopicFolder,
+    archive_home,
     archive_key,
     inventory_key,
     partition_folders,
@@ -83,7 +83,7 @@ def archive_info(store: Store, layout: str) -> ArchiveInfo:
 def listed_inventory(store: ToolStore, layout: str, at: int) -> Inventory:
     """Return the inventory as a listing shows it at a time, in ms: every partition that has a folder."""
     found = []
-    for folder in topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT))):
+    for folder in topic_folders(store.folders(archive_home(layout))):
         home = topic_home(layout, folder)
         numbers = tuple(each.partition for each in partition_folders(layout, folder, store.folders(home)))
         if numbers:

@@ -13,11 +13,10 @@ from blockgz.errors import BlockgzError, NotInArchive, UsageError, listed
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection, nothing_matches
 from index_format.keys import (
-    ARCHIVE_OBJECT,
     LAYOUTS,
     PartitionKeys,
     TopicFolder,
-    archive_key,
+    archive_home,
     partition_folders,
     topic_folders,
     topic_home,
@@ -230,7 +229,7 @@ def archived_partitions(store: ToolStore, selection: TopicSelection | None) -> l
     """
     layout = layout_of(store)
     claimed = claimed_partitions(store, layout)
-    listed_folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
+    listed_folders = topic_folders(store.folders(archive_home(layout)))
     folders = sorted({*listed_folders, *claimed})
     if selection is not None:
         topics = {folder.topic for folder in folders}

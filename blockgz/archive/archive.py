@@ -30,7 +30,6 @@ from index_format import objects
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.identity import TopicConfig, TopicInfo
 from index_format.keys import (
-    ARCHIVE_OBJECT,
     LAYOUTS,
     MARKER_OBJECT,
     TOPIC_CONFIG_OBJECT,
@@ -39,6 +38,7 @@ from index_format.keys import (
     TopicFolder,
     ancestor_marker_partition,
     ancestor_marker_prefix,
+    archive_home,
     archive_key,
     parse_topic_folder,
     partition_folders,
@@ -334,8 +334,7 @@ class ArchiveReader:
         if self.other is not None:
             return self.other.folders()
         for layout in self._layouts:
-            home = archive_key(layout).removesuffix(ARCHIVE_OBJECT)
-            folders = tuple(topic_folders(await self.reader.folders(home)))
+            folders = tuple(topic_folders(await self.reader.folders(archive_home(layout))))
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders

@@ -69,11 +69,10 @@ def _answers(sources: list[Callable[[], Iterable[str]]]) -> set[str]:
 
 def _archived(address: str, s3: S3Settings) -> set[str]:
     from blockgz.store.opening import open_existing_store  # noqa: PLC0415 - no command needs it but to complete
-    from index_format.keys import ARCHIVE_OBJECT, LAYOUTS, archive_key, topic_folders  # noqa: PLC0415
+    from index_format.keys import LAYOUTS, archive_home, topic_folders  # noqa: PLC0415
 
     store = open_existing_store(address, s3)
-    homes = [archive_key(layout).removesuffix(ARCHIVE_OBJECT) for layout in LAYOUTS]
-    return {folder.topic for home in homes for folder in topic_folders(store.folders(home))}
+    return {folder.topic for layout in LAYOUTS for folder in topic_folders(store.folders(archive_home(layout)))}
 
 
 def _of_brokers(kafka: dict[str, str]) -> list[str]:

@@ -18,7 +18,7 @@ from blockgz.errors import FormatError, MalformedObject, ObjectMissing
 from blockgz.store.writer import StoredObject, ToolStore
 from index_format import marker as markers
 from index_format.chunk_index import Gap
-from index_format.keys import PartitionKeys, catalog_level, catalog_name, is_catalog_name
+from index_format.keys import PartitionKeys, catalog_level, catalog_name
 from index_format.marker import Catalog, CatalogReference, ChunkEntry, Marker, ReferenceCatalog, Retired, Span
 
 References = tuple[CatalogReference, ...]
@@ -116,15 +116,9 @@ def find_run(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Proto
 
 def read_catalogs(keys: PartitionKeys, references: Sequence[CatalogReference], level: int) -> Protocol[list[Catalog]]:
     """Return the catalogs, in order, checked against their references; raises ObjectMissing or a FormatError."""
-    for reference in references:
-        if not is_catalog_name(reference.name, level, reference.start_offset):
-            raise MalformedObject(
-                f"the name {reference.name[:120]!r} does not belong in {keys.home}",
-                why="names in an archive are always derived",
-            )
-    if not references:
+    names = tuple(keys.catalog_key(reference, level) for reference in references)
+    if not names:
         return []
-    names = tuple(keys.home + reference.name for reference in references)
     bodies = yield from read_all(names)
     return [markers.decode_catalog(body, each, level) for body, each in zip(bodies, references, strict=True)]
 
@@ -191,14 +185,7 @@ class StoredChain:
 def read_current(store: ToolStore, keys: PartitionKeys) -> Held | None:
     """Return a partition's current marker, if there is one; raises a FormatError if it is damaged or another's."""
     stored = store.get(keys.marker)
-    if stored is None:
-        return None
-    marker = markers.decode_marker(stored.body, keys.marker)
-    if (marker.topic, marker.partition) != (keys.folder.topic, keys.partition):
-        raise MalformedObject(
-            f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
-        )
-    return Held(marker, stored.etag)
+    return None if stored is None else Held(markers.decode_own_marker(stored.body, keys), stored.etag)
 
 
 def read_chain(store: ToolStore, keys: PartitionKeys) -> StoredChain | None:
