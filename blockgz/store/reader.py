@@ -29,7 +29,7 @@ class ObjectReader(Protocol):
         """
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Exactly the bytes [start, end), end > start.
+        """Return exactly the bytes [start, end), end > start.
 
         Raises ObjectMissing, ObjectTruncated if the object ends before `end`, and ObjectChanged if it is replaced
         while it is read.

@@ -123,13 +123,13 @@ class Store(Protocol):
         """Replace version `expected` (None: no object yet) and return the new tag; None if the version is another."""
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Objects whose keys start with `prefix`; for tools, never for commits."""
+        """Yield the objects whose keys start with `prefix`; for tools, never for commits."""
 
     def delete(self, key: str) -> None:
         """Remove an object of a probe or of garbage collection; a missing one is not an error."""
 
     def abandon_uploads(self) -> None:
-        """The program ends: running uploads end with ShuttingDown and leave nothing behind, and none is begun."""
+        """End running uploads with ShuttingDown, so that they leave nothing behind, and begin no more."""
 
 
 class ToolStore(Store, Protocol):

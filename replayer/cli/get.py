@@ -99,7 +99,7 @@ def command(
     A position other than an offset, such as a time, means the first record at or after it; a time without an offset is
     in UTC, or --timezone. `latest`, or -N if the last N offsets hold no record, means the newest one. A dash reads
     places from stdin, one per line. Prints the value and a newline; on a terminal, the record's other fields come
-    first. If there is not a such record, says why and exits with 4.
+    first. If a record does not exist, says why and exits with 4.
     """
     now = time.time_ns() // 1_000_000
     wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]

@@ -193,7 +193,7 @@ class OriginalSpacing:
         return Due(rows) if rows else Due(0, max((float(reached[0]) - now) / 1000 / self._factor, TICK_SECONDS))
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
-        """Do not matter."""
+        """Ignore what was sent: timestamps alone set the pace."""
 
     def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:  # noqa: ARG002
         return span_ms / 1000 / self._factor

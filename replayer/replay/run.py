@@ -34,8 +34,8 @@ class RecordSink(Protocol):
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
         """Take over these target partitions: earlier runs of the job can no longer write to them.
 
-        What they have committed, by lane; a lane without a position is missing. What was sent and not committed counts
-        as not written from now on.
+        Return what they have committed, by lane, without lanes that have no position. What was sent and not committed
+        counts as not written from now on.
         """
 
     def stand_at(self, ends: Mapping[int, int]) -> None:

@@ -40,7 +40,7 @@ class Background(Generic[T]):
         return None
 
     def close(self) -> None:
-        """Take no more items, and waits for the thread."""
+        """Take no more items, and wait for the thread."""
         self._given_up.set()
         self._thread.join()
 

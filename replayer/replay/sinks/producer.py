@@ -289,7 +289,7 @@ class TopicProducer:
             self.client.flush(STOP_SECONDS)
 
     def raise_failure(self) -> None:
-        """Raise the first failure that was reported, and drops what comes after it: no record overtakes it."""
+        """Raise the first failure that was reported, and drop what comes after it: no record overtakes it."""
         self._remember_failure()
         if self._failure is not None:
             with suppress(KafkaException):
@@ -362,7 +362,7 @@ def routed(router: Router | None, lane: int, batch: pa.RecordBatch) -> Iterable[
 
 
 def at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
-    """Take the step for several at a time, for all of them; raises the first failure in their order."""
+    """Take a step for all items, several at a time; raises the first failure in their order."""
     with ThreadPoolExecutor(PRODUCERS_AT_ONCE) as pool:
         for _ in pool.map(step, of):
             pass
@@ -374,20 +374,20 @@ TRIES = 5
 
 
 class PositionStore(Protocol):
-    """A store of positions, if there is one."""
+    """A store of the positions of a job's lanes."""
 
     def read(self) -> Mapping[int, LanePosition]:
-        """The last ones that were written, none if there are none."""
+        """Return the positions that were written last, by lane."""
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:
-        """Replace those of these lanes.
+        """Replace the positions of these lanes, if any.
 
-        Raises JobTakenOver if somebody else wrote since `read`, if the store can tell; also with no lanes.
+        Raises JobTakenOver if somebody else wrote since `read`, and the store can tell.
         """
 
 
 class KafkaSink:
-    """A few producers share the lanes. What the cluster took stands; positions after it are noted."""
+    """A sink whose lanes share a few producers. What the cluster took stays; its positions are noted afterwards."""
 
     rolls_back = False
 
