@@ -24,8 +24,8 @@ from benchmarks.measure import measured_on
 from benchmarks.site import Settings, Site, opened
 from benchmarks.tables import Table, as_text
 from blockgz.config.model import RunConfig
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_store
-from blockgz.store.s3_settings import S3Settings
 
 CLAIM_GOAL_SECONDS = 10.0
 RECORDS_IN_EACH = 8

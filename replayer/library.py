@@ -26,9 +26,8 @@ from blockgz.archive.selection import (
     selected_batches,
 )
 from blockgz.errors import UsageError
-from blockgz.store.address import parse_address
-from blockgz.store.cache import DiskCache, default_folder
-from blockgz.store.s3_settings import S3Settings
+from blockgz.store.address import S3Settings, parse_address
+from blockgz.store.reader import DiskCache, default_folder
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 from index_format.old_objects import ANCESTORS_FORMAT

@@ -17,10 +17,9 @@ from archiver.cli import main
 from archiver.maintain.gc import PlannedSweep, plan_sweep
 from blockgz.archive.archive import ArchiveReader
 from blockgz.errors import NoArchiveThere, NotInArchive, Verdict
-from blockgz.store.address import LocalAddress, S3Address
+from blockgz.store.address import LocalAddress, S3Address, S3Settings
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.s3_writer import S3Store
 from blockgz.store.writer import ToolStore
 from index_format import objects

@@ -19,8 +19,8 @@ from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing
 from blockgz.program.options import SIZE, Option, OptionSet, plan_options, spark_needed
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import default_buffer_root, open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection
 
 BLOCK_BYTES = 1024**2

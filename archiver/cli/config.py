@@ -11,8 +11,8 @@ from blockgz.config.files import KAFKA_PREFIX
 from blockgz.config.kinds import FIELDS, json_schema, value_text, yaml_template
 from blockgz.config.resolution import Resolved, check_config_file
 from blockgz.errors import UsageError
-from blockgz.program.config_file import config_path
 from blockgz.program.main import closing
+from blockgz.program.options import config_path
 
 
 @click.group(

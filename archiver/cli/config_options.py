@@ -11,9 +11,7 @@ from click.core import ParameterSource
 from blockgz.config.files import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz.config.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind, option_name, variable_name
 from blockgz.config.resolution import resolve
-from blockgz.program.config_file import used_config
-from blockgz.program.kafka_options import kafka_properties, properties_option, split_properties
-from blockgz.program.options import F
+from blockgz.program.options import F, kafka_properties, properties_option, split_properties, used_config
 
 LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server")}
 METAVARS = {

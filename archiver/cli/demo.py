@@ -31,8 +31,8 @@ from archiver.demo import (
 )
 from blockgz.errors import MASK, BlockgzError
 from blockgz.kafka.secrets import is_secret
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
+from blockgz.program.options import kafka_options
 from blockgz.program.terminal import unescaped
 from blockgz.units import timestamp_text
 

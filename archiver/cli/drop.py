@@ -10,11 +10,10 @@ from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.drop import PlannedDrop
 from blockgz.kafka.settings import client_settings
 from blockgz.program.archive_options import store_options, writing_s3_options
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
-from blockgz.program.options import DURATION
+from blockgz.program.options import DURATION, kafka_options
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 
 
 @click.command(

@@ -33,11 +33,11 @@ from blockgz.program.options import (
     report_key_option,
     sign_key_option,
 )
-from blockgz.program.tables import print_table
+from blockgz.program.terminal import print_table
 from blockgz.record_filter import Condition, KeyIn, Pattern, ValueMatches
 from blockgz.signing import signature_of
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import default_buffer_root, open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
 
 

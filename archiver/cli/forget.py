@@ -10,8 +10,8 @@ from archiver.maintain.repair.inventory import plan_forgetting
 from blockgz.program.archive_options import store_options, writing_s3_options
 from blockgz.program.main import closing
 from blockgz.program.options import plan_options
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 
 
 @click.command(

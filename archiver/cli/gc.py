@@ -7,8 +7,8 @@ from archiver.maintain.gc import plan_sweep
 from blockgz.program.archive_options import store_options
 from blockgz.program.main import closing
 from blockgz.program.options import DURATION, plan_options
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 
 
 @click.command(

@@ -24,11 +24,10 @@ from blockgz.program.archive_options import (
 )
 from blockgz.program.main import closing, confirm, print_problems
 from blockgz.program.options import SIZE, plan_options
-from blockgz.program.tables import print_table, range_text
-from blockgz.program.terminal import unescaped
+from blockgz.program.terminal import print_table, range_text, unescaped
+from blockgz.store.address import S3Settings
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import default_buffer_root, open_existing_store, open_store
-from blockgz.store.s3_settings import S3Settings
 from index_format.old_files import OldPartition
 from index_format.old_objects import OldFormat
 

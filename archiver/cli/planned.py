@@ -10,7 +10,7 @@ from archiver.maintain.rewrite.chunks import RewriteKeys
 from blockgz.program.archive_options import encrypt_option, keys_option
 from blockgz.program.main import code_of_problems, confirm, print_problems
 from blockgz.program.options import SIZE, F, OptionSet, with_options
-from blockgz.program.tables import print_table
+from blockgz.program.terminal import print_table
 
 
 def carry_out(command: PlannedCommand, archive: str, *, dry_run: bool, yes: bool, as_json: bool) -> int:

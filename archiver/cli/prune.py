@@ -12,8 +12,8 @@ from blockgz.errors import UsageError
 from blockgz.program.archive_options import store_options, writing_s3_options
 from blockgz.program.main import closing
 from blockgz.program.options import Parsed, plan_options
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection
 
 AGE, BYTES = Parsed("age", parse_age), Parsed("size", parse_bytes)

@@ -23,11 +23,10 @@ from blockgz.program.archive_options import (
     store_options,
     writing_s3_options,
 )
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
-from blockgz.program.options import Decorator, F, plan_options, with_options
+from blockgz.program.options import Decorator, F, kafka_options, plan_options, with_options
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from index_format.old_objects import OldFormat
 
 

@@ -38,12 +38,12 @@ from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import PARTLY_FAILED, BlockgzError, BrokerUnreachable, StoreUnavailable, exit_code, listed
 from blockgz.hosts import unencrypted_brokers, unencrypted_endpoint
 from blockgz.process import ended_in_time, every, pandas_refused, share_heaps, signals_held_back, stop_on_signals
-from blockgz.program.config_file import used_config
 from blockgz.program.main import TERMINATED, closing, ended_code, error_lines, print_failure
-from blockgz.program.tables import bytes_text, print_table
-from blockgz.program.terminal import printable
+from blockgz.program.options import used_config
+from blockgz.program.terminal import print_table, printable
 from blockgz.store.opening import default_buffer_root, open_store
 from blockgz.store.writer import ToolStore
+from blockgz.units import bytes_text
 
 LOOK_SECONDS = 0.5
 LINE_SECONDS = 10.0

@@ -12,9 +12,8 @@ from archiver.cli.config_options import field_option
 from blockgz.config.kinds import SPARK_DEFAULTS, SPARK_NAMES, default_text
 from blockgz.errors import PARTLY_FAILED, UsageError
 from blockgz.process import stop_on_signals
-from blockgz.program.kafka_options import kafka_properties
 from blockgz.program.main import closing, ended_code
-from blockgz.program.options import DURATION, spark_needed, with_options
+from blockgz.program.options import DURATION, kafka_properties, spark_needed, with_options
 
 if TYPE_CHECKING:
     from archiver.spark.job import JobResult

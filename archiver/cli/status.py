@@ -18,16 +18,14 @@ from archiver.monitor.server import health, readiness, service_snapshot
 from blockgz.errors import PARTLY_FAILED, UsageError
 from blockgz.kafka.settings import client_settings
 from blockgz.program.archive_options import store_options
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
-from blockgz.program.options import DURATION
-from blockgz.program.tables import bytes_text, print_table
-from blockgz.program.terminal import unescaped
+from blockgz.program.options import DURATION, kafka_options
+from blockgz.program.terminal import print_table, unescaped
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
-from blockgz.units import time_text
+from blockgz.units import bytes_text, time_text
 
 DROPPABLE = (
     *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "newest record"),

@@ -16,10 +16,10 @@ from blockgz.config.model import RunConfig
 from blockgz.config.resolution import resolve
 from blockgz.errors import UsageError
 from blockgz.spark.formats import SPARK_OPTIONS, FormatOptions, bad_value, json_object
+from blockgz.store.address import S3Settings
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import open_store
 from blockgz.store.probe import probe
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ToolStore
 from index_format.chunk_index import UNVERIFIED
 from index_format.identity import ArchiveInfo

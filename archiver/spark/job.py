@@ -34,8 +34,8 @@ from blockgz.kafka.secrets import look_up_secrets
 from blockgz.spark.errors import TaskFailed, carry_errors, spark_errors
 from blockgz.spark.formats import Shipped
 from blockgz.spark.session import session
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import default_buffer_root, open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.topic_patterns import TopicSelection, is_pattern
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"

@@ -26,10 +26,9 @@ from benchmarks.tables import Table, percent
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.archive.partition import ArchivedPartition, Chunk
-from blockgz.store.address import parse_address
+from blockgz.store.address import S3Settings, parse_address
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import CountingReader, ObjectReader
-from blockgz.store.s3_settings import S3Settings
 from index_format.marker import block_at_or_after
 
 TITLE = "Look one record up by its offset (1 KB records, 4 partitions), milliseconds"

@@ -22,10 +22,9 @@ from blockgz.errors import (
     UsageError,
     listed,
 )
-from blockgz.store.address import Address, LocalAddress
+from blockgz.store.address import AT_AWS, Address, LocalAddress, S3Settings
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import ObjectReader
-from blockgz.store.s3_settings import AT_AWS, S3Settings
 from index_format import objects
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.identity import TopicConfig, TopicInfo

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from blockgz.config.model import NONE, RunConfig, parse_none
 from blockgz.errors import camel_case
-from blockgz.store.s3_settings import REFERENCES, S3Settings
+from blockgz.store.address import REFERENCES, S3Settings
 from blockgz.units import format_duration, format_size, parse_duration, parse_size
 
 FIELDS = RunConfig.model_fields

@@ -1,6 +1,6 @@
 """The configuration of `archiver run`: one frozen model, its defaults and its checks in one place.
 
-Other commands, of both programs, take what they share from it: `blockgz.program.config_file`.
+Other commands, of both programs, take what they share from it: `blockgz.program.options`.
 The docstring of a field is its help text, its comment in `archiver config init` and its row in docs/configuration.md.
 """
 
@@ -27,8 +27,7 @@ from pydantic_core import PydanticCustomError
 from blockgz.encryption.keyring import parse_keys
 from blockgz.errors import UsageError
 from blockgz.kafka.secrets import is_secret
-from blockgz.store.address import LocalAddress, parse_address
-from blockgz.store.s3_settings import CHECKED, S3Settings, check_setting, conflicts
+from blockgz.store.address import CHECKED, LocalAddress, S3Settings, check_setting, conflicts, parse_address
 from blockgz.topic_patterns import TopicRules, TopicSelection, matcher
 from blockgz.units import parse_duration, parse_size
 from index_format.chunk_index import MAX_KEY_FILTER_BITS

@@ -16,7 +16,7 @@ from blockgz.config.model import KAFKA_RESERVED, RunConfig
 from blockgz.errors import MASK, BlockgzError, UnresolvedReference, UsageError, joined, masked_urls
 from blockgz.kafka.secrets import is_secret, refuse_code
 from blockgz.references import check_references, has_reference, naming, resolve_references
-from blockgz.store.s3_settings import REFERENCES
+from blockgz.store.address import REFERENCES
 
 
 @dataclass(frozen=True)

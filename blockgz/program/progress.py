@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from blockgz.process import every
-from blockgz.program.tables import bytes_text
 from blockgz.program.terminal import unescaped
+from blockgz.units import bytes_text
 
 STATUS_SECONDS = 2.0
 # Seconds between two lines without a terminal, even if nothing changes.

@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from blockgz.errors import NoArchiveThere
-from blockgz.store.address import Address, LocalAddress, S3Address, parse_address
+from blockgz.store.address import AT_AWS, Address, LocalAddress, S3Address, S3Settings, parse_address
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import ObjectReader
-from blockgz.store.s3_settings import AT_AWS, S3Settings
 from blockgz.store.writer import ToolStore
 
 

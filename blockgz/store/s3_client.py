@@ -32,8 +32,7 @@ from urllib3.exceptions import HTTPError
 
 from blockgz.errors import AccessDenied, BlockgzError, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from blockgz.references import naming, resolve_references
-from blockgz.store.address import S3Address
-from blockgz.store.s3_settings import CREDENTIALS, S3Settings
+from blockgz.store.address import CREDENTIALS, S3Address, S3Settings
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 60

@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadErro
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from blockgz.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated, TooLarge
-from blockgz.store.address import S3Address
+from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.customer_key import CustomerKey, load_customer_key
 from blockgz.store.reader import ObjectReader, PassingReader
 from blockgz.store.s3_client import (
@@ -37,7 +37,6 @@ from blockgz.store.s3_client import (
     s3_errors,
     setup_errors,
 )
-from blockgz.store.s3_settings import S3Settings
 
 MAX_CONNECTIONS = 64
 # Seconds that a server may send nothing; with all attempts, a store that hangs is given up after about a minute.

@@ -25,7 +25,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import AccessDenied, BlockgzError, ShuttingDown, StoreError, StoreUnavailable
-from blockgz.store.address import S3Address
+from blockgz.store.address import CHECKSUMS, S3Address, S3Settings
 from blockgz.store.customer_key import load_customer_key
 from blockgz.store.s3_client import (
     BODY_ATTEMPTS,
@@ -41,7 +41,6 @@ from blockgz.store.s3_client import (
     s3_errors,
     setup_errors,
 )
-from blockgz.store.s3_settings import CHECKSUMS, S3Settings
 from blockgz.store.writer import (
     PART_BYTES,
     PROBE_FOLDER,

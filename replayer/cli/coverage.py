@@ -9,8 +9,8 @@ from blockgz.archive.archive import ArchivePlace, parse_topic
 from blockgz.errors import PARTLY_FAILED, NotInArchive
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
-from blockgz.program.tables import print_rows, print_table, range_text
-from blockgz.store.cache import DiskCache
+from blockgz.program.terminal import print_rows, print_table, range_text
+from blockgz.store.reader import DiskCache
 from replayer.cli.options.options import (
     archive_options,
     cache_option,

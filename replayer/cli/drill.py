@@ -14,11 +14,11 @@ from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.positions import Rule
 from blockgz.errors import PARTLY_FAILED, Verdict
 from blockgz.process import run_async, share_heaps
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code
-from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption, yes_option
+from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption, kafka_options, yes_option
 from blockgz.program.progress import record_progress
-from blockgz.program.tables import bytes_text, print_each, print_table
+from blockgz.program.terminal import print_each, print_table
+from blockgz.units import bytes_text
 from index_format.keys import check_topic
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of

@@ -13,7 +13,7 @@ from blockgz.process import run_async
 from blockgz.program.main import closing
 from blockgz.program.options import Option, OptionSet, choice_option
 from blockgz.program.progress import record_progress
-from blockgz.program.tables import bytes_text
+from blockgz.units import bytes_text
 from replayer.cli.cat import say_why_nothing
 from replayer.cli.options.options import archive_options, json_option, limit_option, open_archive, times_option
 from replayer.cli.options.selection_options import (

@@ -21,8 +21,8 @@ from blockgz.errors import UsageError
 from blockgz.process import run_async
 from blockgz.program.main import closing
 from blockgz.program.options import TimeOption, option_zone
-from blockgz.program.tables import print_rows, print_table
-from blockgz.store.cache import DiskCache
+from blockgz.program.terminal import print_rows, print_table
+from blockgz.store.reader import DiskCache
 from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.options.options import (
     archive_options,

@@ -18,9 +18,8 @@ from blockgz.errors import NotInArchive, StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
 from blockgz.program.options import option_zone, zone_option
-from blockgz.program.tables import bytes_text
-from blockgz.store.cache import DiskCache
-from blockgz.store.reader import CountingReader
+from blockgz.store.reader import CountingReader, DiskCache
+from blockgz.units import bytes_text
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.options import (

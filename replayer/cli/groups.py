@@ -12,10 +12,9 @@ import msgspec
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import NotInArchive, UsageError, listed
 from blockgz.process import run_async
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm
-from blockgz.program.options import Option, OptionSet, TimeOption, dry_run_option, yes_option
-from blockgz.program.tables import print_each, print_table
+from blockgz.program.options import Option, OptionSet, TimeOption, dry_run_option, kafka_options, yes_option
+from blockgz.program.terminal import print_each, print_table
 from blockgz.units import time_text
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.options import (

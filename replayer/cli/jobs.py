@@ -9,8 +9,8 @@ import msgspec
 from blockgz.errors import PARTLY_FAILED, UsageError
 from blockgz.program.archive_options import s3_options
 from blockgz.program.main import closing, confirm, print_failure
-from blockgz.program.tables import print_table
-from blockgz.store.s3_settings import S3Settings
+from blockgz.program.terminal import print_table
+from blockgz.store.address import S3Settings
 from blockgz.store.writer import ToolStore
 from blockgz.units import time_text
 from replayer.cli.options.options import jobs_option, json_option

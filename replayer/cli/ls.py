@@ -18,8 +18,8 @@ from blockgz.archive.partition import Damaged
 from blockgz.errors import PARTLY_FAILED, BlockgzError, exit_code
 from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
-from blockgz.program.tables import bytes_text, print_rows, print_table, range_text
-from blockgz.units import time_text
+from blockgz.program.terminal import print_rows, print_table, range_text
+from blockgz.units import bytes_text, time_text
 from replayer.cli.options.options import archive_options, format_option, open_archive, time_printer, times_option
 
 FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")

@@ -32,7 +32,6 @@ from blockgz.errors import (
     masked_urls,
 )
 from blockgz.process import loop_signals, run_async, share_heaps
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code, noting_what_is_left, print_failure
 from blockgz.program.options import (
     DURATION,
@@ -41,13 +40,14 @@ from blockgz.program.options import (
     OptionSet,
     choice_option,
     dry_run_option,
+    kafka_options,
     spark_needed,
     yes_option,
 )
 from blockgz.program.progress import RecordProgress, record_progress
-from blockgz.program.tables import bytes_text, print_each, print_table, range_text
+from blockgz.program.terminal import print_each, print_table, range_text
 from blockgz.store.writer import Store
-from blockgz.units import time_text
+from blockgz.units import bytes_text, time_text
 from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
 from replayer.cli.options.selection_options import (
     CHOOSE_BY_OPTION,

@@ -12,7 +12,7 @@ import msgspec
 from blockgz.errors import PARTLY_FAILED, UsageError, Verdict, listed
 from blockgz.program.main import closing, noting_what_is_left
 from blockgz.program.options import report_key_option
-from blockgz.program.tables import print_each, print_table
+from blockgz.program.terminal import print_each, print_table
 from blockgz.signing import check_signature, is_signed_by, signature_of
 from blockgz.units import timestamp_text
 from replayer.verify.earlier import parse_report

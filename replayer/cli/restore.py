@@ -18,11 +18,11 @@ import msgspec
 from blockgz.archive.archive import ArchivePlace, ArchiveReader
 from blockgz.errors import FAILED, PARTLY_FAILED, BlockgzError, CutUndecided, UsageError, Verdict, listed
 from blockgz.process import ENDING, loop_signals, run_async, share_heaps
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm, ended_code
+from blockgz.program.options import kafka_options
 from blockgz.program.progress import record_progress
-from blockgz.program.tables import bytes_text, print_each, print_table
-from blockgz.units import time_text
+from blockgz.program.terminal import print_each, print_table
+from blockgz.units import bytes_text, time_text
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.options.selection_options import with_choice

@@ -19,9 +19,8 @@ from blockgz.errors import UsageError
 from blockgz.kafka.secrets import look_up_secrets
 from blockgz.kafka.settings import client_settings
 from blockgz.process import ENDING, ended_soon_after_signals, loop_signals, run_async, share_heaps
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing
-from blockgz.program.options import Option, OptionSet, option_zone, zone_option
+from blockgz.program.options import Option, OptionSet, kafka_options, option_zone, zone_option
 from blockgz.signing import is_signed_by, signed
 from replayer.cli.options.options import archive_options, jobs_option
 from replayer.serve.app import make_app

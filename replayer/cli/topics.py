@@ -9,10 +9,9 @@ import msgspec
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import PARTLY_FAILED, NotInArchive, exit_code
 from blockgz.process import run_async
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import CommandPlace, Program, closing, confirm, print_failure
-from blockgz.program.options import Argument, Option, dry_run_option, yes_option
-from blockgz.program.tables import print_each, print_table
+from blockgz.program.options import Argument, Option, dry_run_option, kafka_options, yes_option
+from blockgz.program.terminal import print_each, print_table
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.errors import ReplayRefused
 from replayer.topics import FoundTopic, TopicComparison, TopicPlan, carry_out, compare_all, find_topics, plan_topic

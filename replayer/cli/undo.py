@@ -6,11 +6,10 @@ import click
 import msgspec
 
 from blockgz.program.archive_options import s3_options
-from blockgz.program.kafka_options import kafka_options
 from blockgz.program.main import closing, confirm
-from blockgz.program.options import dry_run_option, yes_option
-from blockgz.program.tables import print_each, print_table, range_text
-from blockgz.store.s3_settings import S3Settings
+from blockgz.program.options import dry_run_option, kafka_options, yes_option
+from blockgz.program.terminal import print_each, print_table, range_text
+from blockgz.store.address import S3Settings
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.replay.jobs.control import held, job_signs, lock_folder
 from replayer.replay.jobs.folder import jobs_with

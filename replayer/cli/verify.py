@@ -13,13 +13,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.selection import Positions
 from blockgz.process import every, run_async
-from blockgz.program.command import debug
-from blockgz.program.kafka_options import kafka_options
-from blockgz.program.main import closing
-from blockgz.program.options import Option, spark_needed
+from blockgz.program.main import closing, debug
+from blockgz.program.options import Option, kafka_options, spark_needed
 from blockgz.program.progress import PLAIN_SECONDS
-from blockgz.program.tables import bytes_text
 from blockgz.program.terminal import unescaped
+from blockgz.units import bytes_text
 from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.spark_options import (

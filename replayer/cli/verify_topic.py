@@ -13,7 +13,7 @@ from blockgz.archive.selection import SKIPS, DamagePolicies, Positions, Reading,
 from blockgz.errors import PARTLY_FAILED, Verdict
 from blockgz.process import run_async
 from blockgz.program.progress import record_progress
-from blockgz.program.tables import print_each, print_table
+from blockgz.program.terminal import print_each, print_table
 from index_format.records import Record
 from replayer.cli.options.options import open_archive
 from replayer.cli.options.selection_options import print_cuts

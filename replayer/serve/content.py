@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from blockgz.program.tables import bytes_text
 from blockgz.program.terminal import printable
+from blockgz.units import bytes_text
 
 PREVIEW_CHARACTERS = 160
 TEXT_BYTES = 64 * 1024

@@ -12,9 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from blockgz.errors import UsageError
-from blockgz.program.tables import bytes_text
 from blockgz.program.terminal import printable
-from blockgz.units import time_text, timestamp_text
+from blockgz.units import bytes_text, time_text, timestamp_text
 from replayer.serve.archive_view import Look
 from replayer.serve.content import preview_of
 from replayer.serve.errors import Failure

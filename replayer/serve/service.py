@@ -15,9 +15,8 @@ from starlette.types import Receive, Scope, Send
 from blockgz.archive.archive import opened
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import StoreBusy
-from blockgz.program.tables import bytes_text
-from blockgz.store.cache import DiskCache, default_folder
-from blockgz.store.reader import CountingReader
+from blockgz.store.reader import CountingReader, DiskCache, default_folder
+from blockgz.units import bytes_text
 from replayer.serve.archive_view import FRESH_SECONDS, SHARE_OF_TIME, ArchiveView, Look
 from replayer.serve.archivers import Archivers
 from replayer.serve.errors import told

@@ -11,8 +11,7 @@ from blockgz.archive.archive import ArchivePlace
 from blockgz.archive.positions import AT_END, AT_START, AtOffset, AtTime, Position
 from blockgz.errors import BadName, UsageError, camel_case
 from blockgz.spark.formats import FormatOptions, bad_value, json_object
-from blockgz.store.address import parse_address
-from blockgz.store.s3_settings import CONNECTION, S3Settings
+from blockgz.store.address import CONNECTION, S3Settings, parse_address
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import TopicFolder
 from replayer.spark.decoding import Decoding, parse_decoding

@@ -20,8 +20,7 @@ from typing import IO, NamedTuple
 from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.lookup import FoundRecord, Lost, Outcome, look_up_all
 from blockgz.archive.partition import ArchivedPartition, Damaged
-from blockgz.store.address import parse_address
-from blockgz.store.s3_settings import S3Settings
+from blockgz.store.address import S3Settings, parse_address
 from index_format.errors import BlockgzError
 from system_test.faults.fingerprint import fingerprint
 from system_test.faults.watcher import parse_home, read_markers

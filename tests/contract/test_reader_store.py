@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 import pytest
 
 from blockgz.errors import AccessDenied, NoArchiveThere, ObjectMissing, ObjectTruncated, StoreUnavailable
-from blockgz.store.address import Address, LocalAddress, S3Address
+from blockgz.store.address import Address, LocalAddress, S3Address, S3Settings
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import CountingReader, ObjectReader
-from blockgz.store.s3_settings import S3Settings
 from index_format.errors import TooLarge
 from tests.support.memory_reader import MemoryReader
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server

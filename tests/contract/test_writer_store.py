@@ -30,11 +30,10 @@ from blockgz.errors import (
     UsageError,
 )
 from blockgz.store import local
-from blockgz.store.address import S3Address
+from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.local import LocalStore
 from blockgz.store.opening import default_buffer_root, open_store
 from blockgz.store.probe import probe
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.s3_writer import S3Store
 from blockgz.store.writer import PART_BYTES, FileBody, Store, StoredObject
 from tests.support.memory_store import MemoryStore

@@ -13,10 +13,9 @@ from blockgz.archive.partition import ObjectCache
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import archive_option, keys_option, max_block_option, old_format_option, s3_options
 from blockgz.program.options import Option, OptionSet, Parsed, choice_option
-from blockgz.program.tables import print_each
+from blockgz.program.terminal import print_each
 from blockgz.store.address import parse_address
-from blockgz.store.cache import DiskCache, default_folder
-from blockgz.store.reader import CountingReader, ObjectReader, WatchedReader
+from blockgz.store.reader import CountingReader, DiskCache, ObjectReader, WatchedReader, default_folder
 from blockgz.units import MILLISECONDS, timestamp_text
 from replayer.groups import map_of
 

@@ -33,7 +33,7 @@ from blockgz.program.options import (
     header_option,
     option_zone,
 )
-from blockgz.program.tables import print_each
+from blockgz.program.terminal import print_each
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
 
 

@@ -12,10 +12,9 @@ from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.selection import SKIPS
 from blockgz.errors import PARTLY_FAILED
 from blockgz.process import run_async
-from blockgz.program.command import debug
-from blockgz.program.main import closing
+from blockgz.program.main import closing, debug
 from blockgz.program.options import spark_needed, with_options
-from blockgz.program.tables import bytes_text
+from blockgz.units import bytes_text
 from replayer.cli.options.options import archive_options, json_option
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION, damage_option, selection_options
 from replayer.cli.options.spark_options import (

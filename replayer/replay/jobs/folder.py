@@ -16,8 +16,8 @@ import msgspec
 
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import FormatError, NoArchiveThere, UsageError
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store, open_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import ContentTag, Store, ToolStore
 from index_format.objects import Count, Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged

@@ -22,9 +22,9 @@ from archiver.maintain.throttle import Throttle
 from benchmarks.compact import ROWS, collect, figures_of, small_chunks
 from benchmarks.compact import command as run
 from blockgz.errors import AccessDenied
+from blockgz.store.address import S3Settings
 from blockgz.store.local import LocalStore
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import FileBody
 from index_format import marker as markers
 from index_format.identity import parse_inventory

@@ -14,7 +14,7 @@ from archiver.cli import main
 from blockgz.config.kinds import FIELDS, yaml_template
 from blockgz.config.model import RunConfig
 from blockgz.kafka.settings import client_settings, make_client
-from blockgz.program.command import NEVER_FROM_ENVIRONMENT
+from blockgz.program.main import NEVER_FROM_ENVIRONMENT
 from index_format.errors import MASK
 from tests.support.commands import commands
 

@@ -17,9 +17,9 @@ from archiver.commit.objects import read_marker
 from archiver.maintain.erase import ranges_text
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.errors import StoreUnavailable
+from blockgz.store.address import S3Settings
 from blockgz.store.local import LocalStore
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import FileBody
 from index_format.records import Record
 from replayer.cli import main as replayer_main

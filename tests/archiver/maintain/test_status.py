@@ -16,9 +16,8 @@ from archiver.maintain.status import PartitionStatus, read_status
 from archiver.monitor.server import serving
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz.errors import NoArchiveThere, NotInArchive
-from blockgz.store.address import S3Address
+from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.local import LocalStore
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.s3_writer import S3Store
 from blockgz.topic_patterns import TopicSelection
 from index_format.keys import SEED_HOME

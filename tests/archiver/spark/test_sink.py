@@ -35,8 +35,8 @@ from blockgz.archive.positions import AT_START
 from blockgz.errors import BadName, BlockgzError, KeyMissing, MalformedObject, ObjectMissing, StoreError, UsageError
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.spark.errors import JobFailed, ReadFailed, SparkFailed, TaskFailed, WriteFailed, failure_of
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from index_format import marker as markers
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.records import Record

@@ -18,7 +18,7 @@ from archiver.cli import main as archiver
 from blockgz.errors import UnresolvedReference, UsageError
 from blockgz.kafka.secrets import IN_A_COMMAND, LOADS_CODE, look_up_secrets, refuse_code, without_code
 from blockgz.kafka.settings import client_settings, make_client
-from blockgz.program.kafka_options import property_table
+from blockgz.program.options import property_table
 from blockgz.store.local import LocalStore
 from index_format.errors import MASK
 from replayer.cli import main as replayer

@@ -15,14 +15,11 @@ from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver
 from archiver.demo import mock_cluster
-from blockgz.program import command as completion
+from blockgz.program import main as completion
 from blockgz.program.archive_options import archive_option, s3_options
-from blockgz.program.command import completed
-from blockgz.program.config_file import config_path
-from blockgz.program.help_page import GROUPS, OWN
-from blockgz.program.kafka_options import kafka_options
-from blockgz.program.options import Argument, Option, OptionSet
-from blockgz.store.s3_settings import S3Settings
+from blockgz.program.main import GROUPS, OWN, completed
+from blockgz.program.options import Argument, Option, OptionSet, config_path, kafka_options
+from blockgz.store.address import S3Settings
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
 from tests.support.commands import commands

@@ -15,8 +15,7 @@ from typing import TextIO
 import pytest
 
 from blockgz.program import progress
-from blockgz.program.tables import print_table, range_text
-from blockgz.program.terminal import escaped_terminals, printable, unescaped
+from blockgz.program.terminal import escaped_terminals, print_table, printable, range_text, unescaped
 from blockgz.store.local import LocalStore
 from blockgz.units import time_text, timestamp_text
 from index_format.records import Record

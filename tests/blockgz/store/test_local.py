@@ -36,12 +36,11 @@ from blockgz.errors import (
 )
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.store import reader as reader_module
-from blockgz.store.address import LocalAddress, S3Address
-from blockgz.store.cache import SHARE_OF_ONE, DiskCache, default_folder
+from blockgz.store.address import LocalAddress, S3Address, S3Settings
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.opening import default_buffer_root
 from blockgz.store.probe import RACERS, probe
-from blockgz.store.reader import WatchedReader
+from blockgz.store.reader import SHARE_OF_ONE, DiskCache, WatchedReader, default_folder
 from blockgz.store.retry import (
     FIRST_BACKOFF_SECONDS,
     HURRIED_SECONDS,
@@ -54,7 +53,6 @@ from blockgz.store.retry import (
     retry_while_busy,
 )
 from blockgz.store.s3_client import client_options, s3_errors, setup_errors
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import Body, FileBody
 from tests.support.memory_store import Kept, MemoryStore, content_of, etag_of
 

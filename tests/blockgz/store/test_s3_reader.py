@@ -17,7 +17,7 @@ from archiver.commit.objects import store_once
 from blockgz.errors import AccessDenied, BufferFailed, ObjectChanged, ObjectTruncated, ShuttingDown, StoreUnavailable
 from blockgz.store import s3_writer as s3_store
 from blockgz.store import writer as store_writer
-from blockgz.store.address import S3Address
+from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.reader import CountingReader, ObjectReader
 from blockgz.store.s3_client import BODY_ATTEMPTS
 from blockgz.store.s3_reader import (
@@ -29,7 +29,6 @@ from blockgz.store.s3_reader import (
     SlowReads,
     open_s3,
 )
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.s3_writer import S3Store, _check_file
 from blockgz.store.writer import FileBody
 from index_format.keys import Conflict

@@ -16,10 +16,9 @@ from archiver.cli import main as archiver
 from archiver.commit.archive import open_archive
 from blockgz.errors import AccessDenied, StoreError, StoreUnavailable, UnresolvedReference, UsageError
 from blockgz.store import s3_writer, writer
-from blockgz.store.address import S3Address
+from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.customer_key import fingerprint_of, load_customer_key
 from blockgz.store.opening import open_existing_store, open_reader
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.s3_writer import S3Store
 from blockgz.store.writer import FileBody
 from replayer.cli import main as replayer

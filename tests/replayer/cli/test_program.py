@@ -19,8 +19,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from blockgz.archive.archive import ArchivePlace
-from blockgz.program.command import NEVER_FROM_ENVIRONMENT, completed
-from blockgz.program.main import EXIT_CODES, CommandPlace, Program
+from blockgz.program.main import EXIT_CODES, NEVER_FROM_ENVIRONMENT, CommandPlace, Program, completed
 from blockgz.program.options import TimeOption
 from blockgz.store.local import LocalStore
 from index_format.records import Record

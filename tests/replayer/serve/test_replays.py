@@ -15,9 +15,8 @@ from starlette.testclient import TestClient
 
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import NotInArchive, StoreBusy, StoreUnavailable, UsageError, exit_code
-from blockgz.store.address import LocalAddress, S3Address
+from blockgz.store.address import LocalAddress, S3Address, S3Settings
 from blockgz.store.opening import open_store
-from blockgz.store.s3_settings import S3Settings
 from index_format.old_objects import OldFormat
 from replayer.cli.replay import command as replay_command
 from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState, held, read_control

@@ -30,8 +30,8 @@ from archiver.maintain.rewrite.intent import fold_tail
 from archiver.maintain.rewrite.tree import read_chain
 from blockgz.errors import CorruptBlock, NotInArchive, UsageError
 from blockgz.record_filter import KeyIn
+from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
-from blockgz.store.s3_settings import S3Settings
 from blockgz.store.writer import Leftover
 from index_format import marker as markers
 from index_format.chunk_index import Gap

@@ -24,8 +24,7 @@ from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.spark.errors import ReadFailed
 from blockgz.spark.formats import KAFKA_COLUMNS
-from blockgz.store.address import Address, LocalAddress, S3Address
-from blockgz.store.s3_settings import S3Settings
+from blockgz.store.address import Address, LocalAddress, S3Address, S3Settings
 from index_format.chunk_index import Gap
 from index_format.keys import TopicFolder
 from index_format.marker import Continues
