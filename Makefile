@@ -45,10 +45,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
 
-# Linters use one processor at a time: unit tests run beside them.
+# Linters use one processor at a time, and system tests wait for servers: unit tests take what both leave.
 test: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j 2 check units
-	@$(MAKE) --no-print-directory system
+	@$(MAKE) --no-print-directory -j 3 check units system SIDE_BY_SIDE="-n 2 --dist loadfile"
 
 # Without the tests that are marked slow: what is worth running at every save.
 unit: $(VENV)/.dev
@@ -57,7 +56,9 @@ unit: $(VENV)/.dev
 units: $(VENV)/.dev
 	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=10
 
+# What is fetched or built once comes first, classes of Java that each later broker and Spark session loads among it.
 system: $(VENV)/.dev
+	-nice $(BIN)/python -m system_test.support.parts
 	$(BIN)/python -m pytest system_test $(SYSTEM_SIDE_BY_SIDE) --durations=20
 
 spark: $(VENV)/.dev
