@@ -22,7 +22,6 @@ from kafka.admin import (
     ResourceType,
 )
 
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import NewRecord, delete_topic, fill_topic, read, topic_names
@@ -47,9 +46,7 @@ def guarded() -> Iterator[KafkaBroker]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with required_parts():
-        broker = KafkaBroker(settings, listeners=("USERS",))
-    with broker:
+    with KafkaBroker(settings, listeners=("USERS",)) as broker:
         yield broker
 
 

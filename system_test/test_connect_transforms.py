@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from system_test.support.environment import PartMissingError
-from system_test.support.java_clients import ask_connect, connect_jars
+from system_test.support.java_clients import ask_connect
 from tests.support.transform_cases import CASES, Given
 
 JUDGED = [number for number, case in enumerate(CASES) if not case.ours]
@@ -18,10 +17,6 @@ JUDGED = [number for number, case in enumerate(CASES) if not case.ours]
 @pytest.fixture(scope="module")
 def answers() -> dict[int, dict[str, Any]]:
     """Connect's answers to all cases by their place in the table, from one process."""
-    try:
-        connect_jars()
-    except PartMissingError as error:
-        pytest.skip(str(error))
     requests = [
         {
             "config": dict(CASES[number].config),

@@ -18,7 +18,6 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from system_test.conftest import required_parts
 from system_test.support.environment import (
     PartMissingError,
     ToolFailedError,
@@ -114,12 +113,11 @@ def promtool() -> Iterator[str]:
         unpacking = f"dpkg-deb --fsys-tarfile {package} | tar -x ./usr/bin/promtool && rm {package}"
         run_tool(["sh", "-c", f"{download} && {unpacking}"], seconds=INSTALL_SECONDS)
 
-    with required_parts():
-        try:
-            program = tool("promtool")
-        except PartMissingError:
-            program = str(filled_once(cache_folder() / "prometheus", unpack) / "usr/bin/promtool")
-        yield program
+    try:
+        program = tool("promtool")
+    except PartMissingError:
+        program = str(filled_once(cache_folder() / "prometheus", unpack) / "usr/bin/promtool")
+    yield program
 
 
 @pytest.fixture(scope="session")
@@ -130,12 +128,11 @@ def helm() -> Iterator[str]:
         module = f"helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"
         run_tool([tool("go"), "install", module], seconds=BUILD_SECONDS, env={"GOBIN": str(folder)})
 
-    with required_parts():
-        try:
-            program = tool("helm")
-        except PartMissingError:
-            program = str(filled_once(cache_folder() / f"helm-{HELM_VERSION}", build) / "helm")
-        yield program
+    try:
+        program = tool("helm")
+    except PartMissingError:
+        program = str(filled_once(cache_folder() / f"helm-{HELM_VERSION}", build) / "helm")
+    yield program
 
 
 def test_alerts(promtool: str) -> None:
@@ -245,8 +242,7 @@ def test_charts_that_are_refused(helm: str, values: dict[str, Any], said: str, t
 @pytest.mark.parametrize("unit", ["blockgz-archiver.service", "blockgz-page.service"])
 def test_units(unit: str, tmp_path: Path) -> None:
     """The programs are those of this environment: systemd looks whether they are there."""
-    with required_parts():
-        analyze = tool("systemd-analyze")
+    analyze = tool("systemd-analyze")
     written = tmp_path / unit
     text = (DEPLOY / "systemd" / unit).read_text()
     written.write_text(text.replace("/opt/blockgz/bin", str(Path(sys.executable).parent)))

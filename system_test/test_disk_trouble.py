@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
 from system_test.support.disk_trouble import FullDisk, broken_disk
@@ -45,13 +44,12 @@ class Trouble:
 @pytest.fixture(params=["full", "broken"])
 def buffer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trouble]:
     with ExitStack() as stack:
-        with required_parts():
-            if request.param == "full":
-                disk = stack.enter_context(FullDisk(tmp_path / "disk", size=DISK, room=ROOM))
-                trouble = Trouble(disk.folder, {}, "No space left on device", disk.make_room)
-            else:
-                broken = broken_disk(tmp_path, "write", "*/blockgz-buffer-*.chunk", after=2)
-                trouble = Trouble(tmp_path / "buffer", broken.env, "Input/output error", broken.mend)
+        if request.param == "full":
+            disk = stack.enter_context(FullDisk(tmp_path / "disk", size=DISK, room=ROOM))
+            trouble = Trouble(disk.folder, {}, "No space left on device", disk.make_room)
+        else:
+            broken = broken_disk(tmp_path, "write", "*/blockgz-buffer-*.chunk", after=2)
+            trouble = Trouble(tmp_path / "buffer", broken.env, "Input/output error", broken.mend)
         yield trouble
 
 
@@ -74,8 +72,7 @@ def test_what_the_buffer_holds_is_committed_and_the_rest_waits_in_memory(
 
 def test_a_running_service_waits_for_space_on_the_disk_of_its_archive(site: Site, topic: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        with required_parts():
-            disk = stack.enter_context(FullDisk(tmp_path / "archive", size=DISK, room=ROOM))
+        disk = stack.enter_context(FullDisk(tmp_path / "archive", size=DISK, room=ROOM))
         chunks = (topic, "--chunk-records", 200, *SMALL, "--buffer-dir", tmp_path / "buffer")
         with site.start(*chunks) as archiver:
             archiver.wait_for(lambda: "No space left on device" in archiver.stderr, 60, "the full disk")
@@ -90,8 +87,7 @@ def test_a_running_service_waits_for_space_on_the_disk_of_its_archive(site: Site
 
 def test_an_archive_on_a_full_disk_ends_with_its_last_whole_chunk(site: Site, topic: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        with required_parts():
-            disk = stack.enter_context(FullDisk(tmp_path / "archive", size=DISK, room=ROOM))
+        disk = stack.enter_context(FullDisk(tmp_path / "archive", size=DISK, room=ROOM))
         chunks = (topic, "--once", "--chunk-records", 200, *SMALL, "--buffer-dir", tmp_path / "buffer")
         failed = site.run(*chunks, check=1)
         assert "No space left on device" in failed.stderr and "free space" in failed.stderr
@@ -110,8 +106,7 @@ def test_a_failed_fsync_costs_a_running_service_the_claim_and_not_the_chunk(
     site: Site, topic: str, tmp_path: Path, after: int
 ) -> None:
     pattern = "*.gz.*.tmp" if after == 0 else "*/partition=00000"
-    with required_parts():
-        disk = broken_disk(tmp_path, "fsync", pattern, after=after)
+    disk = broken_disk(tmp_path, "fsync", pattern, after=after)
     with replace(site, env=disk.env).start(topic, "--chunk-records", 1000, *SMALL) as archiver:
         archiver.wait_for(lambda: disk.failed, 60, "a failed fsync")
         disk.mend()

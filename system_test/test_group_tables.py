@@ -19,7 +19,6 @@ from blockgz.archive.group_tables import GroupTable, groups_at
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format.keys import TopicFolder
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.consumer_groups import commit, committed
 from system_test.support.kafka_broker import KafkaBroker
@@ -153,9 +152,7 @@ OFFSETS_PARTITIONS = 4
 def two_brokers() -> Iterator[tuple[KafkaBroker, KafkaBroker]]:
     """The second one is not the controller, and may be killed."""
     more = {"offsets.topic.num.partitions": str(OFFSETS_PARTITIONS)}
-    with required_parts():
-        first = KafkaBroker(more)
-    with first, KafkaBroker(more, joins=first) as second:
+    with KafkaBroker(more) as first, KafkaBroker(more, joins=first) as second:
         yield first, second
 
 

@@ -34,7 +34,6 @@ from kafka.admin import (
     ResourceType,
 )
 
-from system_test.conftest import required_parts
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
 from system_test.support.programs import Completed, run
@@ -162,9 +161,7 @@ def broker(files: Files) -> Iterator[KafkaBroker]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with required_parts():
-        broker = KafkaBroker(settings, listeners=("SCRAM", "TLS", "TOKEN"))
-    with broker:
+    with KafkaBroker(settings, listeners=("SCRAM", "TLS", "TOKEN")) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         made = admin.alter_user_scram_credentials(
@@ -262,9 +259,7 @@ def test_a_right_that_is_missing_is_among_the_remedies(recipe: Path, broker: Kaf
 @pytest.fixture(scope="module")
 def store() -> Iterator[MotoServer]:
     """An S3 server that asks what its users may do, from `obeyed` on."""
-    with required_parts():
-        server = MotoServer("backup")
-    with server:
+    with MotoServer("backup") as server:
         yield server
 
 

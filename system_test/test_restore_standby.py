@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from system_test.conftest import required_parts
 from system_test.restore_story import traffic
 from system_test.restore_story.going_on import go_on
 from system_test.restore_story.losing import AHEAD_MS, ENDED, PARTITIONS, Cluster, Lost, archived, asked
@@ -98,23 +97,6 @@ def standing_by(site: Site, new: KafkaBroker, state: Path) -> Iterator[Standby]:
             follower.kill()
 
 
-@pytest.fixture
-def old_broker() -> Iterator[KafkaBroker]:
-    with required_parts():
-        broker = KafkaBroker()
-    with broker:
-        yield broker
-
-
-@pytest.fixture
-def new_broker() -> Iterator[KafkaBroker]:
-    """A cluster that takes records of 1 MB, unless a topic says otherwise."""
-    with required_parts():
-        broker = KafkaBroker({"message.max.bytes": "1048588"})
-    with broker:
-        yield broker
-
-
 def records(topic: str, partitions: list[int]) -> list[NewRecord]:
     first = now_ms()
     return [
@@ -152,16 +134,16 @@ def change(cluster: Cluster, standby: Standby, follower: Callable[[], Running]) 
 
 @in_long_run
 @pytest.mark.timeout(400)
-def test_a_standby_takes_over(old_broker: KafkaBroker, new_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_a_standby_takes_over(own_broker: KafkaBroker, new_broker: KafkaBroker, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    site = folder_site(old_broker.bootstrap, tmp_path / "archive")
-    cluster = Cluster(old_broker.bootstrap, NoteBook(notes / "story"), RECORDS)
+    site = folder_site(own_broker.bootstrap, tmp_path / "archive")
+    cluster = Cluster(own_broker.bootstrap, NoteBook(notes / "story"), RECORDS)
     cluster.fill()
     with (
         site.start("*", "--groups-interval", "500ms", "--chunk-interval", "1s", *WATCHFUL) as archiver,
         Running(
-            (sys.executable, "-m", traffic.__name__, old_broker.bootstrap, str(notes / "traffic")), None, None
+            (sys.executable, "-m", traffic.__name__, own_broker.bootstrap, str(notes / "traffic")), None, None
         ) as working,
         standing_by(site, new_broker, tmp_path / "state") as standby,
     ):
@@ -175,7 +157,7 @@ def test_a_standby_takes_over(old_broker: KafkaBroker, new_broker: KafkaBroker, 
         everything = now_ms()
         archiver.wait_for(lambda: archived(site, notes, everything), 60, "the archive of what was written")
         assert working.alive, working.stderr
-        old_broker.kill()
+        own_broker.kill()
         archiver.kill()
         lost = Lost(site, tuple(notes.iterdir()), everything, now_ms())
         told = standby.switch_over(check=3)

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from system_test.conftest import required_parts
 from system_test.restore_story.going_on import go_on
 from system_test.restore_story.judge import judged
 from system_test.restore_story.losing import ENDED, PARTITIONS, Lost, lose
@@ -42,20 +41,9 @@ GZIP = ("-X", "compression.type=gzip")
 @pytest.fixture(scope="module")
 def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
     home = tmp_path_factory.mktemp("story")
-    with required_parts():
-        broker = KafkaBroker()
     (home / "notes").mkdir()
-    with broker:
+    with KafkaBroker() as broker:
         yield lose(broker, folder_site(broker.bootstrap, home / "archive"), home / "notes", RECORDS, SECONDS)
-
-
-@pytest.fixture(scope="module")
-def new_broker() -> Iterator[KafkaBroker]:
-    """A cluster that takes records of 1 MB, unless a topic says otherwise."""
-    with required_parts():
-        broker = KafkaBroker({"message.max.bytes": "1048588"})
-    with broker:
-        yield broker
 
 
 @pytest.fixture

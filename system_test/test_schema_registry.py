@@ -13,7 +13,6 @@ from typing import Any
 import fastavro
 import pytest
 
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.schema_registries import Registry, apicurio, apicurio_program, karapace, karapace_program
@@ -50,16 +49,14 @@ KINDS = {
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     found = KINDS[request.param]
-    with required_parts():
-        found.program()
+    found.program()
     return found
 
 
 def test_a_restored_registry_answers_the_same_and_continues(kind: Kind, tmp_path: Path) -> None:
     with ExitStack() as running:
-        with required_parts():
-            old, new = (running.enter_context(KafkaBroker()) for _ in range(2))
-            first = running.enter_context(kind.start(old.bootstrap, tmp_path / "old"))
+        old, new = (running.enter_context(KafkaBroker()) for _ in range(2))
+        first = running.enter_context(kind.start(old.bootstrap, tmp_path / "old"))
         ids = filled(first, refers=kind.refers)
         fill_topic(old.bootstrap, "orders", [NewRecord(encoded(ids["orders"]), key=b"7")])
         said = answers(first, max(ids.values()))

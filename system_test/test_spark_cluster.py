@@ -21,7 +21,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from archiver.cli import main as archiver_main
 from replayer.cli import main
 from replayer.spark import register
-from system_test.conftest import required_parts
 from system_test.support.executor_deaths import executors
 from system_test.support.object_store import MotoServer
 from system_test.support.spark import spark_session
@@ -48,7 +47,7 @@ def spark(moto: MotoServer) -> Iterator[SparkSession]:
     before = {name: os.environ.get(name) for name in moto.env}
     os.environ.update(moto.env)
     try:
-        with required_parts(), spark_session("local-cluster[2,1,768]", **settings) as session:
+        with spark_session("local-cluster[2,1,768]", **settings) as session:
             register(session)
             yield session
     finally:

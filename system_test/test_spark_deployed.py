@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from system_test.conftest import required_parts
 from system_test.support.environment import accepts_connections, free_port, run_tool
 from system_test.support.spark_environments import ROOT, spark_command, spark_environment, spark_variables
 from system_test.support.waiting import wait_until
@@ -83,13 +82,12 @@ def daemon(environment: Path, log: Path, name: str, *options: str) -> Iterator[N
 
 def test_a_cluster_whose_workers_unpack_an_environment(archive: Path, tmp_path: Path) -> None:
     """As docs/spark-running.md has it: nothing but the packed file is on the workers' path."""
-    with required_parts():
-        run_tool([sys.executable, "-m", "venv", str(tmp_path / "env")], seconds=60)
-        python = str(tmp_path / "env" / "bin" / "python")
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run_tool([*pip, "-c", str(ROOT / "constraints.txt"), f"{ROOT}[spark]", "venv-pack"], seconds=900)
-        pack = [str(tmp_path / "env" / "bin" / "venv-pack"), "-p", str(tmp_path / "env")]
-        run_tool([*pack, "--compress-level", "1", "-o", str(tmp_path / "env.tar.gz")], seconds=600)
+    run_tool([sys.executable, "-m", "venv", str(tmp_path / "env")], seconds=60)
+    python = str(tmp_path / "env" / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run_tool([*pip, "-c", str(ROOT / "constraints.txt"), f"{ROOT}[spark]", "venv-pack"], seconds=900)
+    pack = [str(tmp_path / "env" / "bin" / "venv-pack"), "-p", str(tmp_path / "env")]
+    run_tool([*pack, "--compress-level", "1", "-o", str(tmp_path / "env.tar.gz")], seconds=600)
     program, port = tmp_path / "program.py", free_port()
     program.write_text(ON_A_CLUSTER)
     master = f"spark://127.0.0.1:{port}"
@@ -116,8 +114,7 @@ def test_a_cluster_whose_workers_unpack_an_environment(archive: Path, tmp_path: 
 
 def test_spark_connect(archive: Path, tmp_path: Path) -> None:
     """Batch, SQL, stream and an error by a client that has no Java of its own."""
-    with required_parts():
-        environment = spark_environment(NEWEST, f"pyspark[connect]=={NEWEST}.*")
+    environment = spark_environment(NEWEST, f"pyspark[connect]=={NEWEST}.*")
     program = tmp_path / "program.py"
     program.write_text(BY_CONNECT)
     variables = spark_variables(environment, ARCHIVE=str(archive), COPY=str(tmp_path / "copy"))

@@ -24,7 +24,6 @@ from pyspark.sql import SparkSession
 
 from index_format.records import Record
 from replayer.cli import main
-from system_test.conftest import required_parts
 from system_test.support.programs import run
 from system_test.support.spark import JAVA_OPTIONS, spark_session
 from tests.support.archives import ArchiveWriter
@@ -62,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home}/metastore;create=true",
         "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dderby.stream.error.file={home}/derby.log",
     }
-    with required_parts(), spark_session(**settings) as session:
+    with spark_session(**settings) as session:
         yield session
 
 

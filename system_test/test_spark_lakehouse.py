@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from index_format.records import Record
-from system_test.conftest import required_parts
 from system_test.support.archiving import folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import kafka_jars
@@ -141,16 +140,14 @@ class Lakehouse:
 
 @pytest.fixture
 def delta(tmp_path: Path) -> Iterator[Lakehouse]:
-    with required_parts():
-        lakehouse = Lakehouse(spark_environment(WITH_DELTA), delta_jars(), DELTA_SETTINGS, tmp_path)
+    lakehouse = Lakehouse(spark_environment(WITH_DELTA), delta_jars(), DELTA_SETTINGS, tmp_path)
     yield lakehouse
 
 
 @pytest.fixture
 def iceberg(tmp_path: Path) -> Iterator[Lakehouse]:
     settings = {**ICEBERG_SETTINGS, "spark.sql.catalog.lake.warehouse": str(tmp_path / "warehouse")}
-    with required_parts():
-        lakehouse = Lakehouse(spark_environment(WITH_ICEBERG), iceberg_jars(), settings, tmp_path)
+    lakehouse = Lakehouse(spark_environment(WITH_ICEBERG), iceberg_jars(), settings, tmp_path)
     yield lakehouse
 
 
@@ -246,8 +243,7 @@ def test_changes_to_rows(delta: Lakehouse) -> None:
 def test_backfill_then_live(broker: KafkaBroker, tmp_path: Path) -> None:
     """Killed as it writes the archive's part, and as it writes Kafka's, on the Spark of the other tests."""
     example = EXAMPLES / "backfill_then_live.py"
-    with required_parts():
-        spark = Lakehouse(Path(sys.prefix), kafka_jars(), {}, tmp_path)
+    spark = Lakehouse(Path(sys.prefix), kafka_jars(), {}, tmp_path)
     site = folder_site(broker.bootstrap, spark.archive)
     create_topic(site.bootstrap, "orders", 2)
     out = tmp_path / "out"

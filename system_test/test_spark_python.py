@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import JAVA_OPTIONS, job_command
@@ -23,11 +22,10 @@ TOPIC = "spark-python"
 
 @pytest.fixture(scope="module")
 def site(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with required_parts():
-        site = folder_site(broker.bootstrap, tmp_path_factory.mktemp("python") / "archive")
-        fill_topic(site.bootstrap, TOPIC, [NewRecord(b"%d" % n) for n in range(50)])
-        site.once(TOPIC)
-        yield site
+    site = folder_site(broker.bootstrap, tmp_path_factory.mktemp("python") / "archive")
+    fill_topic(site.bootstrap, TOPIC, [NewRecord(b"%d" % n) for n in range(50)])
+    site.once(TOPIC)
+    yield site
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from replayer.cli import main
 from replayer.spark import register
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.bulk import produce_bulk
 from system_test.support.contents import records_of_every_content
@@ -54,7 +53,7 @@ Passing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with required_parts(), spark_session("local-cluster[2,1,768]") as session:
+    with spark_session("local-cluster[2,1,768]") as session:
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
         register(session)
         yield session

@@ -22,7 +22,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from archiver.spark import register
 from replayer.spark import register as register_source
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site, store_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.contents import produce_nasty
@@ -45,7 +44,7 @@ def spark(moto: MotoServer) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         for name, value in moto.env.items():
             environment.setenv(name, value)
-        with required_parts(), spark_session(EXECUTORS) as session:
+        with spark_session(EXECUTORS) as session:
             register(session)
             register_source(session)
             yield session

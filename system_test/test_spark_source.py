@@ -26,7 +26,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.contents import produce_nasty
@@ -48,7 +47,7 @@ FIRST_MS = 1_600_000_000_000
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session that knows the format by the files of the package alone."""
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
-    with required_parts(), spark_session(**warehouse) as session:
+    with spark_session(**warehouse) as session:
         yield session
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from system_test.conftest import required_parts
 from system_test.support.spark_environments import OLDEST, spark_command, spark_environment, spark_variables
 from tests.support.archives import ArchiveWriter, records
 from tests.support.sampling import LONG
@@ -69,8 +68,7 @@ def test_batches_on_the_oldest_spark(tmp_path: Path) -> None:
             part.commit(records(range(first, first + 250)))
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    with required_parts():
-        environment = spark_environment(OLDEST)
+    environment = spark_environment(OLDEST)
     variables = spark_variables(environment, ARCHIVE=str(writer.root), COPY=str(tmp_path / "copy"))
     command = spark_command(environment, program)
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600, check=False)

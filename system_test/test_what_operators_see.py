@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
@@ -15,7 +16,11 @@ from system_test.support.service import Service
 from system_test.support.topics import NewRecord, Transactions, fill_topic, produce
 
 SECONDS = 60
+PATIENCE_SECONDS = 90
+"""Rights come back once a group is joined again, which takes half a minute."""
 QUICK = ("--chunk-interval", "1s")
+SESSION = ("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500")
+"""A member whose heartbeats are denied notices once its session is over, by default after 45 s."""
 
 
 def values(start: int, stop: int) -> list[NewRecord]:
@@ -51,12 +56,19 @@ def test_a_hanging_transaction(site: Site, broker: KafkaBroker, topic_name: str)
     site.exact(topic_name)
 
 
-def deny(broker: KafkaBroker, topic: str, operation: ACLOperation) -> None:
-    """Whatever no ACL names stays allowed: of this topic the other operations are granted along with it."""
-    pattern = ResourcePattern(ResourceType.TOPIC, topic)
+def deny(
+    broker: KafkaBroker, name: str, operation: ACLOperation, resource: ResourceType = ResourceType.TOPIC
+) -> list[ACL]:
+    """Deny everybody an operation on a topic or a group; return the ACLs.
+
+    Kafka allows whatever no ACL names: the other operations are granted along with it.
+    """
+    pattern = ResourcePattern(resource, name)
     kinds = ((ACLPermissionType.DENY, operation), (ACLPermissionType.ALLOW, ACLOperation.ALL))
+    rights = [ACL("User:*", "*", asked, kind, pattern) for kind, asked in kinds]
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_acls([ACL("User:*", "*", asked, kind, pattern) for kind, asked in kinds])
+        admin.create_acls(rights)
+    return rights
 
 
 def test_a_configuration_that_may_not_be_read(broker_with_rights: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
@@ -85,6 +97,35 @@ def test_a_topic_that_may_not_be_described_any_more(
         done = program.terminate(SECONDS)
     assert "Topic authorization failed" in done.stderr and "does not answer" not in done.stderr
     assert site.marker(topic_name)["next_offset"] == 10
+
+
+@pytest.mark.parametrize(
+    ("resource", "event"), [(ResourceType.GROUP, " denied "), (ResourceType.TOPIC, " restart ")], ids=["group", "topic"]
+)
+def test_the_right_to_read_comes_back(
+    broker_with_rights: KafkaBroker, topic_name: str, tmp_path: Path, resource: ResourceType, event: str
+) -> None:
+    broker = broker_with_rights
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    fill_topic(broker.bootstrap, topic_name, values(0, 10))
+    service = Service(site, topic_name, *QUICK, *SESSION)
+    with service.program as program:
+        service.wait_partition("the first records are archived", durable_offset=10)
+        rights = deny(broker, topic_name, ACLOperation.READ, resource)
+        program.wait_for(lambda: event in program.stderr, PATIENCE_SECONDS, "the denial")
+        produce(broker.bootstrap, topic_name, values(10, 20))
+        filters = [
+            ACLFilter(each.principal, "*", each.operation, each.permission_type, each.resource_pattern)
+            for each in rights
+        ]
+        with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+            admin.delete_acls(filters)
+        program.wait_for(lambda: site.marker(topic_name)["next_offset"] == 20, PATIENCE_SECONDS, "the records after it")
+        done = program.terminate(PATIENCE_SECONDS)
+    assert done.exit_code == 0, done.transcript
+    assert "authorization failed" in done.stderr and " stopped " not in done.stderr
+    checked = site.exact(topic_name)
+    assert (len(checked.records), checked.gaps) == (20, [])
 
 
 def test_a_dead_broker_fills_no_log(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
