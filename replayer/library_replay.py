@@ -14,10 +14,8 @@ from replayer.replay.pipeline import AddHeader, LeftOut
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.replaying import planned_replay
-from replayer.replay.request import ReplayRequest, named_target
-from replayer.replay.result import ReplayResult
-from replayer.replay.run import Progress
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import ReplayRequest, Surroundings, named_target
+from replayer.replay.run import Progress, ReplayResult
 
 # HOST:PORT, or librdkafka's settings, `bootstrap.servers` among them.
 Cluster = str | Mapping[str, str]

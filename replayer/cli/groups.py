@@ -46,7 +46,7 @@ from replayer.kafka.admin import KafkaAdmin, kafka_groups
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.recorded_job import kept_job
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 
 # `at: int | None`, ms since the epoch.
 at_option = Option(

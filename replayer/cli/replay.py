@@ -48,7 +48,14 @@ from blockgz.program.progress import RecordProgress, record_progress
 from blockgz.program.terminal import print_each, print_table, range_text
 from blockgz.store.writer import Store
 from blockgz.units import bytes_text, time_text
-from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
+from replayer.cli.options.options import (
+    SparkOptions,
+    archive_options,
+    jobs_option,
+    json_option,
+    open_archive,
+    spark_switch,
+)
 from replayer.cli.options.selection_options import (
     CHOOSE_BY_OPTION,
     damage_option,
@@ -56,7 +63,6 @@ from replayer.cli.options.selection_options import (
     record_options,
     with_choice,
 )
-from replayer.cli.options.spark_options import SparkOptions, spark_switch
 from replayer.errors import DeliveryFailed
 from replayer.replay.job import check_job_name
 from replayer.replay.jobs.control import (
@@ -72,10 +78,8 @@ from replayer.replay.pace import Commands, Slowest, make_pace, parse_rate
 from replayer.replay.pipeline import LeftOut, wall_clock
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import PlannedReplay, job_alone, planned_replay
-from replayer.replay.request import CommandOption, ReplayRequest, named_target
-from replayer.replay.result import ReplayResult, plan_json, result_json
-from replayer.replay.run import Progress
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import CommandOption, ReplayRequest, Surroundings, named_target
+from replayer.replay.run import Progress, ReplayResult
 from replayer.replay.target_topic import undo_retention
 
 if TYPE_CHECKING:
@@ -268,6 +272,82 @@ def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], arc
         if value is not None and masked_urls(value) == value:  # that of a proxy may have a password
             words += [f"--{name.replace('_', '-')}", value]
     return shlex.join(words)
+
+
+def plan_json(plan: ReplayPlan) -> dict[str, Any]:
+    """Return the plan for `--json`; `to` is excluded, and there are at most `records` unless `records_exact`."""
+    return {
+        "topic": plan.topic,
+        "target": plan.target,
+        "target_partitions": plan.target_partitions,
+        "records": plan.records,
+        "records_exact": plan.is_exact,
+        "bytes": plan.bytes,
+        "stored_bytes": plan.stored_bytes,
+        "requests": plan.requests,
+        "partitions": [
+            {
+                "partition": source.partition,
+                "target_partitions": list(plan.router.targets(source.partition)),
+                "from": source.start,
+                "to": source.end,
+                "records": source.records,
+                "bytes": source.bytes,
+                "min_timestamp_ms": source.timestamps.min if source.timestamps else None,
+                "max_timestamp_ms": source.timestamps.max if source.timestamps else None,
+                "pruned": _range_json(source.pruned),
+            }
+            for source in plan.sources
+        ],
+        "cuts": [cut.document(partition) for _, partition, cut in plan.cuts],
+        "cut_bytes": plan.cut_bytes,
+        "job": plan.job.name,
+        "transactional": plan.transactional,
+        "records_before": plan.written,
+        "notes": plan.notes,
+        "warnings": plan.warnings,
+    }
+
+
+def result_json(plan: ReplayPlan, result: ReplayResult) -> dict[str, Any]:
+    """Return the result for `--json`; `to` and `target_to` are excluded."""
+    return {
+        "records": result.records,
+        "partitions": [
+            {
+                "partition": lane.partition,
+                "target_partition": lane.target_partition,
+                "records": lane.records,
+                **_range_json(lane.offsets),
+                **_range_json(lane.target_offsets, "target_"),
+            }
+            for lane in result.partitions
+        ],
+        "topic": plan.topic,
+        "target": plan.target,
+        "bytes": result.bytes,
+        "seconds": round(result.seconds, 3),
+        "zero_timestamps": result.zero_timestamps,
+        "records_before": result.records_before,
+        "complete": result.complete,
+        "lost_commits": result.lost_commits,
+        "targets": [
+            {
+                "target_partition": lane.target_partition,
+                "records": lane.records,
+                "records_before": lane.records_before,
+                **_range_json(lane.offsets),
+                "sha256": lane.sha256,
+            }
+            for lane in result.targets
+        ],
+        "plan": plan_json(plan),
+    }
+
+
+def _range_json(offsets: OffsetRange | None, prefix: str = "") -> dict[str, int | None]:
+    start, end = offsets or (None, None)
+    return {f"{prefix}from": start, f"{prefix}to": end}
 
 
 def left_out_json(left_out: LeftOut) -> dict[str, Any]:

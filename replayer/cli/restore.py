@@ -32,7 +32,7 @@ from replayer.kafka.admin import TopicChanges, kafka_groups
 from replayer.replay.jobs.control import held, is_running, lock_folder
 from replayer.replay.jobs.folder import open_jobs, this_process
 from replayer.replay.pipeline import wall_clock
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
 from replayer.restore.document import (
     RestoreFolder,

@@ -18,15 +18,18 @@ from blockgz.program.options import Option, kafka_options, spark_needed
 from blockgz.program.progress import PLAIN_SECONDS
 from blockgz.program.terminal import unescaped
 from blockgz.units import bytes_text
-from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
-from replayer.cli.options.selection_options import range_options
-from replayer.cli.options.spark_options import (
+from replayer.cli.options.options import (
     SparkOptions,
+    archive_options,
     dry_run_option,
+    jobs_option,
+    json_option,
+    open_archive,
     spark_switch,
     stage_progress,
     task_bytes_option,
 )
+from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude, naming_what_is_left
 from replayer.verify.chunk_checks import ChunkChoice

@@ -21,7 +21,7 @@ from replayer.cli.report import naming_what_is_left
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.plan import describe_source
 from replayer.replay.proof import JobProof, proof_document, prove_job
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 from replayer.verify.comparison import Progress, compare_with_topic
 from replayer.verify.report import ComparisonReport, Relation, ReportFiles, comparison_document, record_document
 

@@ -34,7 +34,7 @@ from replayer.replay.job import Run, SourceProgress
 from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 
 # The offset of the next record by source partition; None if a group has no position.
 SourcePositions = Mapping[int, int | None]

@@ -28,7 +28,7 @@ from replayer.replay.jobs.folder import JobRequest
 from replayer.replay.pipeline import Pipeline, ScannedBatch, sendable
 from replayer.replay.plan import describe_source
 from replayer.replay.recorded_job import LaneMap, RecordedJob, recorded_job, source_selections
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 
 MOST_NAMED = 20
 COMPARED = ("timestamp", "key", "value", "headers")

@@ -20,9 +20,8 @@ from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job, LanePosition, Run, decode_position
 from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, refuse_changed_target, runs_in
 from replayer.replay.pipeline import LeftOut, Pipeline
-from replayer.replay.request import ReplayRequest, kept_request
+from replayer.replay.request import ReplayRequest, Surroundings, kept_request
 from replayer.replay.sinks.transactional import CommittedPositions
-from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import make_stages
 
 FIELDS = len(Run._fields)

@@ -60,12 +60,10 @@ from replayer.replay.plan import (
     make_plan,
     refuse_source,
 )
-from replayer.replay.request import ReplayRequest, asked_of, codec_of
-from replayer.replay.result import ReplayResult
-from replayer.replay.run import JobLog, Keeping, Progress, RecordSink, ReplayWork, run_replay
+from replayer.replay.request import ReplayRequest, Surroundings, asked_of, codec_of
+from replayer.replay.run import JobLog, Keeping, Progress, RecordSink, ReplayResult, ReplayWork, run_replay
 from replayer.replay.sinks.producer import KafkaSink
 from replayer.replay.sinks.transactional import CommittedPositions, TransactionalSink
-from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import LIMIT, ROOM, TargetTopic, find_target, raised_limit
 
 # Producers that share the lanes of a job.

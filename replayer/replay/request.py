@@ -1,18 +1,22 @@
-"""The request of a replay: which records, what is done to them, and the topic they go to."""
+"""The request of a replay (which records, what is done to them, and the topic they go to), and its surroundings."""
 
 import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from blockgz.archive.archive import TopicPartitions
+from blockgz.archive.archive import ArchiveReader, TopicPartitions
+from blockgz.archive.positions import Budget
 from blockgz.archive.selection import STOPS, SelectionRequest
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
+from blockgz.store.writer import Store
 from index_format.keys import parse_topic_folder
 from replayer.errors import ReplayRefused
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import NewTopic
 from replayer.replay.pace import PATIENCE_SECONDS, Slowest
 from replayer.replay.pipeline import (
@@ -300,6 +304,49 @@ class ReplayRequest:
     def producing(self, properties: Mapping[str, str]) -> Mapping[str, str]:
         """Return the settings of producers; raises UsageError if the given ones contradict `compression`."""
         return self.compression.added_to(properties) if self.compression else properties
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The stores and clients of replays; pace, patience and budget are those of all topics of a restore together.
+
+    `properties` are librdkafka's, `jobs` holds the folders of jobs and of restores.
+    """
+
+    archive: ArchiveReader
+    properties: Mapping[str, str]
+    jobs: Store
+    pace: Slowest = field(default_factory=Slowest)
+    patience: float = PATIENCE_SECONDS
+    budget: Budget = field(default_factory=Budget)
+    """The budget for finding the cuts of all topics."""
+
+    # Made late: a client asks for tokens at once, and what the archive alone can refuse must come before that.
+    @cached_property
+    def admin(self) -> KafkaAdmin:
+        """Return the client of the cluster, made at the first call, which blocks. Raise as KafkaAdmin does."""
+        return KafkaAdmin(self.properties)
+
+    @cached_property
+    def changes(self) -> TopicChanges:
+        """Return the client for changes, made at the first call."""
+        return TopicChanges(self.properties)
+
+    def refresh_admin(self) -> KafkaAdmin:
+        """Return the client of the cluster with the current topics; it blocks. Raise as KafkaAdmin does."""
+        return self.admin.again() if "admin" in vars(self) else self.admin
+
+    def refreshed(self) -> "Surroundings":
+        """Return a copy whose client of the cluster has the current topics; it blocks."""
+        same = self.reading(self.archive)
+        vars(same)["admin"] = self.refresh_admin()
+        return same
+
+    def reading(self, archive: ArchiveReader) -> "Surroundings":
+        """Return a copy with another view of the archive; it keeps the clients that were made."""
+        same = replace(self, archive=archive)
+        vars(same).update({name: made for name, made in vars(self).items() if name in ("admin", "changes")})
+        return same
 
 
 def named_target(to_topic: str | None, topic: TopicPartitions, chain: TransformChain | None) -> str | None:

@@ -22,7 +22,7 @@ from replayer.groups.planning import (
     vanished_text,
 )
 from replayer.replay.pipeline import wall_clock
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 from replayer.restore.document import (
     AclsDone,
     GroupsDone,

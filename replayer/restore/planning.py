@@ -25,8 +25,7 @@ from replayer.kafka.topic_facts import ConfigChange, NewTopic, parse_config
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.plan import SourcePartition, pruned_text
 from replayer.replay.replaying import PlannedReplay, planned_replay
-from replayer.replay.request import ReplayRequest
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import ReplayRequest, Surroundings
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.document import (
     ChosenIncarnation,

@@ -17,8 +17,8 @@ from replayer.replay.pace import Commands
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, planned_replay
+from replayer.replay.request import Surroundings
 from replayer.replay.run import JobLog, Progress
-from replayer.replay.surroundings import Surroundings
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.consumers import Applied
 from replayer.restore.document import RestoreFolder, RestorePlan, TopicDone, TopicToRestore, topic_job

@@ -20,8 +20,8 @@ from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.plan import describe_source
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS
+from replayer.replay.request import Surroundings
 from replayer.replay.sinks.transactional import CommittedPositions
-from replayer.replay.surroundings import Surroundings
 from replayer.restore.consumers import FollowedGroups
 from replayer.restore.document import (
     RestoreFolder,

@@ -160,7 +160,7 @@ async def _refuse_proof(name: str, service: Service) -> None:
 async def _prove(task: Task, service: Service, name: str) -> None:
     # Here, because it needs a Kafka client, which most servers never make.
     from replayer.replay.proof import proof_document, prove_job  # noqa: PLC0415
-    from replayer.replay.surroundings import Surroundings  # noqa: PLC0415
+    from replayer.replay.request import Surroundings  # noqa: PLC0415
 
     @contextmanager
     def watched(total: int) -> Iterator[Callable[[int], None]]:

@@ -23,8 +23,7 @@ from replayer.replay.pipeline import LeftOut, Pipeline, Routing, TransformStage
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import check_request, job_of, opened_partitions, plan_work, work_of_job
 from replayer.replay.request import ReplayRequest
-from replayer.replay.result import ReplayResult
-from replayer.replay.run import ReplayWork, run_replay
+from replayer.replay.run import ReplayResult, ReplayWork, run_replay
 from replayer.replay.target_topic import TargetTopic, find_target
 from replayer.spark.lanes import (
     LaneStore,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 from replayer.transforms.record import (
@@ -220,16 +221,13 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _FLOAT = re.compile(r"\s*[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)\s*", re.ASCII)
 
 
-def _integer(bits: int) -> Callable[[Any], int]:
-    def cast(value: Any) -> int:
-        if isinstance(value, str):
-            number = int(value) if _INTEGER.fullmatch(value) else None
-            if number is None or not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-                raise CannotTransform(f"{value[:80]!r} is out of range for int{bits}")
-            return number
-        return narrowed(value, bits)
-
-    return cast
+def _integer(bits: int, value: Any) -> int:
+    if isinstance(value, str):
+        number = int(value) if _INTEGER.fullmatch(value) else None
+        if number is None or not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+            raise CannotTransform(f"{value[:80]!r} is out of range for int{bits}")
+        return number
+    return narrowed(value, bits)
 
 
 def _float64(value: Any) -> float:
@@ -261,10 +259,10 @@ def _string(value: Any) -> str:
 
 
 CASTS: Mapping[str, Callable[[Any], Any]] = {
-    "int8": _integer(8),
-    "int16": _integer(16),
-    "int32": _integer(32),
-    "int64": _integer(64),
+    "int8": partial(_integer, 8),
+    "int16": partial(_integer, 16),
+    "int32": partial(_integer, 32),
+    "int64": partial(_integer, 64),
     "float32": _float32,
     "float64": _float64,
     "boolean": _boolean,

@@ -145,17 +145,17 @@ def _zone(fields: dict[str, str]) -> timedelta:
     return ahead if match[1] == "+" else -ahead
 
 
-def _number(value: Callable[[datetime], int]) -> Callable[[datetime, int], str]:
-    return lambda moment, count: str(value(moment)).rjust(count, "0")
+def _number(value: int, count: int) -> str:
+    return str(value).rjust(count, "0")
 
 
 def _year(moment: datetime, count: int) -> str:
-    return f"{moment.year % 100:02}" if count == 2 else str(moment.year).rjust(count, "0")
+    return f"{moment.year % 100:02}" if count == 2 else _number(moment.year, count)
 
 
 def _month(moment: datetime, count: int) -> str:
     if count <= 2:
-        return str(moment.month).rjust(count, "0")
+        return _number(moment.month, count)
     return MONTHS[moment.month - 1][: 3 if count == 3 else None]
 
 
@@ -164,18 +164,18 @@ _FORMATS: dict[str, Callable[[datetime, int], str]] = {
     "y": _year,
     "M": _month,
     "L": _month,
-    "d": _number(lambda moment: moment.day),
-    "D": _number(lambda moment: moment.timetuple().tm_yday),
+    "d": lambda moment, count: _number(moment.day, count),
+    "D": lambda moment, count: _number(moment.timetuple().tm_yday, count),
     "E": lambda moment, count: WEEKDAYS[moment.weekday()][: 3 if count <= 3 else None],
-    "u": _number(lambda moment: moment.isoweekday()),
+    "u": lambda moment, count: _number(moment.isoweekday(), count),
     "a": lambda moment, _count: "AM" if moment.hour < 12 else "PM",
-    "H": _number(lambda moment: moment.hour),
-    "k": _number(lambda moment: moment.hour or 24),
-    "K": _number(lambda moment: moment.hour % 12),
-    "h": _number(lambda moment: moment.hour % 12 or 12),
-    "m": _number(lambda moment: moment.minute),
-    "s": _number(lambda moment: moment.second),
-    "S": _number(lambda moment: moment.microsecond // 1000),
+    "H": lambda moment, count: _number(moment.hour, count),
+    "k": lambda moment, count: _number(moment.hour or 24, count),
+    "K": lambda moment, count: _number(moment.hour % 12, count),
+    "h": lambda moment, count: _number(moment.hour % 12 or 12, count),
+    "m": lambda moment, count: _number(moment.minute, count),
+    "s": lambda moment, count: _number(moment.second, count),
+    "S": lambda moment, count: _number(moment.microsecond // 1000, count),
     "z": lambda _moment, count: "UTC" if count < 4 else "Coordinated Universal Time",
     "Z": lambda _moment, _count: "+0000",
     "X": lambda _moment, _count: "Z",

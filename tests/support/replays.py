@@ -14,8 +14,16 @@ from replayer.errors import CommitLost
 from replayer.replay.job import Job, LanePosition, chain_hash, decode_position, first_positions
 from replayer.replay.pace import Commands, Pace, Slowest
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.result import ReplayResult
-from replayer.replay.run import CADENCE, NOTHING_KEPT, Cadence, Keeping, RecordSink, ReplayWork, run_replay
+from replayer.replay.run import (
+    CADENCE,
+    NOTHING_KEPT,
+    Cadence,
+    Keeping,
+    RecordSink,
+    ReplayResult,
+    ReplayWork,
+    run_replay,
+)
 
 JOB = Job("job", "copy", "0" * 16)
 

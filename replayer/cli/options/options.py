@@ -1,19 +1,25 @@
-"""Options that commands share: one name, one environment variable, one meaning everywhere."""
+"""Options that commands share: one name, one environment variable, one meaning everywhere; and those of Spark."""
 
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.partition import ObjectCache
 from blockgz.errors import UsageError
+from blockgz.process import every
 from blockgz.program.archive_options import archive_option, keys_option, max_block_option, old_format_option, s3_options
-from blockgz.program.options import Option, OptionSet, Parsed, choice_option
-from blockgz.program.terminal import print_each
+from blockgz.program.main import noting_what_is_left
+from blockgz.program.options import SIZE, Option, OptionSet, Parsed, choice_option
+from blockgz.program.terminal import print_each, unescaped
 from blockgz.store.address import parse_address
 from blockgz.store.reader import CountingReader, DiskCache, ObjectReader, WatchedReader, default_folder
 from blockgz.units import MILLISECONDS, timestamp_text
@@ -167,3 +173,205 @@ async def open_counted_archive(
         assert isinstance(archive.reader, CountingReader)
         yield archive, archive.reader
         print_each("note: ", archive.other.notes[:SHOWN_NOTES] if archive.other else (), err=True)
+
+
+TASK_BYTES = 128 * 1024 * 1024
+_MAX_SCHEMA = 4 * 1024 * 1024
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """Options of a Spark session, and of the job where `spark_switch` adds some."""
+
+    master: str | None
+    """None: the master of spark-submit, or this machine."""
+    settings: dict[str, str]
+    digests: bool = False
+    task_bytes: int = TASK_BYTES
+    dry_run: bool = False
+
+
+def _spark_options(
+    *, master: str | None, settings: tuple[str, ...], jars: tuple[str, ...], **of_job: Any
+) -> SparkOptions:
+    given = dict(map(_setting, settings))
+    return SparkOptions(master, given | ({"spark.jars": ",".join(jars)} if jars else {}), **of_job)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.startswith("spark."):
+        raise UsageError(
+            f"--conf {text[:80]!r} is not a setting of Spark",
+            why="it has no '='" if not separator else "its name does not begin with spark.",
+            remedy="write --conf spark.executor.memory=2g",
+        )
+    return name, value
+
+
+def _schema_text(schema: str) -> str:
+    """Return the content of the file, or the text itself if it is not a file's name and has a blank, as DDL has."""
+    try:
+        if " " in schema.strip() and not Path(schema).is_file():
+            return schema
+        return Path(schema).read_bytes()[:_MAX_SCHEMA].decode()
+    except (OSError, ValueError) as error:
+        if " " in schema.strip():  # too long for a name
+            return schema
+        raise UsageError(
+            f"--schema {schema[:80]!r} cannot be read", why=str(error), remedy='name a file, or write "id BIGINT"'
+        ) from error
+
+
+_SESSION = (
+    Option(
+        "--master",
+        envvar="BLOCKGZ_SPARK_MASTER",
+        metavar="URL",
+        help="Spark's master. The default is that of spark-submit, or local[*].",
+    ),
+    Option(
+        "--conf",
+        "settings",
+        multiple=True,
+        envvar="BLOCKGZ_SPARK_CONF",
+        metavar="NAME=VALUE",
+        help="A Spark setting; may be repeated.",
+    ),
+    Option(
+        "--jars",
+        multiple=True,
+        envvar="BLOCKGZ_SPARK_JARS",
+        metavar="FILE",
+        help="A jar that Spark loads, such as spark-avro; may be repeated.",
+    ),
+)
+session_options = OptionSet("spark", _spark_options, *_SESSION)
+
+
+def spark_switch(*of_job: Option, without: Collection[str], why: str) -> OptionSet:
+    """Return --spark, the options of a session, and those `of_job`; they pass `spark: SparkOptions | None`.
+
+    `without` names the command's other parameters that a Spark job does not take, and `why`.
+    """
+
+    def make(*, on_spark: bool, **given: Any) -> SparkOptions | None:
+        context = click.get_current_context()
+        for parameter in context.command.params:
+            name = str(parameter.name)
+            # The environment is no refusal: its variables are set for all commands of a machine.
+            is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            if is_given and name in (without if on_spark else given):
+                reason = f"cannot be combined with --spark: {why}" if on_spark else "requires --spark"
+                raise click.UsageError(f"{max(parameter.opts, key=len)} {reason}")
+        return _spark_options(**given) if on_spark else None
+
+    switch = Option("--spark", "on_spark", is_flag=True, help="Do the work in the tasks of a Spark job.")
+    return OptionSet("spark", make, switch, *_SESSION, *of_job)
+
+
+value_options = OptionSet(
+    "values",
+    dict,
+    choice_option(
+        "--value",
+        choices=["binary", "text", "json", "avro", "protobuf"],
+        help="How to decode values; json, avro and protobuf give columns.",
+    ),
+    choice_option("--key-as", "key", choices=["binary", "text"], help="How to decode keys."),
+    Option(
+        "--schema",
+        parse=_schema_text,
+        metavar="FILE|DDL",
+        help="For json: DDL (id BIGINT, name STRING), or a file with DDL or Spark's JSON; without it, all values are "
+        "read twice to infer it. For avro: a .avsc file with the reader's schema.",
+    ),
+    Option(
+        "--schema-registry",
+        "registry",
+        metavar="URL",
+        help="Registry with the schemas of avro and protobuf values. Without --schema, values are read with "
+        "the newest schema of TOPIC-value.",
+    ),
+    choice_option(
+        "--on-bad-value",
+        "on_bad",
+        choices=["fail", "null", "skip"],
+        help="When a key or value cannot be decoded: fail, write null, or skip the record; counted.",
+    ),
+)
+
+task_bytes_option = Option(
+    "--task-bytes",
+    type=SIZE,
+    default=TASK_BYTES,
+    show_default="128MiB",
+    parse=lambda size: max(1, size),
+    help="Stored bytes per task of Spark.",
+)
+
+min_tasks_option = Option(
+    "--min-tasks", type=click.IntRange(min=1), default=1, help="Minimum number of tasks, given enough blocks."
+)
+
+dry_run_option = Option("--dry-run", is_flag=True, help="Print what would be read and exit without starting Spark.")
+
+mode_option = choice_option(
+    "--mode",
+    choices=["error", "append", "overwrite"],
+    envvar="BLOCKGZ_SPARK_MODE",
+    help="If the destination exists: refuse, append, or overwrite it.",
+)
+
+partition_by_option = Option(
+    "--partition-by",
+    default="",
+    metavar="PART,PART",
+    parse=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+    help="Make folders by topic, date, hour (of the timestamp, UTC) or value.FIELD.",
+)
+
+
+@contextmanager
+def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
+    """Show the tasks of the stages that pyspark's StatusTracker knows while the block runs.
+
+    On stderr: a bar on a terminal, status lines in JSON with `--json`, nothing elsewhere. Says so if a signal ends
+    the block.
+    """
+    with noting_what_is_left(lambda: f"{what} ended early: run it again"):
+        if not as_json and not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        # It imports rich, which most commands that share these options do not use.
+        from blockgz.program.progress import StatusLines  # noqa: PLC0415
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True, disable=as_json) as bar:
+            shown = bar.add_task(what, total=None)
+            lines = StatusLines(what)
+
+            def report() -> None:
+                with suppress(Exception):  # the session ends, or its JVM died: the job itself will say so
+                    tasks = tasks_now(tracker)
+                    bar.update(shown, completed=tasks["done"], total=tasks["total"] or None)
+                    if as_json:
+                        lines.report(lambda seconds: {"tasks": tasks, "seconds": round(seconds, 3)})
+
+            with every(POLL_SECONDS, report):
+                yield
+
+
+def tasks_now(tracker: Any) -> dict[str, int]:
+    """Return the tasks of all stages that run now: `done`, `running`, `failed` and `total`."""
+    stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each)) is not None]
+    return {
+        "done": sum(stage.numCompletedTasks for stage in stages),
+        "running": sum(stage.numActiveTasks for stage in stages),
+        "failed": sum(stage.numFailedTasks for stage in stages),
+        "total": sum(stage.numTasks for stage in stages),
+    }

@@ -15,11 +15,11 @@ from blockgz.process import run_async
 from blockgz.program.main import closing, debug
 from blockgz.program.options import spark_needed, with_options
 from blockgz.units import bytes_text
-from replayer.cli.options.options import archive_options, json_option
-from replayer.cli.options.selection_options import CHOOSE_BY_OPTION, damage_option, selection_options
-from replayer.cli.options.spark_options import (
+from replayer.cli.options.options import (
     SparkOptions,
+    archive_options,
     dry_run_option,
+    json_option,
     min_tasks_option,
     mode_option,
     partition_by_option,
@@ -28,6 +28,7 @@ from replayer.cli.options.spark_options import (
     task_bytes_option,
     value_options,
 )
+from replayer.cli.options.selection_options import CHOOSE_BY_OPTION, damage_option, selection_options
 
 if TYPE_CHECKING:
     from replayer.spark.export import Export, ExportPlan, WriteResult

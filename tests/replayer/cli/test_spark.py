@@ -22,8 +22,8 @@ from blockgz.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main
-from replayer.cli.options import spark_options as progress_module
-from replayer.cli.options.spark_options import stage_progress, tasks_now
+from replayer.cli.options import options as progress_module
+from replayer.cli.options.options import stage_progress, tasks_now
 from replayer.cli.spark import command as group
 from tests.support.archives import ArchiveWriter, records
 

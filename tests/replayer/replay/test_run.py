@@ -25,7 +25,7 @@ from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import NewTopic, parse_config
 from replayer.replay.plan import RecordPlace, TimeBounds, describe_source, find_refusable, largest_block
 from replayer.replay.replaying import lifted_settings
-from replayer.replay.result import LaneResult, ReplayResult
+from replayer.replay.run import LaneResult, ReplayResult
 from replayer.replay.sinks.producer import KafkaSink
 from replayer.replay.target_topic import ROOM
 from tests.support.archives import ArchiveWriter, records

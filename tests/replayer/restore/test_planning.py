@@ -23,7 +23,7 @@ from index_format.identity import Acl, Incarnation, Inventory, TopicConfig, ende
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
 from replayer.errors import ReplayRefused
 from replayer.replay.job import is_job_name
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 from replayer.restore.consumers import Applied, acls_to_create, set_acls
 from replayer.restore.document import (
     AclsDone,

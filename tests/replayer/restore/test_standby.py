@@ -21,7 +21,7 @@ from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobRequest
-from replayer.replay.surroundings import Surroundings
+from replayer.replay.request import Surroundings
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
 from replayer.restore.document import (
     RestoreFolder,

@@ -21,7 +21,7 @@ from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
 from replayer.cli import main
-from replayer.cli.options.spark_options import _schema_text
+from replayer.cli.options.options import _schema_text
 from replayer.spark.export import ValueOptions, check_parts, json_schema, row_decoder
 from replayer.spark.verify import TASK_CHUNKS, VerificationPlan, _grouped, check_slice, planned, reported
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
