@@ -3,8 +3,6 @@
 Prints the time of each run as a share of the one that it is compared with, in one run on one machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

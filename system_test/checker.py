@@ -9,8 +9,6 @@ stands in the archive exactly once. Also a program::
     python -m system_test.checker FOLDER TOPIC BOOTSTRAP_SERVER
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

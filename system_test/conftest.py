@@ -1,7 +1,5 @@
 """Fixtures of the system tests: servers that live as long as the session, and names that nobody else uses."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

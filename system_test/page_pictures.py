@@ -1,7 +1,5 @@
 """`python -m system_test.page_pictures`: the pictures of the page in docs/images, taken of the real page."""
 
-from __future__ import annotations
-
 import math
 import random
 import tempfile

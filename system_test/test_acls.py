@@ -1,7 +1,5 @@
 """ACLs of topics on a broker that keeps them: archived with dates, restored under new names, compared, created."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

@@ -1,7 +1,5 @@
 """The table that our transforms are tested against, held against Kafka Connect itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

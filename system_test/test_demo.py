@@ -1,7 +1,5 @@
 """`archiver demo`, alone and on a given cluster: the first thing that a newcomer runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """deploy/ as its tools see it: alerts by promtool, the chart by helm, units by systemd, the image's steps and compose's
 commands run without Docker."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Local disks that are full or broken: what was fetched waits for them, and nothing is lost."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

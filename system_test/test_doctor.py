@@ -1,7 +1,5 @@
 """`archiver doctor` at a real cluster: what it tells, and what it finds."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

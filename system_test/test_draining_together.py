@@ -1,7 +1,5 @@
 """`archiver run --once --workers N`: several processes drain a share of the partitions each, and report as one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A drill on a real broker: a share is restored and proved, and nothing of it stays."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

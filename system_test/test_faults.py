@@ -1,7 +1,5 @@
 """A short shard of the fault campaign; the long one is `make faults`."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

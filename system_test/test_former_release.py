@@ -3,8 +3,6 @@
 The former release comes out of the repository's history, and runs from its source.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

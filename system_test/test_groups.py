@@ -1,7 +1,5 @@
 """Consumer groups continue in a copy: positions translated, applied, read on by real consumers, and set back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`replayer verify --job` on a real broker: copies of every kind are proved, and nothing else is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Look-ups on what a real broker gave: kcat's own output as the judge of ours, and following an archive that grows."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

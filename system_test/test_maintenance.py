@@ -1,7 +1,5 @@
 """Prune, compact, erase and gc on real S3 servers: all that is to stay is read back, and nothing else is left."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

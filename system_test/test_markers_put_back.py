@@ -1,7 +1,5 @@
 """What verify says of an archive that is being written, and of one whose marker was put back afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

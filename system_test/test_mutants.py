@@ -1,7 +1,5 @@
 """Faults put into the program are caught by its own tests; `make mutants` is the same on its own."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -5,8 +5,6 @@ and what to do. In the commands, words in braces stand for what `place` prepares
 its environment.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import uuid

@@ -1,7 +1,5 @@
 """The page in a real browser: looking at an archive."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

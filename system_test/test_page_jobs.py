@@ -1,7 +1,5 @@
 """The page in a real browser: replays with a real broker, verifications, archivers."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page's API with archive and jobs on S3, and a replay by transactions on a real broker."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 BLOCKGZ_BIN names the folder of the programs, where others than those of this environment are meant.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

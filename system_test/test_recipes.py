@@ -1,7 +1,5 @@
 """The recipes of docs/recipes.md as they stand: ways to log in, and the least rights, on a real broker and moto."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Record formats and codecs beside the default: nothing is lost in them, and foreign readers open what is stored."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

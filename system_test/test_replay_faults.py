@@ -1,7 +1,5 @@
 """A shard of the campaign of disrupted replays, and its judge; the long one is `make replay-faults`."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from pathlib import Path

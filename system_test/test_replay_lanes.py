@@ -1,7 +1,5 @@
 """A replay into very many lanes by a process that may open few files."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

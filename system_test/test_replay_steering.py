@@ -1,7 +1,5 @@
 """Replays on a real broker, steered by `replayer jobs` from another process, with the folder of jobs on S3."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

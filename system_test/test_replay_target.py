@@ -1,7 +1,5 @@
 """Where a replay puts records and what it does to the target topic, on a real broker; Java's own client judges keys."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

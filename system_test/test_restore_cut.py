@@ -1,7 +1,5 @@
 """A point in time on many clocks: skewed records and backfills, restored and replayed by the commands."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

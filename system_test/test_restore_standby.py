@@ -1,7 +1,5 @@
 """A standby follows an archive whose cluster is at work, is killed and resumed, and takes over when that is lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

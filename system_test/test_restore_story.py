@@ -1,7 +1,5 @@
 """A cluster of all kinds of topics is killed in mid-traffic; in another one its consumers go on where they stood."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """A schema registry's topic, archived and replayed, gives a registry on another cluster that answers the same."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.schema_registries import Registry, apicurio, apicurio_program, karapace, karapace_program
 from system_test.support.topics import NewRecord, Record, fill_topic, own_config, partition_count, read
 from tests.support.sampling import LONG
+from tests.support.schema_registry import avro_value
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="a minute: make registry runs it"),
@@ -141,11 +140,7 @@ def check_what_is_registered_next(registry: Registry, ids: dict[str, int]) -> No
 
 def encoded(number: int) -> bytes:
     """ORDER as the serializers of registries write it."""
-    out = io.BytesIO()
-    fastavro.schemaless_writer(
-        out, fastavro.parse_schema(avro("Order", "id", customer=avro("Customer", "name"))), ORDER
-    )
-    return b"\0" + number.to_bytes(4) + out.getvalue()
+    return avro_value(number, avro("Order", "id", customer=avro("Customer", "name")), ORDER)
 
 
 def decoded(registry: Registry, value: bytes) -> Any:

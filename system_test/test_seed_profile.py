@@ -1,7 +1,5 @@
 """Profile `seed`, from a real broker: the ancestor's keys, index text, marker and, byte for byte, its data."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 records must be the topic's, each once and in order, up to the marker's next_offset.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A short soak: sixty partitions for two minutes; the hour with two thousand is `make soak`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

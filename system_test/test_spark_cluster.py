@@ -1,7 +1,5 @@
 """Spark with executors: pickled work, an executor that dies, an S3 server, a stream begun again and again."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -9,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow.parquet as pq
 import pytest
@@ -160,7 +158,7 @@ class Growing:
         for number in range(2):
             self._commit(number)
 
-    def __enter__(self) -> Growing:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -1,7 +1,5 @@
 """Where Spark runs: a standalone cluster whose workers unpack an environment, and Spark Connect."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,14 +1,10 @@
 """`replayer spark load | export | verify` in a real Spark, judged by what was written into the archive."""
 
-from __future__ import annotations
-
-import io
 import json
 import os
 import random
 import re
 import runpy
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +15,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from fastavro import parse_schema, schemaless_writer
 from pyspark.sql import SparkSession
 
 from index_format.records import Record
@@ -29,7 +24,7 @@ from system_test.support.spark import JAVA_OPTIONS, spark_session
 from tests.support.archives import ArchiveWriter
 from tests.support.corruption import cases, damaged, sample_archive
 from tests.support.sampling import in_long_run
-from tests.support.schema_registry import schema_registry
+from tests.support.schema_registry import avro_value, schema_registry
 
 pytestmark = pytest.mark.timeout(1200, func_only=True)
 """Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
@@ -101,12 +96,6 @@ def made(offsets: Sequence[int], values: Any = value_of) -> list[Record]:
         )
         for offset in offsets
     ]
-
-
-def avro(number: int, schema_id: int, schema: Any, order: dict[str, Any]) -> bytes:
-    body = io.BytesIO()
-    schemaless_writer(body, parse_schema(schema), order)
-    return b"\0" + struct.pack(">I", schema_id) + body.getvalue()
 
 
 @pytest.fixture
@@ -226,7 +215,7 @@ def test_values_that_cannot_be_decoded(spark: SparkSession, shop: ArchiveWriter,
     def value(number: int) -> bytes:
         if value_as == "json":
             return BAD.get(number, b'{"id": %d}' % number)
-        good = avro(number, 1, OLD, {"id": number})
+        good = avro_value(1, OLD, {"id": number})
         return {3: b"", 4: b"\x01" + good[1:], 7: good[:-1], 8: good + b"x", 9: b"\0\0\0\0\x09\0"}.get(number, good)
 
     shop.partition("bad", 0).commit(made(range(20), value))
@@ -253,8 +242,8 @@ def test_values_that_cannot_be_decoded(spark: SparkSession, shop: ArchiveWriter,
 def test_avro_values_of_two_schemas_and_avro_files(spark: SparkSession, shop: ArchiveWriter, tmp_path: Path) -> None:
     def value(number: int) -> bytes:
         if number % 2:
-            return avro(number, 1, OLD, {"id": number})
-        return avro(number, 2, NEW, {"id": number, "country": "de", "at": datetime.fromtimestamp(number, UTC)})
+            return avro_value(1, OLD, {"id": number})
+        return avro_value(2, NEW, {"id": number, "country": "de", "at": datetime.fromtimestamp(number, UTC)})
 
     shop.partition("typed", 0).commit(made(range(20), value))
     with schema_registry({1: OLD, 2: NEW}, {"typed-value": 2}) as (url, asked):

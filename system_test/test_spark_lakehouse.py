@@ -1,7 +1,5 @@
 """The recipes of docs/spark-lakehouse.md, killed and run again, on the newest Spark that each table's jars are for."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

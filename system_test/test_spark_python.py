@@ -1,7 +1,5 @@
 """Which Python the workers of a Spark job run, and what is said where it lacks the package."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Archives to topics by Spark on executors and drivers that die: judged by a foreign client."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Format `blockgz-archive` in a real Spark with executors of its own, judged by topic, checker and `replayer`."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

@@ -2,16 +2,12 @@
 on topics whose logs have holes where batches meet.
 """
 
-from __future__ import annotations
-
-import io
 import json
 import os
 import random
 import runpy
 import shutil
 import signal
-import struct
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -20,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastavro import parse_schema, schemaless_writer
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
@@ -35,7 +30,7 @@ from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, records
 from tests.support.protobuf_values import ANSWERS, message, value
 from tests.support.sampling import in_long_run
-from tests.support.schema_registry import registry_of, schema_registry
+from tests.support.schema_registry import avro_value, registry_of, schema_registry
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
@@ -149,15 +144,9 @@ def archive_values(root: Path, *values: bytes | None) -> None:
     ArchiveWriter(root).partition("orders", 0).commit([each._replace(key=b"k", value=found) for each, found in kept])
 
 
-def avro(number: int, schema: dict[str, Any], content: dict[str, Any]) -> bytes:
-    body = io.BytesIO()
-    schemaless_writer(body, parse_schema(schema), content)
-    return b"\0" + struct.pack(">I", number) + body.getvalue()
-
-
 def test_avro_of_two_schemas_as_batch_sql_and_stream(spark: SparkSession, tmp_path: Path) -> None:
     def value(n: int) -> bytes:
-        return avro(2, NEW, {"id": n, "note": "x"}) if n % 2 else avro(1, OLD, {"id": n})
+        return avro_value(2, NEW, {"id": n, "note": "x"}) if n % 2 else avro_value(1, OLD, {"id": n})
 
     archive_values(tmp_path / "archive", *map(value, range(COUNT)))
     expected = [(n, "x" if n % 2 else "none", "k") for n in range(COUNT)]

@@ -1,7 +1,5 @@
 """The oldest Spark that works, in an environment of its own: batches there, and one clear error for streams."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Storms in short, and what counts as an end that nobody made; the long ones are part of `make long`."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ the archive is read the way other tools would read it, replayed into other topic
 story is told twice: with an archive in a folder, and on S3.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

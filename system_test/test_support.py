@@ -1,7 +1,5 @@
 """What is fetched once is whole, and pages name the versions that are tried."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

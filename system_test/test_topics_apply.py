@@ -1,7 +1,5 @@
 """`replayer topics` on a real broker: topics are compared with the archived ones, and made like them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`replayer undo` on a real broker: a topic that a replay created is deleted, and no other one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real server that takes an S3 API's words and ignores its conditions: `rclone serve s3`."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What an operator sees of troubles that are the cluster's: an open transaction, a dead broker, missing rights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,8 +6,6 @@ the evidence aside and ends the campaign (exit 1); that round counts for nothing
 resumed, the next one begins.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal
@@ -16,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from system_test.faults.campaign import Round, RoundFailedError, RoundSettings
 
@@ -90,7 +88,7 @@ class Done:
     store_faults: int
 
     @classmethod
-    def of(cls, rounds: list[dict[str, Any]]) -> Done:
+    def of(cls, rounds: list[dict[str, Any]]) -> Self:
         return cls(*(sum(figures[name] for figures in rounds) for name in ("disruptions", "store_faults")))
 
     def is_short_of(self, faults: int, disruptions: int) -> bool:

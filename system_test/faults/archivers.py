@@ -1,7 +1,5 @@
 """The processes under test, and their supervisor: `archiver run`, started, frozen, killed and started again."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,10 +1,8 @@
 """What maintainers were asked for, as the campaign knows it: which records may be missing by that, and which must."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass
@@ -33,7 +31,7 @@ class Asked:
     """By topic the latest time, in ms, that `archiver prune` was told to keep records from."""
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Asked:
+    def of(cls, facts: dict[str, Any]) -> Self:
         return cls([Erase(**each) for each in facts["erases"]], facts["kept_since"])
 
     def may_be_erased(self, topic: str, home: str, key: str | None, offset: int) -> bool:

@@ -1,7 +1,5 @@
 """One round: servers, producers and archivers are started, faults happen, all is healed, and the archive is judged."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import json

@@ -7,8 +7,6 @@ ARCHIVE is the folder that the S3 server keeps the archive in. It prints one JSO
 `violations` every promise that is broken.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -19,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from system_test.checker import (
     CheckedPartition,
@@ -118,7 +116,7 @@ class Life:
     truncated_to: dict[int, set[int]]
 
     @classmethod
-    def of(cls, topic: str, facts: dict[str, Any]) -> Life:
+    def of(cls, topic: str, facts: dict[str, Any]) -> Self:
         truncated_to: dict[int, set[int]] = defaultdict(set)
         for partition, low in facts["truncations"]:
             truncated_to[partition].add(low)

@@ -1,7 +1,5 @@
 """The topics of a campaign: what they are, what is done to them, and the truth about it for the checker."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What producers note of a record and the checker compares: a hash over everything that must survive."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Sequence

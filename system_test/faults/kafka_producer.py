@@ -13,8 +13,6 @@ before sending,
 `["e", transaction, "committed"|"aborted"|"unknown"]` at a transaction's end.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import queue

@@ -1,7 +1,5 @@
 """Maintenance beside archivers: prune, compact, erase and gc as processes, one after another, some of them killed."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -5,15 +5,13 @@ position]`, `["fetched", number, offset]` (all below it was handed over) and `["
 confirmed]`. A claim without an end was held by a process that was killed, or that ended while the store did not answer.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 Where = tuple[str, int]
@@ -71,7 +69,7 @@ class Outages:
     down: Collection[tuple[float, float]]
 
     @classmethod
-    def load(cls, journal: Path, down: Collection[tuple[float, float]]) -> Outages:
+    def load(cls, journal: Path, down: Collection[tuple[float, float]]) -> Self:
         """From the proxy's journal."""
         entries = [json.loads(line) for line in journal.read_text().splitlines()]
         return cls([Refused(entry["at"], entry["fault"], unquote(entry["path"])) for entry in entries], down)

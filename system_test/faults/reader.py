@@ -7,8 +7,6 @@ GRACE seconds, and opened again. A line of ANSWERS is a JSON array: when the par
 slash at its end, the offset, what was found, and of a record its fingerprint, of an error what it says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

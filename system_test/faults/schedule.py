@@ -1,7 +1,5 @@
 """Which fault comes when: a pure function of the seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The servers of a campaign as child processes, with what they store left in place for whoever looks into a failure."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess
@@ -11,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 
 class Commanded:
@@ -45,7 +43,7 @@ class Commanded:
         if answer != expected:
             raise RuntimeError(f"{self._name} answered {answer!r} instead of {expected!r}")
 
-    def __enter__(self) -> Commanded:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -3,8 +3,6 @@
 What a request meets is a function of the seed and the request's number. The journal gets a line of JSON for each fault.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -4,8 +4,6 @@ The variable FAULTS_POSITIONS names the file; see `positions.py` for what stands
 records can be committed, and stays when the process is killed.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Watches an archive from behind while it is written: what may only grow, and what may never change."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -4,8 +4,6 @@ A fault is caught if its test fails. Exit code 1: one is not caught. Exit code 2
 its test fails, or is not found, without it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

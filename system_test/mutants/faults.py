@@ -1,7 +1,5 @@
 """The faults: a replacement in one file each, and the tests that catch it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 OWNERSHIP, SOURCE = "archiver/ingest/ownership.py", "archiver/ingest/kafka_source.py"

@@ -4,8 +4,6 @@ A round is a function of the campaign's seed and its number. A broken promise pr
 the programs said, and ends the campaign with exit code 1; with `--keep-going` the next round begins.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

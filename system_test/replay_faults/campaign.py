@@ -1,7 +1,5 @@
 """A round: a replay that is disrupted as its plan says, begun again until it is complete, and judged."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -11,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -309,7 +307,7 @@ class _Ends:
             return (sum(self._consumer.get_watermark_offsets(place, timeout=5)[1] for place in self._places),)
         return None
 
-    def __enter__(self) -> _Ends:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Judges a copy: its records, read by a client that shares no code with the replayer, against those that were made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

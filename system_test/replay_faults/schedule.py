@@ -1,7 +1,5 @@
 """What a round asks for and what befalls it: a function of the round's seed."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from enum import Enum

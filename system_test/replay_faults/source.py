@@ -1,7 +1,5 @@
 """The archive that is replayed, and its records as they were made."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Consumers that go on in a restored cluster, each with its group's id; what they read is noted."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Collection

@@ -9,8 +9,6 @@ it last before TIME_MS, or up to a second earlier; the position must be one that
 TIME_MS.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """A cluster with topics of all kinds and groups at all kinds of positions, archived, and killed in mid-traffic."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

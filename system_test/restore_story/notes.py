@@ -1,7 +1,5 @@
 """What producers and consumers note, in files of one JSON object a line. Of the standard library alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

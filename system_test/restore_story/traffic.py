@@ -5,8 +5,6 @@
 What is asked of the cluster is noted before, and again with the answer.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`python -m system_test.soak`: the soak run; prints its figures as JSON and stores them as soak.json."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

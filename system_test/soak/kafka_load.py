@@ -5,8 +5,6 @@
 It prints how many records were acknowledged when it ends. Values are JSON of 500 bytes that compresses well.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

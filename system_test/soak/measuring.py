@@ -1,7 +1,5 @@
 """What a process takes, sampled over time."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import threading

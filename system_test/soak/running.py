@@ -1,7 +1,5 @@
 """The soak run: an idle archiver, a backlog drained as fast as it goes, then steady load."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Run one of the storms."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import tempfile

@@ -5,8 +5,6 @@ processes make the calls directly that `blockgz.kafka.admin_apart` makes in a ch
 which shows that the storm is strong.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 import time

@@ -1,7 +1,5 @@
 """Archivers with static member ids that others take, while partitions move, processes are killed and told to end."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

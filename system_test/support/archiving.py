@@ -1,7 +1,5 @@
 """One archive of one cluster, as its operator handles it, and a back door to what is stored."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Many small records at once, by librdkafka: what is read back is judged by the foreign client."""
 
-from __future__ import annotations
-
 import logging
 import random
 

@@ -1,7 +1,5 @@
 """Compacted topics, with the log cleaner made to run within seconds."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Consumer groups through a foreign client: positions committed, looked at, and read on from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Keys, values and headers of every class that an encoder could get wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from system_test.support.topics import NewRecord, Transactions, create_topic, produce

@@ -1,7 +1,5 @@
 """Real text that every Debian machine has: the stanzas of its package index."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess

@@ -1,12 +1,11 @@
 """A TCP proxy that holds everything back for a while in both directions, as a network far away does."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading
 import time
 from contextlib import suppress
+from typing import Self
 
 CHUNK_BYTES = 256 * 1024
 
@@ -23,7 +22,7 @@ class DelayingProxy:
     def close(self) -> None:
         self._listener.close()
 
-    def __enter__(self) -> DelayingProxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,12 +1,11 @@
 """Disks in trouble: a file system that is full, and system calls that answer EIO."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from system_test.support.environment import PartMissingError, ToolFailedError, run_tool, tool
 
@@ -64,7 +63,7 @@ class FullDisk:
     def make_room(self) -> None:
         self._ballast.unlink()
 
-    def __enter__(self) -> FullDisk:
+    def __enter__(self) -> Self:
         self.folder.mkdir()
         try:
             mount = [tool("mount"), "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", str(self.folder)]

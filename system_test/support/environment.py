@@ -1,7 +1,5 @@
 """What this machine has: the cache folder, free ports, tools, and the error for what is missing."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import random

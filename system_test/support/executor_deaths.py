@@ -1,7 +1,5 @@
 """Tasks that take their whole executor with them, once, and the executors that there are."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`archiver` as it is, but with small catalogs, short leases and rounds, and no least grace: `python -m … gc …`."""
 
-from __future__ import annotations
-
 import runpy
 
 from archiver.ingest import assignment

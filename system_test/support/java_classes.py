@@ -1,7 +1,5 @@
 """Java's classes kept as they are once loaded: a broker or a Spark session then starts in half the time."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Java's word: Kafka Connect's own transforms, and where Java's producer puts keys. Jars come from Maven Central."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Sequence

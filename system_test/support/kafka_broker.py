@@ -1,7 +1,5 @@
 """A real Apache Kafka broker: KRaft mode, one process that is broker and controller, jars from Maven Central."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil
@@ -11,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
@@ -104,7 +103,7 @@ class KafkaBroker(Server):
         advertised_port: int | None = None,
         listeners: Sequence[str] = (),
         java: Sequence[str] = (),
-        joins: KafkaBroker | None = None,
+        joins: "KafkaBroker | None" = None,
     ) -> None:
         """`settings` of the broker, beside those of all tests; `advertised_port` is where it sends clients to.
 
@@ -175,7 +174,7 @@ class KafkaBroker(Server):
                         return int(offset)
         return 0
 
-    def __enter__(self) -> KafkaBroker:
+    def __enter__(self) -> Self:
         try:
             self._start_first()
         except BaseException:

@@ -1,7 +1,5 @@
 """Jars from Maven Central, fetched once and kept in the cache."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path

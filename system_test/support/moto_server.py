@@ -3,8 +3,6 @@
 moto looks whether an object is there and writes it then, so that of two conditional writes at once both may win.
 """
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Iterable

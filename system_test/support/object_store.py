@@ -1,7 +1,5 @@
 """Real S3 servers as child processes: moto server, and the Versity gateway on a folder."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
@@ -81,7 +79,7 @@ class ObjectStore(Server, ABC):
         return f"s3://{self.bucket}/{prefix}"
 
     @cached_property
-    def client(self) -> S3Client:
+    def client(self) -> "S3Client":
         """A boto3 client of this server: the back door to what is stored."""
         return boto3.client(
             "s3",

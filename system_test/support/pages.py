@@ -1,7 +1,5 @@
 """The page in a real browser: servers of it, Debian's Chromium, and archives worth looking at."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -43,6 +41,14 @@ def chromium(program: str) -> Iterator[Browser]:
             browser.close()
 
 
+@dataclass
+class Served:
+    """A running server."""
+
+    program: Running
+    url: str
+
+
 @contextmanager
 def serving(archive: object, *options: object, env: Mapping[str, str] | None = None) -> Iterator[Served]:
     """A server of the archive, killed at the end."""
@@ -51,14 +57,6 @@ def serving(archive: object, *options: object, env: Mapping[str, str] | None = N
             lambda: re.search(r"^serving \S+ on (http://\S+)$", program.stderr, re.MULTILINE), SECONDS, "its address"
         )
         yield Served(program, found[1])
-
-
-@dataclass
-class Served:
-    """A running server."""
-
-    program: Running
-    url: str
 
 
 @dataclass

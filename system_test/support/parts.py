@@ -1,7 +1,5 @@
 """`python -m system_test.support.parts`: fetch or build ahead what the system tests would otherwise wait for."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

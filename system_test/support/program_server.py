@@ -5,8 +5,6 @@ run thousands. A fork is a process of its own, with its own output, signals and 
 script from its first line. Start-up itself is tested elsewhere, by tests/test_start_up.py, the README's and the demo's.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """The project's console scripts as a user runs them: child processes of the running environment."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -13,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TypeVar
+from typing import IO, Self, TypeVar
 
 from system_test.support.program_server import ProgramServer, ServedProcess, can_serve
 from system_test.support.waiting import DeadlineExceededError, wait_until
@@ -42,7 +40,7 @@ class Completed:
     stderr: str
     seconds: float
 
-    def expect(self, exit_code: int) -> Completed:
+    def expect(self, exit_code: int) -> Self:
         """This object, or ProgramFailedError when the program ended with another code."""
         if self.exit_code != exit_code:
             raise ProgramFailedError(
@@ -143,7 +141,7 @@ class Running:
         assert self._completed is not None
         return self._completed
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,7 +1,5 @@
 """Real schema registries that keep their schemas in a topic: Apicurio from Maven Central, and a Karapace on PATH."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A server that runs as a child process, with its output in a file."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A running archiver and what it serves by HTTP."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """A Spark session as a user would start it, and Spark's own Kafka source beside it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

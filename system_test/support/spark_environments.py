@@ -1,7 +1,5 @@
 """Other versions of Spark than the one the tests run on, each in a virtual environment of its own."""
 
-from __future__ import annotations
-
 import configparser
 import hashlib
 import os

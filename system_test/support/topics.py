@@ -5,12 +5,10 @@ null value, and a header key that is not UTF-8 (see `raw_header_key`). Those are
 kafka-python's own record layer, one batch each, in their place. Its consumer cannot read the last kind at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -153,7 +151,7 @@ class _RawText(str):
 
     _content: bytes
 
-    def __new__(cls, content: bytes) -> _RawText:
+    def __new__(cls, content: bytes) -> Self:
         text = super().__new__(cls, content.decode("latin-1"))
         text._content = content
         return text
@@ -229,7 +227,7 @@ class Transactions:
         self.end(committed=False)
         return offsets
 
-    def __enter__(self) -> Transactions:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Waiting on a condition with a deadline: the only way in which the system tests wait."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from fastavro import parse_schema, schemaless_writer
+
+
+def avro_value(schema_id: int, schema: Any, content: Any) -> bytes:
+    """Return an Avro value as the clients of a schema registry write it."""
+    body = io.BytesIO()
+    schemaless_writer(body, parse_schema(schema), content)
+    return b"\0" + struct.pack(">I", schema_id) + body.getvalue()
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """Values of Avro, JSON and protobuf: what decodes, what is refused, and where schemas come from."""
 
-import io
 import json
 import pickle
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -12,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fastavro import parse_schema, schemaless_writer
 from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +34,7 @@ from replayer.spark.protobuf import ProtobufDecoder, latest_protobuf, message_in
 from replayer.spark.schema_registry import SchemaRegistry
 from tests.support.archives import records
 from tests.support.protobuf_values import ANSWERS, FORM, F, answer, field, message, value
-from tests.support.schema_registry import registry_of, schema_registry
+from tests.support.schema_registry import avro_value, registry_of, schema_registry
 
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
@@ -83,9 +80,7 @@ FIELDS: list[tuple[str, Any, Any, pa.DataType, Any]] = [
 
 
 def written(schema: Any, value: Any, number: int = 1) -> bytes:
-    body = io.BytesIO()
-    schemaless_writer(body, parse_schema(plain(schema)), value)
-    return b"\0" + struct.pack(">I", number) + body.getvalue()
+    return avro_value(number, plain(schema), value)
 
 
 def test_every_type_and_its_value() -> None:
