@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from index_format.records import Record, batch_from_records
+from system_test.support.topics import create_topic
 
 SEED = 7
 START_MS = 1_760_000_000_000
 STEP_MS = 7
 """Milliseconds between records of a topic."""
 KEYS = 9973
+LARGE_RECORDS = {"max.message.bytes": str(32 << 20)}
+"""The setting of every topic."""
 _WORDS = 3_000_000
 
 _silent = logging.getLogger("benchmarks.librdkafka")
@@ -103,24 +104,9 @@ def text(size: int) -> Iterator[bytes]:
             del left[:whole]
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """A topic that keeps old timestamps: benchmarks and replays need retention off."""
-    admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_silent)
-    settings = {"retention.ms": "-1", "max.message.bytes": str(32 << 20)}
-    for answer in admin.create_topics([NewTopic(topic, partitions, config=settings)]).values():
-        answer.result()
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    """Its disk space and the broker's memory are for the next one."""
-    admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_silent)
-    for answer in admin.delete_topics([topic]).values():
-        answer.result()
-
-
 def fill(bootstrap: str, shape: TopicShape) -> None:
     """Make the topic and produce its records round robin, with keys (or none) and timestamps."""
-    create_topic(bootstrap, shape.name, shape.partitions)
+    create_topic(bootstrap, shape.name, shape.partitions, LARGE_RECORDS)
     produce_all(bootstrap, shape)
 
 

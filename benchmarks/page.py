@@ -9,14 +9,14 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.request import urlopen
 
 from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
-from system_test.support.programs import Running, start
+from system_test.support.pages import Served, serving
+from system_test.support.programs import Running
 from tests.support.archives import ArchiveWriter, records
 
 CHUNKS, PARTITIONS, TOPICS = 100_000, 5_000, 1_000
@@ -45,12 +45,9 @@ def make_archive(root: Path) -> None:
         writer.partition(f"topic-{number:04}", 0).commit(records(range(3)))
 
 
-@contextmanager
-def serving(root: Path) -> Iterator[tuple[Running, str]]:
+def served(root: Path) -> AbstractContextManager[Served]:
     homes = {f"XDG_{kind}_HOME": str(root / kind) for kind in ("CACHE", "STATE")}
-    with start("replayer", "serve", "-a", root / "archive", "--http", "127.0.0.1:0", env=homes) as program:
-        found = program.wait_for(lambda: re.search(r"on (http://\S+)", program.stderr), 30, "its address")
-        yield program, found[1]
+    return serving(root / "archive", env=homes)
 
 
 def milliseconds(url: str) -> float:
@@ -73,14 +70,14 @@ def rows(root: Path, rounds: int) -> tuple[list[tuple[str, ...]], int]:
     """For each page its first time and the median of the others; and the peak of the one server that answers all."""
     cold = {}
     for name, path in PAGES.items():
-        with serving(root) as (_, url):
-            cold[name] = milliseconds(url + path)
-    with serving(root) as (program, url):
+        with served(root) as server:
+            cold[name] = milliseconds(server.url + path)
+    with served(root) as server:
         warm = {}
         for name, path in PAGES.items():
-            milliseconds(url + path)
-            warm[name] = statistics.median(milliseconds(url + path) for _ in range(rounds))
-        peak = peak_bytes(program)
+            milliseconds(server.url + path)
+            warm[name] = statistics.median(milliseconds(server.url + path) for _ in range(rounds))
+        peak = peak_bytes(server.program)
     return [(name, f"{cold[name]:,.0f}", f"{warm[name]:,.0f}") for name in PAGES], peak
 
 

@@ -5,15 +5,10 @@ the broker works beside it on the same machine. A proof is part of each run.
 """
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import NamedTuple
 
-from benchmarks.measure import measured_on
+from benchmarks.measure import Cost, measured_on, program
 from benchmarks.tables import Table, as_markdown
 from system_test.support.kafka_broker import KafkaBroker
 from tests.support.archives import ArchiveWriter, records
@@ -21,14 +16,6 @@ from tests.support.archives import ArchiveWriter, records
 TOPICS, PARTITIONS, RECORDS, VALUE_BYTES = 200, 10, 100, 500
 AT = "2026-01-01"
 GOALS = "goals: plan under 10 s, memory under 1 GB"
-
-
-class Ran(NamedTuple):
-    """One command: its time and its CPU time in seconds, and its peak memory in bytes."""
-
-    seconds: float
-    cpu: float
-    peak: int
 
 
 def make_archive(root: Path, topics: int) -> None:
@@ -39,14 +26,8 @@ def make_archive(root: Path, topics: int) -> None:
             writer.partition(f"topic-{topic:03}", partition).commit(made, block_bytes=1 << 20)
 
 
-def run(*arguments: object, home: Path) -> Ran:
-    command = [sys.executable, "-m", "replayer", *map(str, arguments)]
-    began = time.perf_counter()
-    process = subprocess.Popen(command, env={**os.environ, "XDG_STATE_HOME": str(home)}, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, command
-    return Ran(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+def run(*arguments: object, home: Path) -> Cost:
+    return program("replayer", *arguments, env={"XDG_STATE_HOME": str(home)}).cost
 
 
 def main() -> None:
@@ -70,8 +51,8 @@ def main() -> None:
     print(as_markdown(Table(title, ("", "seconds", "CPU seconds", "peak MB"), rows)))
 
 
-def shown(ran: Ran) -> tuple[str, str, str]:
-    return f"{ran.seconds:.1f}", f"{ran.cpu:.1f}", f"{ran.peak / 1e6:.0f}"
+def shown(cost: Cost) -> tuple[str, str, str]:
+    return f"{cost.seconds:.1f}", f"{cost.cpu_seconds:.1f}", f"{cost.peak_bytes / 1e6:.0f}"
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
-from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks import data
 from benchmarks.data import TopicShape
 from benchmarks.measure import Cost, Done, bare, program
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import VersityGateway
+from system_test.support.topics import create_topic, delete_topic, watermarks
 
 MB = 1_000_000
 
@@ -74,7 +74,7 @@ class Site:
 
     def drop(self, shape: TopicShape) -> None:
         if shape in self._topics:
-            data.delete_topic(self.bootstrap, shape.name)
+            delete_topic(self.bootstrap, shape.name)
             self._topics.remove(shape)
 
     def new_name(self, kind: str) -> str:
@@ -101,6 +101,13 @@ class Site:
         where = ("--endpoint-url", self.store.endpoint_url, "--buffer-dir", buffer)
         return self.archive_to(address, shape, *options, *where, env=self.store.env)
 
+    def archiving(self, shape: TopicShape, *options: object, env: Mapping[str, str] | None = None) -> Cost:
+        """Return what archiving the topic into a new folder costs; the folder is deleted."""
+        folder = self.folder("archive")
+        cost = self.archive_to(str(folder), shape, *options, env=env).cost
+        clear(folder)
+        return cost
+
     def archived(self, shape: TopicShape, *options: object) -> Path:
         """An archive of the topic in a folder of its own."""
         folder = self.folder("archive")
@@ -117,8 +124,9 @@ class Site:
         return bare(*words)
 
     def check_count(self, topic: str, shape: TopicShape) -> None:
-        """Ends the run where the topic does not hold as many records."""
-        found = records_in(self.bootstrap, topic, shape.partitions)
+        """End the run if the topic, into which no transaction wrote, does not hold as many records."""
+        bounds = [watermarks(self.bootstrap, topic, number) for number in range(shape.partitions)]
+        found = sum(high - low for low, high in bounds)
         if found != shape.records:
             raise SystemExit(f"{found} of {shape.records} records arrived in {topic}")
 
@@ -126,11 +134,11 @@ class Site:
     def target(self, shape: TopicShape) -> Iterator[str]:
         """An empty topic to produce to, gone afterwards."""
         name = self.new_name("target")
-        data.create_topic(self.bootstrap, name, shape.partitions)
+        create_topic(self.bootstrap, name, shape.partitions, data.LARGE_RECORDS)
         try:
             yield name
         finally:
-            data.delete_topic(self.bootstrap, name)
+            delete_topic(self.bootstrap, name)
 
 
 @contextmanager
@@ -138,14 +146,6 @@ def opened(settings: Settings) -> Iterator[Site]:
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="blockgz-bench-")))
         yield Site(settings, stack, home)
-
-
-def records_in(bootstrap: str, topic: str, partitions: int) -> int:
-    """How many records a topic holds into which no transaction wrote."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmark"})
-    bounds = [consumer.get_watermark_offsets(TopicPartition(topic, number)) for number in range(partitions)]
-    consumer.close()
-    return sum(high - low for low, high in bounds)
 
 
 def stored_bytes(folder: Path, suffixes: Sequence[str] = (".gz", ".zst")) -> int:

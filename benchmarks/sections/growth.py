@@ -71,7 +71,7 @@ def _records(site: Site) -> Growth:
         return program("replayer", "verify", "--deep", "-a", folders[shape]).cost
 
     kinds: dict[str, Callable[[TopicShape], Cost]] = {
-        "archive": lambda shape: _archived(site, shape),
+        "archive": site.archiving,
         "replay": lambda shape: replayed(site=site, shape=shape, folder=folders[shape]),
         "verify --deep": verified,
     }
@@ -87,7 +87,7 @@ def _chunks(site: Site) -> Growth:
     chosen = {4 * size: shape.records // (4 * size) for size in SIZES}
     folders = {count: site.archived(shape, "--chunk-records", each) for count, each in chosen.items()}
     kinds: dict[str, Callable[[int], Cost]] = {
-        "archive": lambda count: _archived(site, shape, "--chunk-records", chosen[count]),
+        "archive": lambda count: site.archiving(shape, "--chunk-records", chosen[count]),
         "verify --deep": lambda count: program("replayer", "verify", "--deep", "-a", folders[count]).cost,
     }
     found = _grown(site, kinds, {count: count for count in chosen})
@@ -99,7 +99,7 @@ def _chunks(site: Site) -> Growth:
 def _partitions(site: Site) -> Growth:
     """The same records in 1x, 4x and 16x as many partitions."""
     shapes = {4 * size: site.settings.shape(share=0.25, partitions=4 * size) for size in SIZES}
-    return _grown(site, {"archive": lambda shape: _archived(site, shape)}, shapes)
+    return _grown(site, {"archive": site.archiving}, shapes)
 
 
 def _grown(site: Site, kinds: dict, cases: dict) -> Growth:  # type: ignore[type-arg]
@@ -130,13 +130,6 @@ def _rates(rows: Json) -> dict[str, float]:
     return {
         kind: (points[-1][0] - points[0][0]) / max(1e-9, points[-1][1] - points[0][1]) for kind, points in ends.items()
     }
-
-
-def _archived(site: Site, shape: TopicShape, *options: object) -> Cost:
-    folder = site.folder("archive")
-    cost = site.archive_to(str(folder), shape, *options).cost
-    clear(folder)
-    return cost
 
 
 def planning(chunks: int) -> Json:

@@ -44,7 +44,9 @@ def _compared(site: Site, peer: KafkaBackup, shape: TopicShape) -> Json:
     folders: dict[str, Path] = {name: site.archived(shape, *options) for name, options in OURS.items()}
     folders[PEER] = site.folder("peer")
     peer.backup(site.bootstrap, topic, folders[PEER])
-    actions: dict[str, Action] = {f"archive {name}": _archiving(site, shape, options) for name, options in OURS.items()}
+    actions: dict[str, Action] = {
+        f"archive {name}": lambda options=options: site.archiving(shape, *options) for name, options in OURS.items()
+    }
     actions[f"archive {PEER}"] = lambda: _backed_up(site, peer, topic)
     actions[f"archive {TO_S3}"] = lambda: site.archive_to_s3(shape).cost
     for name, options in REPLAYED.items():
@@ -61,16 +63,6 @@ def _compared(site: Site, peer: KafkaBackup, shape: TopicShape) -> Json:
         name: row(each, records=shape.records, raw_bytes=shape.raw_bytes, **facts.get(name, {}))
         for name, each in measured.items()
     }
-
-
-def _archiving(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Action:
-    def action() -> Any:
-        folder = site.folder("archive")
-        cost = site.archive_to(str(folder), shape, *options).cost
-        clear(folder)
-        return cost
-
-    return action
 
 
 def _backed_up(site: Site, peer: KafkaBackup, topic: str) -> Any:

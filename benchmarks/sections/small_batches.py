@@ -2,8 +2,8 @@
 
 from benchmarks.data import TopicShape
 from benchmarks.figures import Json, faster, row
-from benchmarks.measure import Action, Cost, interleaved
-from benchmarks.site import Site, clear
+from benchmarks.measure import Action, interleaved
+from benchmarks.site import Site
 from benchmarks.tables import Table, costs
 
 TITLE = "Archive 1,000 partitions of batches of 20 records of 200 B (json, gzip, to a folder)"
@@ -17,7 +17,7 @@ def measure(site: Site) -> Json:
     shape = TopicShape(records, 200, partitions=PARTITIONS, batch_records=BATCH_RECORDS)
     site.topic(shape)
     actions: dict[str, Action] = {
-        name: lambda variables=variables: _archived(site, shape, variables) for name, variables in WAYS.items()
+        name: lambda variables=variables: site.archiving(shape, env=variables) for name, variables in WAYS.items()
     }
     measured = interleaved(actions, site.settings.runs, site.say)
     rows = {name: row(each, records=records, raw_bytes=shape.raw_bytes) for name, each in measured.items()}
@@ -28,13 +28,6 @@ def measure(site: Site) -> Json:
         "memory without C / in C": before["peak_bytes"] / ours["peak_bytes"],
     }
     return {"rows": rows, "ratios": ratios}
-
-
-def _archived(site: Site, shape: TopicShape, variables: dict[str, str]) -> Cost:
-    folder = site.folder("archive")
-    cost = site.archive_to(str(folder), shape, env=variables).cost
-    clear(folder)
-    return cost
 
 
 def tables(result: Json) -> list[Table]:
