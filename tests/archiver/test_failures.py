@@ -4,21 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import (
-    TABLE,
-    AssignmentLost,
-    Diverged,
-    Fenced,
-    GapRefused,
-    Next,
-    OwnedByAnother,
-    Situation,
-    TopicChanged,
-    TopicGone,
-    UnreadableRecord,
-    passing,
-    what_next,
-)
+from archiver import errors
 from blockgz.errors import (
     AccessDenied,
     BlockgzError,
@@ -40,7 +26,7 @@ from blockgz.errors import (
     UsageError,
 )
 
-AGAIN, CLAIM, READ, STOP = Next.AGAIN, Next.CLAIM, Next.READ, Next.STOP
+AGAIN, CLAIM, READ, STOP = errors.Next.AGAIN, errors.Next.CLAIM, errors.Next.READ, errors.Next.STOP
 OPERATIONS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 
@@ -56,14 +42,14 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
         (BufferFull, STOP, AGAIN, AGAIN, AGAIN),
         (BufferFailed, STOP, READ, READ, READ),
         (PartitionUnavailable, STOP, CLAIM, CLAIM, CLAIM),
-        (TopicGone, STOP, CLAIM, CLAIM, CLAIM),
-        (TopicChanged, STOP, READ, STOP, READ),
-        (Fenced, STOP, READ, STOP, READ),
-        (AssignmentLost, STOP, READ, STOP, READ),
-        (OwnedByAnother, STOP, STOP, STOP, STOP),
-        (Diverged, STOP, STOP, STOP, STOP),
-        (GapRefused, STOP, STOP, STOP, STOP),
-        (UnreadableRecord, STOP, STOP, STOP, STOP),
+        (errors.TopicGone, STOP, CLAIM, CLAIM, CLAIM),
+        (errors.TopicChanged, STOP, READ, STOP, READ),
+        (errors.Fenced, STOP, READ, STOP, READ),
+        (errors.AssignmentLost, STOP, READ, STOP, READ),
+        (errors.OwnedByAnother, STOP, STOP, STOP, STOP),
+        (errors.Diverged, STOP, STOP, STOP, STOP),
+        (errors.GapRefused, STOP, STOP, STOP, STOP),
+        (errors.UnreadableRecord, STOP, STOP, STOP, STOP),
         (StoreError, STOP, STOP, STOP, STOP),
         (StoreUnfit, STOP, STOP, STOP, STOP),
         (UsageError, STOP, STOP, STOP, STOP),
@@ -74,21 +60,28 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
         (BlockgzError, STOP, STOP, STOP, STOP),
     ],
 )
-def test_what_is_next(kind: type[BlockgzError], opening: Next, starting: Next, bounded: Next, serving: Next) -> None:
+def test_what_is_next(
+    kind: type[BlockgzError], opening: errors.Next, starting: errors.Next, bounded: errors.Next, serving: errors.Next
+) -> None:
     error = kind("it failed")
-    assert [what_next(error, situation) for situation in Situation] == [opening, starting, bounded, serving]
+    assert [errors.what_next(error, situation) for situation in errors.Situation] == [
+        opening,
+        starting,
+        bounded,
+        serving,
+    ]
 
 
 def test_an_object_that_is_missing_stops() -> None:
-    assert what_next(ObjectMissing("x"), Situation.SERVING) is STOP
+    assert errors.what_next(ObjectMissing("x"), errors.Situation.SERVING) is STOP
 
 
 def test_only_what_a_service_tries_again_as_it_is_passes() -> None:
     error = AccessDenied("403")
-    assert passing(error) is error
-    for failure in (SyncFailed("EIO"), Diverged("another log")):
+    assert errors.passing(error) is error
+    for failure in (SyncFailed("EIO"), errors.Diverged("another log")):
         with pytest.raises(type(failure)):
-            passing(failure)
+            errors.passing(failure)
 
 
 class OfItsOwn(StoreUnavailable):
@@ -96,13 +89,15 @@ class OfItsOwn(StoreUnavailable):
 
 
 def test_a_kind_is_what_the_nearest_of_its_classes_is() -> None:
-    assert what_next(OfItsOwn("down"), Situation.SERVING) is AGAIN
-    assert issubclass(BufferFull, BufferFailed) and what_next(BufferFull("full"), Situation.SERVING) is AGAIN
+    assert errors.what_next(OfItsOwn("down"), errors.Situation.SERVING) is AGAIN
+    assert (
+        issubclass(BufferFull, BufferFailed) and errors.what_next(BufferFull("full"), errors.Situation.SERVING) is AGAIN
+    )
 
 
 def test_the_page_on_operations_has_this_table() -> None:
     section = OPERATIONS.read_text().partition("## What is retried")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ")[1:] for line in section.splitlines() if line.startswith("| ")]
-    shown = (Situation.STARTING, Situation.BOUNDED, Situation.SERVING)
-    assert rows[1:-1] == [[moves.get(each, STOP) for each in shown] for moves in TABLE.values()]
+    shown = (errors.Situation.STARTING, errors.Situation.BOUNDED, errors.Situation.SERVING)
+    assert rows[1:-1] == [[moves.get(each, STOP) for each in shown] for moves in errors.TABLE.values()]
     assert rows[-1] == [STOP] * len(shown)

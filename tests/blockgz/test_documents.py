@@ -10,22 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main as archiver
+from blockgz import errors
 from blockgz.documents import parse_document
-from blockgz.errors import (
-    BadName,
-    BlockgzError,
-    CorruptBlock,
-    FormatError,
-    MalformedObject,
-    NoArchiveThere,
-    ObjectMissing,
-    StoreUnavailable,
-    TooLarge,
-    UnsupportedVersion,
-    UsageError,
-    exit_code,
-    listed,
-)
 from blockgz.hosts import is_loopback, unencrypted_brokers, unencrypted_endpoint
 from replayer.cli import main as replayer
 
@@ -34,8 +20,8 @@ def entries(name: str, text: str) -> list[tuple[str, object, str]]:
     return [(entry.key, entry.value, entry.place) for entry in parse_document(name, text)]
 
 
-def refused(name: str, text: str) -> UsageError:
-    with pytest.raises(UsageError) as caught:
+def refused(name: str, text: str) -> errors.UsageError:
+    with pytest.raises(errors.UsageError) as caught:
         parse_document(name, text)
     return caught.value
 
@@ -159,23 +145,23 @@ def test_the_ending_tells_the_syntax() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (BlockgzError("what"), 1),
-        (FormatError("what"), 3),
-        (MalformedObject("what"), 3),
-        (CorruptBlock("what"), 3),
-        (TooLarge("what"), 3),
-        (UnsupportedVersion("what"), 1),
-        (BadName("what"), 2),
-        (UsageError("what"), 2),
-        (NoArchiveThere("what"), 10),
-        (ObjectMissing("key"), 3),
-        (StoreUnavailable("what"), 1),
+        (errors.BlockgzError("what"), 1),
+        (errors.FormatError("what"), 3),
+        (errors.MalformedObject("what"), 3),
+        (errors.CorruptBlock("what"), 3),
+        (errors.TooLarge("what"), 3),
+        (errors.UnsupportedVersion("what"), 1),
+        (errors.BadName("what"), 2),
+        (errors.UsageError("what"), 2),
+        (errors.NoArchiveThere("what"), 10),
+        (errors.ObjectMissing("key"), 3),
+        (errors.StoreUnavailable("what"), 1),
     ],
 )
-def test_exit_codes(error: BlockgzError, code: int) -> None:
-    assert exit_code(error) == code
+def test_exit_codes(error: errors.BlockgzError, code: int) -> None:
+    assert errors.exit_code(error) == code
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), exit_code(again)) == (type(error), str(error), code)
+    assert (type(again), str(again), errors.exit_code(again)) == (type(error), str(error), code)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +174,7 @@ def test_exit_codes(error: BlockgzError, code: int) -> None:
     ],
 )
 def test_a_list_names_ten(names: Iterable[object], text: str) -> None:
-    assert listed(names, "no topics") == text
+    assert errors.listed(names, "no topics") == text
 
 
 def test_loopback() -> None:

@@ -19,16 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import boto3
 import pytest
 
-from blockgz.errors import (
-    AccessDenied,
-    BufferFailed,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    SyncFailed,
-    UsageError,
-)
+from blockgz import errors
 from blockgz.store import local
 from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.local import LocalStore
@@ -200,7 +191,7 @@ def test_a_file_that_changed_is_not_stored(place: Place, tmp_path: Path, change:
         body.path.write_bytes(b"con")
     else:
         body.path.unlink()
-    with pytest.raises(BufferFailed):
+    with pytest.raises(errors.BufferFailed):
         place.store.put_if_absent("x", body, "attempt-1")
     assert place.store.get("x") is None
 
@@ -248,7 +239,7 @@ def test_ranges(place: Place) -> None:
     store.put_if_absent("a/x", b"0123456789", "mine")
     ranges = [(0, 10), (3, 5), (8, 20), (10, 12)]
     assert [store.get_range("a/x", *each) for each in ranges] == [b"0123456789", b"34", b"89", b""]
-    with pytest.raises(StoreError):
+    with pytest.raises(errors.StoreError):
         store.get_range("a/gone", 0, 1)
 
 
@@ -354,7 +345,7 @@ def test_a_failed_fsync_ends_the_claim(tmp_path: Path, monkeypatch: pytest.Monke
         lambda: store.put_if_absent("x", b"1", "attempt"),
         lambda: store.compare_and_swap("marker", b"1", None),
     ):
-        with pytest.raises(SyncFailed, match="cannot be synced"):
+        with pytest.raises(errors.SyncFailed, match="cannot be synced"):
             write()
     if seam == "sync_file":
         assert everything(tmp_path) <= {".marker.lock"}
@@ -366,11 +357,11 @@ def test_a_file_whose_fsync_failed_is_copied_when_it_is_offered_again(
     body, store = file_body(tmp_path / "body", b"content"), LocalStore(tmp_path / "archive")
     with monkeypatch.context() as broken:
         broken.setattr(local, "sync_file", broken_disk)
-        with pytest.raises(SyncFailed):
+        with pytest.raises(errors.SyncFailed):
             store.put_if_absent("x", body, "attempt")
     assert store.put_if_absent("x", body, "attempt") and body_of(store, "x") == b"content"
     assert (tmp_path / "archive" / "x").stat().st_ino != body.path.stat().st_ino
-    with pytest.raises(BufferFailed):
+    with pytest.raises(errors.BufferFailed):
         store.put_if_absent("y", body._replace(sha256="0" * 64), "attempt")
 
 
@@ -378,7 +369,7 @@ def test_a_folder_whose_fsync_failed_is_rebuilt(tmp_path: Path, monkeypatch: pyt
     store, synced = LocalStore(tmp_path), list[Path]()
     with monkeypatch.context() as broken:
         broken.setattr(local, "sync_folder", broken_disk)
-        with pytest.raises(SyncFailed):
+        with pytest.raises(errors.SyncFailed):
             store.put_if_absent("a/x", b"1", "attempt")
     monkeypatch.setattr(local, "sync_folder", synced.append)
     store.put_if_absent("a/x", b"1", "attempt")
@@ -388,15 +379,15 @@ def test_a_folder_whose_fsync_failed_is_rebuilt(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, StoreFull),
-        (errno.EDQUOT, StoreFull),
-        (errno.ESTALE, StoreUnavailable),
-        (errno.EIO, StoreUnavailable),
-        (errno.ETIMEDOUT, StoreUnavailable),
-        (errno.EMFILE, StoreUnavailable),
-        (errno.EROFS, AccessDenied),
-        (errno.EACCES, AccessDenied),
-        (errno.ENAMETOOLONG, StoreError),
+        (errno.ENOSPC, errors.StoreFull),
+        (errno.EDQUOT, errors.StoreFull),
+        (errno.ESTALE, errors.StoreUnavailable),
+        (errno.EIO, errors.StoreUnavailable),
+        (errno.ETIMEDOUT, errors.StoreUnavailable),
+        (errno.EMFILE, errors.StoreUnavailable),
+        (errno.EROFS, errors.AccessDenied),
+        (errno.EACCES, errors.AccessDenied),
+        (errno.ENAMETOOLONG, errors.StoreError),
     ],
 )
 def test_what_a_file_system_answers(
@@ -423,7 +414,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             lambda: store.put_if_absent("x", bytes(5000), "attempt"),
             lambda: store.compare_and_swap("marker", bytes(5000), None),
         ):
-            with pytest.raises(StoreError) as caught:
+            with pytest.raises(errors.StoreError) as caught:
                 write()
             assert caught.value.why and "free space" in caught.value.remedy
     finally:
@@ -435,7 +426,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file", "file/below", "file/below/deep", "/proc/none/archive"])
 def test_a_folder_that_cannot_be(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises((StoreError, AccessDenied)) as caught:
+    with pytest.raises((errors.StoreError, errors.AccessDenied)) as caught:
         LocalStore(tmp_path / place)
     assert caught.value.why and caught.value.remedy
     assert (tmp_path / "file").read_bytes() == b""
@@ -450,7 +441,7 @@ def test_a_key_below_a_file(tmp_path: Path) -> None:
         lambda: store.put_if_absent("x/below", b"1", "attempt"),
         lambda: store.compare_and_swap("x/below", b"1", None),
     ):
-        with pytest.raises(StoreError):
+        with pytest.raises(errors.StoreError):
             use()
 
 
@@ -474,7 +465,7 @@ def test_a_marker_that_another_process_keeps_locked(tmp_path: Path, state: str) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
         try:
-            with pytest.raises(StoreUnavailable, match="stays locked") as caught:
+            with pytest.raises(errors.StoreUnavailable, match="stays locked") as caught:
                 hasty.compare_and_swap("a/marker", b"two", etag)
             assert "fuser" in caught.value.remedy
             assert body_of(hasty, "a/marker") == b"one", "readers need no lock"
@@ -526,40 +517,40 @@ each_write = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (Answer(403, "AccessDenied"), AccessDenied),
-        (Answer(403, "SignatureDoesNotMatch"), AccessDenied),
-        (Answer(403, "InvalidAccessKeyId"), AccessDenied),
-        (Answer(401), AccessDenied),
-        (Answer(403, body=b"<html>proxy</html>"), AccessDenied),
-        (Answer(500, "InternalError"), StoreBusy),
-        (Answer(503, "SlowDown"), StoreBusy),
-        (Answer(503, body=b"<html>maintenance"), StoreBusy),
-        (Answer(504), StoreBusy),
-        (Answer(429), StoreBusy),
-        (CLOSE, StoreUnavailable),
-        (Answer(501, "NotImplemented"), StoreError),
-        (Answer(400, "InvalidRequest"), StoreError),
+        (Answer(403, "AccessDenied"), errors.AccessDenied),
+        (Answer(403, "SignatureDoesNotMatch"), errors.AccessDenied),
+        (Answer(403, "InvalidAccessKeyId"), errors.AccessDenied),
+        (Answer(401), errors.AccessDenied),
+        (Answer(403, body=b"<html>proxy</html>"), errors.AccessDenied),
+        (Answer(500, "InternalError"), errors.StoreBusy),
+        (Answer(503, "SlowDown"), errors.StoreBusy),
+        (Answer(503, body=b"<html>maintenance"), errors.StoreBusy),
+        (Answer(504), errors.StoreBusy),
+        (Answer(429), errors.StoreBusy),
+        (CLOSE, errors.StoreUnavailable),
+        (Answer(501, "NotImplemented"), errors.StoreError),
+        (Answer(400, "InvalidRequest"), errors.StoreError),
     ],
     ids=lambda value: f"{value.status}-{value.code}" if isinstance(value, Answer) else None,
 )
 def test_errors_are_typed(broken: Broken, answer: Answer, kind: type[Exception], use: Callable[[S3Store], Any]) -> None:
     broken.script.answer = answer
-    with pytest.raises((kind, AccessDenied)) as caught:
+    with pytest.raises((kind, errors.AccessDenied)) as caught:
         use(broken.store)
     has_no_body = broken.script.requests[-1].startswith("HEAD")
-    assert type(caught.value) is (AccessDenied if has_no_body and answer.status == 400 else kind)
+    assert type(caught.value) is (errors.AccessDenied if has_no_body and answer.status == 400 else kind)
 
 
 def test_a_request_is_tried_as_often_as_asked_for(broken: Broken) -> None:
     broken.script.answer = Answer(503, "SlowDown")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         broken.store.get("x")
     assert broken.script.requests == ["GET /bucket/p/x"]
 
 
 def test_denied_says_what_to_grant(broken: Broken) -> None:
     broken.script.answer = Answer(403, "AccessDenied")
-    with pytest.raises(AccessDenied) as caught:
+    with pytest.raises(errors.AccessDenied) as caught:
         broken.store.get("x")
     assert "s3:ListBucket" in caught.value.why and "s3:PutObject" in caught.value.remedy
     assert caught.value.exit_code == 12
@@ -576,7 +567,7 @@ def test_412_means_another_version(broken: Broken, use: Callable[[S3Store], Any]
 def test_409_is_asked_again(broken: Broken, use: Callable[[S3Store], Any]) -> None:
     for answer in (Answer(409, "ConditionalRequestConflict"), Answer(409), Answer(409, "OperationAborted")):
         broken.script.answer = answer
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(errors.StoreUnavailable):
             use(broken.store)
 
 
@@ -586,13 +577,13 @@ def test_404_of_a_key_is_none_and_of_a_bucket_an_error(broken: Broken) -> None:
     assert broken.store.compare_and_swap("x", b"body", '"etag"') is None
     broken.script.answer = Answer(404, "NoSuchBucket")
     for use in (OPERATIONS["get"], OPERATIONS["put"], OPERATIONS["create"], OPERATIONS["list"]):
-        with pytest.raises(StoreError, match="no bucket 'bucket'"):
+        with pytest.raises(errors.StoreError, match="no bucket 'bucket'"):
             use(broken.store)
 
 
 def test_a_body_that_is_cut_short_is_asked_for_again(broken: Broken) -> None:
     broken.script.answer = Answer(200, body=b"half", promised=8)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         broken.store.get("x")
 
 
@@ -602,7 +593,7 @@ def test_an_interrupted_upload_of_parts_is_given_back(tmp_path: Path, broken: Br
         200, body=b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
     )
     changed = body._replace(sha256="0" * 64)
-    with pytest.raises(BufferFailed):
+    with pytest.raises(errors.BufferFailed):
         broken.store.put_if_absent("x", changed, "attempt")
     assert [request.split()[0] for request in broken.script.requests] == ["POST", "DELETE"]
 
@@ -625,7 +616,7 @@ def test_a_large_body_is_never_held_in_memory(tmp_path: Path, broken: Broken, si
 def test_a_missing_bucket(endpoint_url: str) -> None:
     store = S3Store(S3Address("no-such-bucket", ""), S3Settings(endpoint_url))
     for use in (OPERATIONS["get"], OPERATIONS["put"], OPERATIONS["create"], OPERATIONS["list"]):
-        with pytest.raises(StoreError, match="there is no bucket 'no-such-bucket'") as caught:
+        with pytest.raises(errors.StoreError, match="there is no bucket 'no-such-bucket'") as caught:
             use(store)
         assert "aws s3 mb s3://no-such-bucket" in caught.value.remedy
     store.close()
@@ -637,7 +628,7 @@ def test_nobody_listens() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         store = S3Store(S3Address("bucket", ""), S3Settings(url), attempts=1)
         for use in OPERATIONS.values():
-            with pytest.raises(StoreUnavailable) as caught:
+            with pytest.raises(errors.StoreUnavailable) as caught:
                 use(store)
             assert "--endpoint-url" in caught.value.remedy
         store.close()
@@ -650,7 +641,7 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     store = S3Store(S3Address("bucket", ""), S3Settings("http://127.0.0.1:9", "us-east-1"))
-    with pytest.raises(AccessDenied, match="no usable AWS credentials") as caught:
+    with pytest.raises(errors.AccessDenied, match="no usable AWS credentials") as caught:
         store.get("x")
     assert "AWS_ACCESS_KEY_ID" in caught.value.remedy
     store.close()
@@ -658,13 +649,13 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def test_a_profile_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
-    with pytest.raises(UsageError, match="cannot be set up") as caught:
+    with pytest.raises(errors.UsageError, match="cannot be set up") as caught:
         S3Store(S3Address("bucket", ""), S3Settings())
     assert "no-such-profile" in caught.value.why
 
 
 def test_an_endpoint_that_is_not_a_url() -> None:
-    with pytest.raises(UsageError, match="cannot be set up"):
+    with pytest.raises(errors.UsageError, match="cannot be set up"):
         S3Store(S3Address("bucket", ""), S3Settings("localhost:9000"))
 
 
@@ -692,5 +683,5 @@ def test_a_local_archive_keeps_its_buffer_inside(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("status", [404, 500])
 def test_an_error_that_is_cut_off_is_not_a_fault_of_the_program(broken: Broken, status: int) -> None:
     broken.script.answer = Answer(status, "InternalError", promised=100_000, is_reset=True)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         broken.store.get("x")

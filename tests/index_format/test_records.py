@@ -3,43 +3,34 @@ import struct
 import pytest
 from hypothesis import given
 
-from index_format.records import (
-    SCHEMA,
-    Record,
-    batch_from_columns,
-    batch_from_records,
-    canonical_bytes,
-    has_headers,
-    iter_records,
-    record_hash,
-)
+from index_format import records
 from tests.index_format.builders import normal, record, record_lists
 
 
 @pytest.mark.slow
 @given(record_lists(min_size=0))
-def test_records_survive_arrow(rows: list[Record]) -> None:
-    batch = batch_from_records(rows)
+def test_records_survive_arrow(rows: list[records.Record]) -> None:
+    batch = records.batch_from_records(rows)
     batch.validate(full=True)
-    assert batch.schema == SCHEMA
-    assert normal(list(iter_records(batch))) == normal(rows)
+    assert batch.schema == records.SCHEMA
+    assert normal(list(records.iter_records(batch))) == normal(rows)
 
 
 @pytest.mark.slow
 @given(record_lists(min_size=3))
-def test_slices_keep_their_headers(rows: list[Record]) -> None:
-    assert normal(list(iter_records(batch_from_records(rows).slice(1, 1)))) == normal(rows[1:2])
+def test_slices_keep_their_headers(rows: list[records.Record]) -> None:
+    assert normal(list(records.iter_records(records.batch_from_records(rows).slice(1, 1)))) == normal(rows[1:2])
 
 
 def test_no_headers_stand_for_none() -> None:
-    batch = batch_from_columns([1, 2], [0, 0], [0, 0], [None, b"k"], [b"", None], [None, ()])
-    assert not has_headers(batch)
-    assert [row.headers for row in iter_records(batch)] == [(), ()]
+    batch = records.batch_from_columns([1, 2], [0, 0], [0, 0], [None, b"k"], [b"", None], [None, ()])
+    assert not records.has_headers(batch)
+    assert [row.headers for row in records.iter_records(batch)] == [(), ()]
 
 
 def test_canonical_bytes_are_laid_out_as_documented() -> None:
     row = record(7, None, b"k", [("h", b""), ("h", None)], timestamp=-1, timestamp_type=1)
-    assert canonical_bytes(row) == b"".join(
+    assert records.canonical_bytes(row) == b"".join(
         [
             struct.pack(">q", 7),
             struct.pack(">q", -1),
@@ -51,7 +42,7 @@ def test_canonical_bytes_are_laid_out_as_documented() -> None:
             b"\x01" + struct.pack(">Q", 1) + b"h" + b"\x00",
         ]
     )
-    assert len(record_hash(row)) == 64
+    assert len(records.record_hash(row)) == 64
 
 
 def test_records_that_differ_anywhere_differ_in_hash() -> None:
@@ -69,4 +60,4 @@ def test_records_that_differ_anywhere_differ_in_hash() -> None:
         record(1, b"", b"", timestamp_type=1),
         record(2, b"", b""),
     ]
-    assert len({record_hash(row) for row in variants}) == len(variants)
+    assert len({records.record_hash(row) for row in variants}) == len(variants)

@@ -5,16 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from index_format import marker
 from index_format.chunk_index import BlockEntry, Gap
-from index_format.marker import (
-    ChunkEntry,
-    block_at_or_after,
-    block_for_time,
-    blocks_between,
-    gap_at,
-    merged_ranges,
-    span_at_or_after,
-)
 from tests.support.format_objects import block_at, chunk_entry
 
 probes = st.integers(-5, 150)
@@ -43,7 +35,7 @@ def logs(draw: st.DrawFn) -> Log:
     return Log(runs)
 
 
-def entries(log: Log) -> list[ChunkEntry]:
+def entries(log: Log) -> list[marker.ChunkEntry]:
     return [
         chunk_entry(
             run[0][0],
@@ -77,21 +69,21 @@ def run_with(log: Log, record: tuple[int, int] | None) -> int | None:
 @given(logs(), probes)
 def test_by_offset(log: Log, offset: int) -> None:
     wanted = run_with(log, next((row for row in log.records if row[0] >= offset), None))
-    assert block_at_or_after(blocks(log), offset) == wanted
+    assert marker.block_at_or_after(blocks(log), offset) == wanted
     spans = entries(log)
-    assert span_at_or_after(spans, offset) == (None if wanted is None else spans[wanted])
+    assert marker.span_at_or_after(spans, offset) == (None if wanted is None else spans[wanted])
 
 
 @pytest.mark.slow
 @given(logs(), probes)
 def test_by_time(log: Log, timestamp: int) -> None:
     wanted = run_with(log, next((row for row in log.records if row[1] >= timestamp), None))
-    assert block_for_time(blocks(log), timestamp) == wanted
+    assert marker.block_for_time(blocks(log), timestamp) == wanted
 
 
 @given(logs(), probes, probes)
 def test_between(log: Log, start: int, end: int) -> None:
-    numbers = blocks_between(blocks(log), start, end)
+    numbers = marker.blocks_between(blocks(log), start, end)
     needed = {number for number, run in enumerate(log.runs) if any(start <= offset < end for offset, _ in run)}
     assert needed <= set(numbers)
     for number in numbers:
@@ -101,7 +93,7 @@ def test_between(log: Log, start: int, end: int) -> None:
 
 def test_a_span_that_went_on_without_records_still_holds_its_offsets() -> None:
     spans = [chunk_entry(0, 5), chunk_entry(5, 20, last_offset=9, num_records=5), chunk_entry(30, 40)]
-    assert [span_at_or_after(spans, offset) for offset in (4, 5, 15, 20, 30, 40)] == [
+    assert [marker.span_at_or_after(spans, offset) for offset in (4, 5, 15, 20, 30, 40)] == [
         spans[0],
         spans[1],
         spans[1],
@@ -118,7 +110,7 @@ def test_merged_ranges(lengths: list[int], max_bytes: int, left_out: set[int]) -
         if number not in left_out:
             chosen.append(block_at(number, byte_offset=position, byte_length=length))
         position += length
-    groups = merged_ranges(chosen, max_bytes)
+    groups = marker.merged_ranges(chosen, max_bytes)
     assert [number for group in groups for number in group] == list(range(len(chosen)))
     for group in groups:
         start, end = chosen[group[0]].byte_offset, chosen[group[-1]].byte_end
@@ -134,4 +126,4 @@ def test_merged_ranges(lengths: list[int], max_bytes: int, left_out: set[int]) -
 def test_gaps(offset: int) -> None:
     gaps = [Gap(3, 5, "retention"), Gap(5, 6, "skipped"), Gap(10, 12, "skipped")]
     expected = {3: gaps[0], 4: gaps[0], 5: gaps[1], 10: gaps[2], 11: gaps[2]}
-    assert gap_at(gaps, offset) == expected.get(offset)
+    assert marker.gap_at(gaps, offset) == expected.get(offset)

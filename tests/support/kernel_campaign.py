@@ -13,17 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from index_format import records
 from index_format.errors import CorruptBlock
 from index_format.kernel_choice import KERNEL
 from index_format.record_formats import JsonLines, decode_in_python
-from index_format.records import (
-    TIMESTAMP_TYPES,
-    Headers,
-    batch_from_capsules,
-    batch_from_columns,
-    canonical_stream_in_python,
-    digest_streams_in_python,
-)
 
 ROUND_RECORDS = 500
 """Records of a batch by chance. As many changed lines are decoded beside it."""
@@ -60,7 +53,7 @@ def content(chance: random.Random) -> bytes | None:
     return plain[:at] + chance.choice(PIECES) + plain[at:]
 
 
-def headers(chance: random.Random) -> Headers:
+def headers(chance: random.Random) -> records.Headers:
     keys = ("", "a", "é", "\x00", 'q"', "a long name of a header, longer than 32 bytes")
     return [(chance.choice(keys), content(chance)) for _ in range(chance.choice((0, 0, 0, 1, 3)))]
 
@@ -73,7 +66,7 @@ def batch(chance: random.Random, rows: int) -> pa.RecordBatch:
     header_lists = [headers(chance) for _ in range(20)] if chance.random() < 0.5 else [[]]
     types = chance.choice(((0,), (1,), (-1, 0, 1)))
     numbers = [chance.choice(EDGES) if chance.random() < 0.3 else chance.getrandbits(41) for _ in range(2 * rows)]
-    return batch_from_columns(
+    return records.batch_from_columns(
         numbers[:rows],
         numbers[rows:],
         chance.choices(types, k=rows),
@@ -110,8 +103,8 @@ def check_batch(whole: pa.RecordBatch, timestamp_type: int) -> bytes:
         _same("lines", data, expected)
         _same("ends of lines", np.frombuffer(ends, np.int64).tolist(), expected_ends.tolist())
         check_lines(data, timestamp_type, must_decode=True)
-    _same("canonical stream", KERNEL.module.canonical_stream(whole), bytes(canonical_stream_in_python(whole)))
-    content_bytes, positions = digest_streams_in_python(whole)
+    _same("canonical stream", KERNEL.module.canonical_stream(whole), bytes(records.canonical_stream_in_python(whole)))
+    content_bytes, positions = records.digest_streams_in_python(whole)
     _same("digest streams", KERNEL.module.digest_streams(whole), (bytes(content_bytes), positions))
     return expected
 
@@ -123,7 +116,7 @@ def check_lines(raw: bytes, timestamp_type: int, *, must_decode: bool = False) -
         if must_decode:
             raise Difference(f"C does not decode what Python encoded: {raw[:2000]!r}")
         return False
-    found = batch_from_capsules(capsules)
+    found = records.batch_from_capsules(capsules)
     found.validate(full=True)
     try:
         expected = decode_in_python(raw, timestamp_type)
@@ -145,11 +138,11 @@ def run_round(seed: int) -> None:
     whole = batch(chance, ROUND_RECORDS)
     first = chance.randrange(ROUND_RECORDS)
     for part in (whole, whole.slice(first, chance.randrange(ROUND_RECORDS - first + 1))):
-        timestamp_type = chance.choice(tuple(TIMESTAMP_TYPES))
+        timestamp_type = chance.choice(tuple(records.TIMESTAMP_TYPES))
         data = check_batch(part, timestamp_type)
     lines = (data or check_batch(whole, 0)).splitlines(keepends=True)
     for _ in range(ROUND_RECORDS):
-        check_lines(changed(chance.choice(lines), chance), chance.choice(tuple(TIMESTAMP_TYPES)))
+        check_lines(changed(chance.choice(lines), chance), chance.choice(tuple(records.TIMESTAMP_TYPES)))
 
 
 def rounds(cases: int, seed: int) -> Iterator[int]:

@@ -22,17 +22,8 @@ from archiver.commit.objects import Held, RestingMarker, store_once
 from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from archiver.commit.recovery import take_over
 from archiver.errors import Diverged, Next, Situation, what_next
+from blockgz import errors
 from blockgz.config.model import RunConfig
-from blockgz.errors import (
-    AccessDenied,
-    BlockgzError,
-    MalformedObject,
-    StoreBusy,
-    StoreUnavailable,
-    StoreUnfit,
-    UnsupportedVersion,
-    UsageError,
-)
 from blockgz.store.writer import PART_BYTES, FileBody, ObjectHead, StoredObject
 from index_format import objects
 from index_format.identity import ArchiveInfo, Incarnation, Inventory, parse_inventory, united
@@ -85,7 +76,7 @@ def test_a_new_topic_is_settled_once(layout: str) -> None:
 def test_a_store_that_refuses_what_it_does_not_hold_is_asked_again() -> None:
     """So that the partition is claimed later, and is not stopped for good."""
     store = MemoryStore()
-    with patch.object(store, "put_if_absent", return_value=False), pytest.raises(StoreBusy) as raised:
+    with patch.object(store, "put_if_absent", return_value=False), pytest.raises(errors.StoreBusy) as raised:
         find_incarnation(store, layout="topic", topic="orders", topic_id="id-1")
     assert what_next(raised.value, Situation.SERVING) is Next.AGAIN
     assert find_incarnation(store, layout="topic", topic="orders", topic_id="id-1") == TopicFolder("orders")
@@ -96,7 +87,7 @@ def test_another_layout_is_refused(layout: str, other: str) -> None:
     store = MemoryStore()
     open_archive(store, layout=layout, cluster_id=None)
     before = store.bodies()
-    with pytest.raises(UsageError, match=layout) as caught:
+    with pytest.raises(errors.UsageError, match=layout) as caught:
         open_archive(store, layout=other, cluster_id=None)
     assert f"--layout {layout}" in caught.value.remedy and store.bodies() == before
 
@@ -138,9 +129,9 @@ def test_of_many_that_create_an_archive_at_once_all_see_the_same() -> None:
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (b"", MalformedObject),
-        (b'{"format":"block-gzip-marker","version":1}', MalformedObject),
-        (b'{"format":"block-gzip-archive","version":9}', UnsupportedVersion),
+        (b"", errors.MalformedObject),
+        (b'{"format":"block-gzip-marker","version":1}', errors.MalformedObject),
+        (b'{"format":"block-gzip-archive","version":9}', errors.UnsupportedVersion),
     ],
 )
 @pytest.mark.parametrize(
@@ -186,7 +177,7 @@ def writer(partition: int) -> Protocol[bool]:
             return (
                 yield from change_inventory(KEY, lambda before: united(before, [claim(partition)]), is_declared=True)
             )
-        except StoreUnavailable:
+        except errors.StoreUnavailable:
             continue
 
 
@@ -297,14 +288,14 @@ def test_a_damaged_one_is_left_alone() -> None:
     store.put_if_absent(KEY, b"{}", "-")
     actor = begun(store, 1)
     actor.run_to_end()
-    assert isinstance(actor.failure, MalformedObject) and store.bodies()[KEY] == b"{}"
+    assert isinstance(actor.failure, errors.MalformedObject) and store.bodies()[KEY] == b"{}"
 
 
 def test_a_store_that_refuses_forever_is_not_asked_forever() -> None:
     protocol = writer(1)
     operation = next(protocol)
     swaps = 0
-    with pytest.raises(StoreUnfit):
+    with pytest.raises(errors.StoreUnfit):
         while True:
             swaps += isinstance(operation, CompareAndSwap)
             operation = protocol.send(with_inventory().get(KEY) if isinstance(operation, Get) else None)
@@ -340,7 +331,7 @@ def store() -> MemoryStore:
 def test_an_archived_partition_gets_no_new_chain(store: MemoryStore) -> None:
     declare(store, KEYS.partition)
     before = store.bodies()
-    with pytest.raises(MalformedObject, match="is missing") as caught:
+    with pytest.raises(errors.MalformedObject, match="is missing") as caught:
         driver_of(store).run(take_over(IDENTITY, "another", POLICY))
     assert caught.value.remedy == f"rebuild the marker: archiver repair marker {KEYS.folder}:{KEYS.partition}"
     assert store.bodies() == before
@@ -349,7 +340,7 @@ def test_an_archived_partition_gets_no_new_chain(store: MemoryStore) -> None:
 def test_nor_is_one_whose_folder_is_lost() -> None:
     store = MemoryStore()
     declare(store, KEYS.partition)
-    with pytest.raises(MalformedObject, match="is empty") as caught:
+    with pytest.raises(errors.MalformedObject, match="is empty") as caught:
         driver_of(store).run(take_over(IDENTITY, "writer", POLICY))
     assert caught.value.remedy.endswith(f"archiver forget {KEYS.folder}:{KEYS.partition}")
 
@@ -384,7 +375,7 @@ INFO = ArchiveInfo(archive_id="a", cluster_id=None, layout="topic", inventory=Tr
 class FailingStore(MemoryStore):
     """Refuses what is asked of the inventory alone."""
 
-    failure: BlockgzError | None = None
+    failure: errors.BlockgzError | None = None
     gets = 0
 
     def get(self, key: str) -> StoredObject | None:
@@ -462,10 +453,11 @@ def test_layout_seed(failing_store: FailingStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "waits"), [(StoreUnavailable("no answer"), MOST_TRIES - 1), (AccessDenied("denied"), MOST_TRIES - 1)]
+    ("failure", "waits"),
+    [(errors.StoreUnavailable("no answer"), MOST_TRIES - 1), (errors.AccessDenied("denied"), MOST_TRIES - 1)],
 )
 def test_a_commit_waits_for_a_while_and_the_claim_is_added_later(
-    failing_store: FailingStore, failure: BlockgzError, waits: int
+    failing_store: FailingStore, failure: errors.BlockgzError, waits: int
 ) -> None:
     failing_store.failure, waited = failure, list[int]()
     claims = ClaimList(failing_store, INFO)
@@ -563,7 +555,7 @@ def asked(protocol: op.Protocol[object], *answers: object) -> list[type]:
 
 
 class TestStoringOnce:
-    LOST = StoreUnavailable("no answer")
+    LOST = errors.StoreUnavailable("no answer")
 
     @pytest.mark.parametrize(
         ("answers", "kinds"),

@@ -14,17 +14,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over, why_diverged
 from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
-from blockgz.errors import (
-    BlockgzError,
-    FormatError,
-    MalformedObject,
-    PartitionUnavailable,
-    ShuttingDown,
-    StoreError,
-    StoreUnfit,
-    UnsupportedVersion,
-    UsageError,
-)
+from blockgz import errors
 from blockgz.kafka import LogBounds
 from index_format.chunk_index import Gap
 from index_format.marker import Marker, decode_marker, encode
@@ -38,7 +28,7 @@ from tests.support.simulator import Actor, Fate
 IDENTITY = identity_of()
 KEY = IDENTITY.keys.marker
 ROWS = records([0, 1, 2, 5, 6, 7])
-NOT_TOLD = PartitionUnavailable("the id is unknown", why="the cluster does not tell it", remedy="wait")
+NOT_TOLD = errors.PartitionUnavailable("the id is unknown", why="the cluster does not tell it", remedy="wait")
 STOP_AT_GAPS = TakeoverPolicy(gaps_are_recorded=False, other_groups_are_replaced=False)
 TAKE_FROM_OTHERS = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=True)
 
@@ -71,12 +61,12 @@ def claim(
 
 
 def refused(
-    kind: type[BlockgzError],
+    kind: type[errors.BlockgzError],
     store: MemoryStore,
     log: MemoryLog,
     identity: PartitionIdentity = IDENTITY,
     policy: TakeoverPolicy = POLICY,
-) -> BlockgzError:
+) -> errors.BlockgzError:
     """The refusal, after which the marker must be what it was."""
     before = store.bodies()
     with pytest.raises(kind) as caught:
@@ -204,7 +194,7 @@ def test_another_isolation_level_is_a_mistake_of_the_operators_and_no_divergence
     assert marker_in(store).isolation_level == "read_committed"
     uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
     shorter = MemoryLog(ROWS[:2], high=3)
-    refusal = refused(UsageError, store, shorter, uncommitted, TAKE_FROM_OTHERS)
+    refusal = refused(errors.UsageError, store, shorter, uncommitted, TAKE_FROM_OTHERS)
     assert refusal.exit_code == 2 and "--isolation-level read_committed" in refusal.remedy
 
 
@@ -232,7 +222,7 @@ def test_a_claim_adds_the_isolation_level_to_a_marker_without_one(store: MemoryS
 def test_the_newest_index_tells_the_isolation_level_that_a_marker_leaves_out(store: MemoryStore) -> None:
     without_isolation_level(store)
     uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
-    assert "read_committed" in refused(UsageError, store, MemoryLog(ROWS), uncommitted).remedy
+    assert "read_committed" in refused(errors.UsageError, store, MemoryLog(ROWS), uncommitted).remedy
 
 
 def test_an_end_below_the_archive_is_not_a_divergence_where_only_the_isolation_level_differs() -> None:
@@ -241,16 +231,16 @@ def test_an_end_below_the_archive_is_not_a_divergence_where_only_the_isolation_l
     uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
     run(archive_all(uncommitted, log, "first", lambda: 3), store, log)
     stable = MemoryLog(ROWS[:2], high=2)
-    assert "--isolation-level read_uncommitted" in refused(UsageError, store, stable).remedy
+    assert "--isolation-level read_uncommitted" in refused(errors.UsageError, store, stable).remedy
     without_isolation_level(store)
-    assert "--isolation-level read_uncommitted" in refused(UsageError, store, stable).remedy
+    assert "--isolation-level read_uncommitted" in refused(errors.UsageError, store, stable).remedy
     assert claim(store, log, uncommitted).position == 8
 
 
 def test_a_marker_whose_newest_index_is_gone_is_not_claimed_unchecked(store: MemoryStore) -> None:
     without_isolation_level(store)
     store.delete(IDENTITY.keys.chunks + marker_in(store).tail[-1].name)
-    assert "missing" in refused(StoreError, store, MemoryLog(ROWS)).what
+    assert "missing" in refused(errors.StoreError, store, MemoryLog(ROWS)).what
 
 
 def test_a_topic_id_that_the_broker_does_not_report_never_differs(store: MemoryStore) -> None:
@@ -329,7 +319,7 @@ def test_a_marker_that_vanishes_is_never_created_anew(store: MemoryStore) -> Non
     log = MemoryLog(ROWS)
     held = claim(store, log).held
     store.delete(KEY)
-    with pytest.raises(StoreError, match="vanished"):
+    with pytest.raises(errors.StoreError, match="vanished"):
         run(commit_progress(IDENTITY, held, 9), store, log)
     assert KEY not in store.objects
 
@@ -337,15 +327,17 @@ def test_a_marker_that_vanishes_is_never_created_anew(store: MemoryStore) -> Non
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        (b"", MalformedObject),
-        (b"{", MalformedObject),
-        (b"[]", MalformedObject),
-        (b'{"format":"block-gzip","version":1}', MalformedObject),
-        (b'{"format":"block-gzip-marker","version":3}', UnsupportedVersion),
-        (b'{"format":"block-gzip-marker","version":1,"epoch":1}', MalformedObject),
+        (b"", errors.MalformedObject),
+        (b"{", errors.MalformedObject),
+        (b"[]", errors.MalformedObject),
+        (b'{"format":"block-gzip","version":1}', errors.MalformedObject),
+        (b'{"format":"block-gzip-marker","version":3}', errors.UnsupportedVersion),
+        (b'{"format":"block-gzip-marker","version":1,"epoch":1}', errors.MalformedObject),
     ],
 )
-def test_a_damaged_marker_is_refused_and_left_alone(store: MemoryStore, body: bytes, kind: type[FormatError]) -> None:
+def test_a_damaged_marker_is_refused_and_left_alone(
+    store: MemoryStore, body: bytes, kind: type[errors.FormatError]
+) -> None:
     store.delete(KEY)
     store.put_if_absent(KEY, body, "damage")
     with pytest.raises(kind):
@@ -357,7 +349,7 @@ def test_a_marker_that_is_damaged_under_a_writer_stops_it(store: MemoryStore) ->
     held = claim(store, MemoryLog(ROWS)).held
     store.delete(KEY)
     store.put_if_absent(KEY, b"{}", "damage")
-    with pytest.raises(FormatError):
+    with pytest.raises(errors.FormatError):
         run(commit_progress(IDENTITY, held, 9), store, MemoryLog(ROWS))
 
 
@@ -376,7 +368,7 @@ def test_a_store_that_refuses_its_own_etag_is_unfit_after_ten(store: MemoryStore
     broken = RefusesItsOwnEtag()
     if not is_new:
         broken.objects = dict(store.objects)
-    with pytest.raises(StoreUnfit):
+    with pytest.raises(errors.StoreUnfit):
         claim(broken, MemoryLog(ROWS))
     assert broken.swaps == 10
 
@@ -447,18 +439,18 @@ class TestLogsThatNoRecordSpeaksFor:
     ) -> None:
         log = MemoryLog(rows, low=low, high=high)
         log.unconfirmed = NOT_TOLD
-        refused(PartitionUnavailable, store, log, identity_of(topic_id=topic_id))
+        refused(errors.PartitionUnavailable, store, log, identity_of(topic_id=topic_id))
         assert log.confirmed == ["id-1"]
 
     @pytest.mark.parametrize("rows", [[], ROWS], ids=["empty", "with records"])
     def test_a_partition_of_which_nothing_is_archived_waits_for_it(self, rows: list[Record]) -> None:
         store, log = MemoryStore(), MemoryLog(rows)
         log.unconfirmed = NOT_TOLD
-        refused(PartitionUnavailable, store, log)
+        refused(errors.PartitionUnavailable, store, log)
         log.unconfirmed = None
         assert claim(store, log).held.marker.topic_id == "id-1"
         log.unconfirmed = NOT_TOLD
-        refused(PartitionUnavailable, store, log, identity_of(topic_id=None))
+        refused(errors.PartitionUnavailable, store, log, identity_of(topic_id=None))
 
     def test_nothing_waits_where_nobody_ever_told_an_id(self) -> None:
         store, log = MemoryStore(), MemoryLog([], low=4, high=90)
@@ -533,9 +525,9 @@ def test_reads_are_repeated_until_the_store_answers_or_the_run_ends(store: Memor
     assert actor.result.position == 8
 
     def end(attempt: int, cause: str) -> None:
-        raise ShuttingDown("the run ended")
+        raise errors.ShuttingDown("the run ended")
 
-    with pytest.raises(ShuttingDown):
+    with pytest.raises(errors.ShuttingDown):
         Driver(RefusesItsOwnEtag(), MemoryLog(ROWS), end, lambda: True).run(take_over(IDENTITY, "a", POLICY))
 
 
@@ -555,9 +547,9 @@ def test_a_store_that_contradicts_itself_is_asked_again_after_a_pause(store: Mem
     def wait(attempt: int, cause: str) -> None:
         causes.append(cause)
         if attempt == 5:
-            raise ShuttingDown("the run ended")
+            raise errors.ShuttingDown("the run ended")
 
-    with pytest.raises(ShuttingDown):
+    with pytest.raises(errors.ShuttingDown):
         Driver(broken, log, wait, lambda: True).run(
             commit_chunk(IDENTITY, held, finished_chunk("json", tuple(log.records[-1:]), 8, 9))
         )

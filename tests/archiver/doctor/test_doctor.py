@@ -6,29 +6,8 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from archiver import doctor
 from archiver.cli import main
-from archiver.doctor import (
-    FILES,
-    Finding,
-    Severity,
-    carefully,
-    check_keys,
-    failed,
-    judge_clock,
-    judge_dead_letters,
-    judge_group_owners,
-    judge_group_permissions,
-    judge_identity,
-    judge_newest,
-    judge_open_files,
-    judge_protocols,
-    judge_retention,
-    judge_space,
-    judge_topic_ids,
-    judge_topic_permissions,
-    judge_topics,
-    worst,
-)
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import AccessDenied
@@ -39,7 +18,7 @@ from tests.support.archives import ArchiveWriter, topic_config
 from tests.support.encryption import key_line, key_of
 from tests.support.mock_cluster import MockCluster
 
-OK, WARN, FAIL = Severity
+OK, WARN, FAIL = doctor.Severity
 HOUR_MS = 3_600_000
 
 
@@ -59,8 +38,8 @@ HOUR_MS = 3_600_000
         ({"retention.ms": "-1", "retention.bytes": "1073741824"}, WARN),
     ],
 )
-def test_retention_against_chunks_of_five_minutes(settings: dict[str, str], expected: Severity | None) -> None:
-    finding = judge_retention("orders", settings, 300.0)
+def test_retention_against_chunks_of_five_minutes(settings: dict[str, str], expected: doctor.Severity | None) -> None:
+    finding = doctor.judge_retention("orders", settings, 300.0)
     assert (finding.verdict if finding else None) is expected
     assert finding is None or (finding.remedy and "orders" in finding.detail)
 
@@ -69,7 +48,7 @@ def test_topics_are_told_apart_only_where_something_is_to_be_done() -> None:
     fine = topic_config("orders", 1, {}, {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
     short = topic_config("orders", 1, {"retention.ms": "1000"}, {"retention.ms": "-1"})
     silent = topic_config("orders", 1, None, None)
-    findings = list(judge_topics({"a": fine, "b": fine, "c": short, "d": silent}, 300.0))
+    findings = list(doctor.judge_topics({"a": fine, "b": fine, "c": short, "d": silent}, 300.0))
     assert [(each.check, each.verdict) for each in findings] == [
         ("retention", FAIL),
         ("retention", WARN),
@@ -88,39 +67,39 @@ def test_topics_are_told_apart_only_where_something_is_to_be_done() -> None:
         ({}, []),
     ],
 )
-def test_topic_permissions(allowed: dict[str, frozenset[str] | None], expected: list[Severity]) -> None:
-    assert [each.verdict for each in judge_topic_permissions(allowed)] == expected
+def test_topic_permissions(allowed: dict[str, frozenset[str] | None], expected: list[doctor.Severity]) -> None:
+    assert [each.verdict for each in doctor.judge_topic_permissions(allowed)] == expected
 
 
 @pytest.mark.parametrize(
     ("finding", "expected"),
     [
-        (judge_group_permissions("g", frozenset({"READ"})), OK),
-        (judge_group_permissions("g", frozenset({"DESCRIBE"})), FAIL),
-        (judge_group_permissions("g", None), WARN),
-        (judge_dead_letters("dead", True, frozenset({"DESCRIBE", "WRITE"})), OK),
-        (judge_dead_letters("dead", True, frozenset({"DESCRIBE", "READ"})), FAIL),
-        (judge_dead_letters("dead", True, None), WARN),
-        (judge_dead_letters("dead", False, None), FAIL),
-        (judge_topic_ids("id"), OK),
-        (judge_topic_ids(None), WARN),
-        (judge_protocols(frozenset({"classic", "consumer"})), OK),
-        (judge_protocols(frozenset({"classic"})), FAIL),
-        (judge_protocols(None), WARN),
-        (judge_newest(None, 1000.0), OK),
-        (judge_newest(1_060_000, 1000.0), OK),
-        (judge_newest(1_061_000, 1000.0), WARN),
-        (judge_open_files(None, 3, 1000), OK),
-        (judge_open_files(1024, 3, 1000), OK),
-        (judge_open_files(FILES, 3, 1), WARN),
-        (judge_space(Path("/b"), 10, 10), OK),
-        (judge_space(Path("/b"), 9, 10), WARN),
-        (judge_clock(59), OK),
-        (judge_clock(-61), WARN),
-        (judge_clock(901), FAIL),
+        (doctor.judge_group_permissions("g", frozenset({"READ"})), OK),
+        (doctor.judge_group_permissions("g", frozenset({"DESCRIBE"})), FAIL),
+        (doctor.judge_group_permissions("g", None), WARN),
+        (doctor.judge_dead_letters("dead", True, frozenset({"DESCRIBE", "WRITE"})), OK),
+        (doctor.judge_dead_letters("dead", True, frozenset({"DESCRIBE", "READ"})), FAIL),
+        (doctor.judge_dead_letters("dead", True, None), WARN),
+        (doctor.judge_dead_letters("dead", False, None), FAIL),
+        (doctor.judge_topic_ids("id"), OK),
+        (doctor.judge_topic_ids(None), WARN),
+        (doctor.judge_protocols(frozenset({"classic", "consumer"})), OK),
+        (doctor.judge_protocols(frozenset({"classic"})), FAIL),
+        (doctor.judge_protocols(None), WARN),
+        (doctor.judge_newest(None, 1000.0), OK),
+        (doctor.judge_newest(1_060_000, 1000.0), OK),
+        (doctor.judge_newest(1_061_000, 1000.0), WARN),
+        (doctor.judge_open_files(None, 3, 1000), OK),
+        (doctor.judge_open_files(1024, 3, 1000), OK),
+        (doctor.judge_open_files(doctor.FILES, 3, 1), WARN),
+        (doctor.judge_space(Path("/b"), 10, 10), OK),
+        (doctor.judge_space(Path("/b"), 9, 10), WARN),
+        (doctor.judge_clock(59), OK),
+        (doctor.judge_clock(-61), WARN),
+        (doctor.judge_clock(901), FAIL),
     ],
 )
-def test_judgements(finding: Finding, expected: Severity) -> None:
+def test_judgements(finding: doctor.Finding, expected: doctor.Severity) -> None:
     assert finding.verdict is expected
     assert finding.detail
 
@@ -130,10 +109,10 @@ def test_judgements(finding: Finding, expected: Severity) -> None:
     [("topic", "c", OK), ("topic", None, OK), ("seed", "c", FAIL), ("topic", "other", FAIL)],
 )
 def test_an_archive_of_another_layout_or_cluster_is_refused(
-    layout: str, cluster_id: str | None, expected: Severity
+    layout: str, cluster_id: str | None, expected: doctor.Severity
 ) -> None:
     found = {"topic": ArchiveInfo(archive_id="a", cluster_id="c", layout="topic")}
-    assert judge_identity(found, layout, cluster_id).verdict is expected
+    assert doctor.judge_identity(found, layout, cluster_id).verdict is expected
 
 
 @pytest.mark.parametrize(
@@ -146,34 +125,37 @@ def test_an_archive_of_another_layout_or_cluster_is_refused(
     ],
 )
 def test_a_group_in_which_another_archive_commits(
-    owners: dict[tuple[str, int], str], takeover: bool, expected: Severity
+    owners: dict[tuple[str, int], str], takeover: bool, expected: doctor.Severity
 ) -> None:
     archive = ArchiveInfo(archive_id="a", cluster_id=None, layout="topic")
-    assert judge_group_owners("g", archive, owners, takeover=takeover).verdict is expected
+    assert doctor.judge_group_owners("g", archive, owners, takeover=takeover).verdict is expected
 
 
 def test_a_new_archive_in_the_group_of_another() -> None:
-    assert judge_group_owners("g", None, {("orders", 0): "b"}, takeover=False).verdict is FAIL
-    assert judge_group_owners("g", None, {}, takeover=False).verdict is OK
+    assert doctor.judge_group_owners("g", None, {("orders", 0): "b"}, takeover=False).verdict is FAIL
+    assert doctor.judge_group_owners("g", None, {}, takeover=False).verdict is OK
 
 
 def test_the_worst_verdict_counts() -> None:
-    assert worst([]) is OK
-    assert worst([Finding("a", WARN, ""), Finding("b", OK, "")]) is WARN
-    assert worst([Finding("a", WARN, ""), Finding("b", FAIL, ""), Finding("c", OK, "")]) is FAIL
+    assert doctor.worst([]) is OK
+    assert doctor.worst([doctor.Finding("a", WARN, ""), doctor.Finding("b", OK, "")]) is WARN
+    assert (
+        doctor.worst([doctor.Finding("a", WARN, ""), doctor.Finding("b", FAIL, ""), doctor.Finding("c", OK, "")])
+        is FAIL
+    )
 
 
 @pytest.mark.parametrize(
     ("found", "exit_code"),
     [
-        ([Finding("a", WARN, "", denied=True), Finding("b", OK, "")], 0),
-        ([Finding("a", FAIL, ""), Finding("b", OK, "")], 1),
-        ([Finding("a", FAIL, ""), failed("b", AccessDenied("no"))], 12),
-        ([failed("b", BlockgzError("no"))], 1),
+        ([doctor.Finding("a", WARN, "", denied=True), doctor.Finding("b", OK, "")], 0),
+        ([doctor.Finding("a", FAIL, ""), doctor.Finding("b", OK, "")], 1),
+        ([doctor.Finding("a", FAIL, ""), doctor.failed("b", AccessDenied("no"))], 12),
+        ([doctor.failed("b", BlockgzError("no"))], 1),
     ],
 )
 def test_what_is_denied_ends_with_the_code_of_a_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: list[Finding], exit_code: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: list[doctor.Finding], exit_code: int
 ) -> None:
     monkeypatch.setattr("archiver.cli.doctor.examine", lambda _: found)
     assert run("orders", "-b", "127.0.0.1:1", "-a", tmp_path).exit_code == exit_code
@@ -269,9 +251,9 @@ def test_without_a_topic_all_are_looked_at(cluster: MockCluster, tmp_path: Path)
     assert finding["detail"] == "1 topics, 4 partitions"
 
 
-def checked(encrypt: str | None) -> list[Finding]:
+def checked(encrypt: str | None) -> list[doctor.Finding]:
     config = RunConfig(archive="./a", bootstrap_servers="h:1", topics="orders", encrypt=encrypt)
-    return list(carefully("keys", lambda: check_keys(config)))
+    return list(doctor.carefully("keys", lambda: doctor.check_keys(config)))
 
 
 def test_keys_of_encrypted_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +261,6 @@ def test_keys_of_encrypted_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("KEYS", key_line(1) + key_line(2))
     assert checked(None) == []
     (finding,) = checked("env:KEYS")
-    assert finding.verdict is Severity.OK and key_of(2).id in finding.detail
+    assert finding.verdict is doctor.Severity.OK and key_of(2).id in finding.detail
     (missing,) = checked(f"file:{tmp_path / 'none'}")
-    assert missing.verdict is Severity.FAIL and "cannot be read" in missing.detail
+    assert missing.verdict is doctor.Severity.FAIL and "cannot be read" in missing.detail

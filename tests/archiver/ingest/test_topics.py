@@ -40,16 +40,8 @@ from archiver.ingest.topics import (
     keep_topic_config,
     selected_topics,
 )
+from blockgz import errors
 from blockgz.config.model import RunConfig
-from blockgz.errors import (
-    AccessDenied,
-    BlockgzError,
-    BrokerUnreachable,
-    NoSuchTopic,
-    PartitionUnavailable,
-    StoreUnavailable,
-    exit_code,
-)
 from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import TopicIdAnswers
 from blockgz.kafka.settings import client_settings
@@ -73,9 +65,9 @@ def directory(told: str | None, *, missing: bool = False, store: MemoryStore | N
 
 def test_a_topic_is_confirmed_by_the_cluster_alone() -> None:
     directory("one").confirm("orders", "one")
-    with pytest.raises(BrokerUnreachable, match="is unknown"):
+    with pytest.raises(errors.BrokerUnreachable, match="is unknown"):
         directory(None).confirm("orders", "one")
-    with pytest.raises(PartitionUnavailable, match="created again"):
+    with pytest.raises(errors.PartitionUnavailable, match="created again"):
         directory("two").confirm("orders", "one")
 
 
@@ -102,7 +94,7 @@ def test_an_id_that_is_not_confirmed_is_not_used_again() -> None:
     ids = TopicIds(lambda _: TopicIdAnswers({"orders": told.pop(0)}, frozenset()), set)
     topics = TopicDirectory(MemoryStore(), ids, ARCHIVE)
     assert topics.locate("orders") == topics.locate("orders") == ("one", TopicFolder("orders"))
-    with pytest.raises(PartitionUnavailable):
+    with pytest.raises(errors.PartitionUnavailable):
         topics.confirm("orders", "one")
     assert topics.locate("orders") == ("two", TopicFolder("orders", 2))
 
@@ -116,8 +108,8 @@ def test_a_topic_that_is_not_there_is_gone_and_gets_no_folder() -> None:
 
 def test_a_topic_that_may_not_be_described_is_denied_and_gets_no_folder() -> None:
     store = MemoryStore()
-    answers = TopicIdAnswers({}, frozenset(), {"orders": AccessDenied("topic 'orders' cannot be described")})
-    with pytest.raises(AccessDenied, match="cannot be described"):
+    answers = TopicIdAnswers({}, frozenset(), {"orders": errors.AccessDenied("topic 'orders' cannot be described")})
+    with pytest.raises(errors.AccessDenied, match="cannot be described"):
         TopicDirectory(store, TopicIds(lambda _: answers, set), ARCHIVE).locate("orders")
     assert not store.objects
 
@@ -261,7 +253,7 @@ def test_another_process_may_win(tmp_path: Path) -> None:
 
 
 def test_trouble_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
-    troubles: list[Exception] = [BrokerUnreachable("no broker"), StoreUnavailable("no store")]
+    troubles: list[Exception] = [errors.BrokerUnreachable("no broker"), errors.StoreUnavailable("no store")]
 
     def describe(topics: Sequence[str]) -> dict[str, TopicConfig]:
         if len(troubles) == 2:
@@ -311,7 +303,7 @@ def test_topics_are_looked_up_again_when_it_is_time() -> None:
 
     def ask() -> dict[str, int]:
         if not answers:
-            raise BrokerUnreachable("no answer")
+            raise errors.BrokerUnreachable("no answer")
         return dict.fromkeys(answers.pop(), 1)
 
     later = Later()
@@ -351,7 +343,7 @@ def test_a_topic_is_gone_if_two_answers_in_a_row_lack_it() -> None:
 def test_one_of_the_named_topics_must_exist() -> None:
     assert selected_topics(TopicSelection(["b", "a*"]), ["b", "a1", "c"]) == ["a1", "b"]
     assert selected_topics(TopicSelection(["a*"]), ["b"]) == []
-    with pytest.raises(NoSuchTopic) as caught:
+    with pytest.raises(errors.NoSuchTopic) as caught:
         selected_topics(TopicSelection(["e", "d", "x*"]), ["b", "__consumer_offsets"])
     assert caught.value.what == "the cluster has no topic 'd', 'e'" and caught.value.why == "it has b"
 
@@ -371,7 +363,7 @@ def test_named_topics_that_are_missing_keep_nothing_else_back(caplog: pytest.Log
 ORDERS = ("orders", 1)
 OFFSET_FETCH, NOT_COORDINATOR = 9, 16
 """Kafka's numbers of the request and of the error."""
-Answer = Mapping[Partition, str] | BrokerUnreachable
+Answer = Mapping[Partition, str] | errors.BrokerUnreachable
 
 
 class Asked:
@@ -382,23 +374,23 @@ class Asked:
     def __call__(self, topics: Sequence[str]) -> Mapping[Partition, str]:
         self.topics.append(topics)
         answer = self.answers.pop(0)
-        if isinstance(answer, BrokerUnreachable):
+        if isinstance(answer, errors.BrokerUnreachable):
             raise answer
         return answer
 
 
 def test_before_subscribing() -> None:
-    for answer in ({}, {ORDERS: "mine"}, BrokerUnreachable("no answer")):
+    for answer in ({}, {ORDERS: "mine"}, errors.BrokerUnreachable("no answer")):
         GroupOffsets("group", "mine", Asked(answer), Later()).check(["orders"])
     with pytest.raises(GroupOfAnother) as caught:
         GroupOffsets("group", "mine", Asked({("orders", 0): "mine", ORDERS: "theirs"}), Later()).check(["orders"])
-    assert exit_code(caught.value) == 11
+    assert errors.exit_code(caught.value) == 11
     assert all(text in str(caught.value.why) for text in ("orders:1", "theirs", "mine"))
     assert "--group-id" in caught.value.remedy and "--takeover" in caught.value.remedy
 
 
 def test_with_commits_and_without_waiting() -> None:
-    asked, later = Asked({ORDERS: "mine"}, BrokerUnreachable("no answer"), {ORDERS: "theirs"}), Later()
+    asked, later = Asked({ORDERS: "mine"}, errors.BrokerUnreachable("no answer"), {ORDERS: "theirs"}), Later()
     offsets = GroupOffsets("group", "mine", asked, later)
     offsets.check_again(["orders"], 1000)
     offsets.check_again(["orders"], 1000 + OWNERS_SECONDS)
@@ -437,7 +429,7 @@ def test_what_a_cluster_tells() -> None:
     assert asked.committed_metadata("another", ["orders"]) == {}
     assert asked.committed_metadata("group", []) == {}
     cluster.refuse(OFFSET_FETCH, NOT_COORDINATOR, 1)
-    with pytest.raises(BrokerUnreachable):  # and the process lives on
+    with pytest.raises(errors.BrokerUnreachable):  # and the process lives on
         asked.committed_metadata("group", ["orders"])
     assert asked.committed_metadata("group", ["orders"]) == {ORDERS: "archive-1"}
 
@@ -459,7 +451,7 @@ class Group:
     def _ask(self, topics: Sequence[str]) -> set[Partition]:
         self.asked.append(topics)
         if self.unowned is None:
-            raise BrokerUnreachable("no answer")
+            raise errors.BrokerUnreachable("no answer")
         return self.unowned
 
     def look(self, now: float) -> set[Partition]:
@@ -532,12 +524,12 @@ class Acquired:
 
     def __init__(self) -> None:
         self.ends: dict[Partition, tuple[int, int]] = {}
-        self.refused: dict[Partition, BlockgzError] = {}
+        self.refused: dict[Partition, errors.BlockgzError] = {}
 
     def acquire(self, partition: Partition, end: int, high: int) -> None:
         self.ends[partition] = end, high
 
-    def refuse(self, partition: Partition, error: BlockgzError) -> None:
+    def refuse(self, partition: Partition, error: errors.BlockgzError) -> None:
         self.refused[partition] = error
 
     def give_up(self, *_: object) -> None: ...
@@ -575,9 +567,9 @@ class ScriptedCluster:
     def __init__(self) -> None:
         self.answers: dict[Partition, BoundsOrFailure] = {
             ("orders", 0): LogBounds(0, 10),
-            ("orders", 1): PartitionUnavailable("no leader"),
-            ("orders", 2): AccessDenied("no"),
-            ("orders", 3): PartitionUnavailable("no leader"),
+            ("orders", 1): errors.PartitionUnavailable("no leader"),
+            ("orders", 2): errors.AccessDenied("no"),
+            ("orders", 3): errors.PartitionUnavailable("no leader"),
         }
         self.asked: list[Collection[Partition]] = []
 
@@ -653,7 +645,9 @@ def test_bounds_are_asked_for_in_a_batch_and_sick_partitions_take_no_thread() ->
 
     def ask(wanted: Collection[Partition]) -> dict[Partition, BoundsOrFailure]:
         asked.append(wanted)
-        return {each: PartitionUnavailable("no leader") if each in sick else LogBounds(1, each[1]) for each in wanted}
+        return {
+            each: errors.PartitionUnavailable("no leader") if each in sick else LogBounds(1, each[1]) for each in wanted
+        }
 
     def claim(partition: Partition, bounds: LogBounds) -> tuple[Partition, LogBounds]:
         assert partition not in sick
@@ -666,7 +660,7 @@ def test_bounds_are_asked_for_in_a_batch_and_sick_partitions_take_no_thread() ->
         queue.ask()
         for partition, result in claims.items():
             if partition in sick:
-                with pytest.raises(PartitionUnavailable):
+                with pytest.raises(errors.PartitionUnavailable):
                     result.result(SECONDS)
             else:
                 assert result.result(SECONDS) == (partition, LogBounds(1, partition[1]))
@@ -686,7 +680,7 @@ def test_what_a_claim_raises_is_its_results() -> None:
         result = queue.submit(("orders", 0), claim)
         queue.ask()
         failure = result.exception(SECONDS)
-    assert isinstance(failure, BlockgzError) and isinstance(failure.__cause__, KeyError)
+    assert isinstance(failure, errors.BlockgzError) and isinstance(failure.__cause__, KeyError)
 
 
 def test_a_fault_of_our_own_leaves_no_claim_waiting_forever() -> None:
@@ -697,4 +691,4 @@ def test_a_fault_of_our_own_leaves_no_claim_waiting_forever() -> None:
         queue: ClaimQueue[None] = ClaimQueue(ask, executor)
         results = [queue.submit(("orders", number), lambda *_: None) for number in range(3)]
         queue.ask()
-        assert all(isinstance(result.exception(SECONDS), BlockgzError) for result in results)
+        assert all(isinstance(result.exception(SECONDS), errors.BlockgzError) for result in results)

@@ -14,18 +14,7 @@ from archiver.cli import main as archiver
 from archiver.commit.commit import commit_chunk
 from archiver.commit.objects import Held
 from archiver.commit.recovery import take_over
-from archiver.maintain.garbage import (
-    DAY_MS,
-    HOUR_MS,
-    MONTH_MS,
-    DatedObject,
-    find_guarded_gaps,
-    find_pruned,
-    find_superfluous,
-    next_start,
-    oldest_record,
-    update_books,
-)
+from archiver.maintain import garbage
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.prune import prune
 from archiver.maintain.rewrite.intent import RewriteOutcome
@@ -34,22 +23,11 @@ from archiver.maintain.throttle import Throttle
 from blockgz.errors import ShuttingDown, StoreUnavailable
 from blockgz.store.local import LocalStore
 from blockgz.store.writer import Body, ListedObject
-from index_format import groups, objects
+from index_format import groups, keys, objects
 from index_format import marker as markers
 from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.groups import LogEnd, LogEnds
 from index_format.identity import ArchiveInfo, TopicInfo
-from index_format.keys import (
-    TOPIC_OBJECT,
-    TopicFolder,
-    archive_key,
-    catalog_name,
-    configs_home,
-    dated_key,
-    floor_name,
-    groups_home,
-    topic_home,
-)
 from index_format.marker import CatalogReference, Floor, Maintenance, Marker, Retired, Rewriting
 from replayer.cli import main as replayer
 from tests.index_format.builders import group, groups_of
@@ -97,8 +75,8 @@ def filled(store: MemoryStore) -> MemoryStore:
     """Fourteen chunks of one record, twelve of them in catalogs of two."""
     archive = ArchiveInfo(archive_id=IDENTITY.archive_id, cluster_id=None, layout="topic")
     topic = TopicInfo(topic=IDENTITY.topic, topic_id=IDENTITY.topic_id, incarnation=1)
-    store.put_if_absent(archive_key("topic"), objects.encode(archive), "-")
-    store.put_if_absent(topic_home("topic", KEYS.folder) + TOPIC_OBJECT, objects.encode(topic), "-")
+    store.put_if_absent(keys.archive_key("topic"), objects.encode(archive), "-")
+    store.put_if_absent(keys.topic_home("topic", KEYS.folder) + keys.TOPIC_OBJECT, objects.encode(topic), "-")
     held: Held = run(store, take_over(IDENTITY, "writer", POLICY)).held
     for offset in range(14):
         held = run(store, commit_chunk(IDENTITY, held, finished_chunk("json", (ROWS[offset],), offset, offset + 1)))
@@ -128,7 +106,7 @@ def collect(store: MemoryStore, **options: Any) -> int:
 
 def retired(at: int | None) -> Retired:
     reference = CatalogReference(
-        name=catalog_name(1, 0), start_offset=0, next_offset=1, min_timestamp=0, max_timestamp=0, num_records=1,
+        name=keys.catalog_name(1, 0), start_offset=0, next_offset=1, min_timestamp=0, max_timestamp=0, num_records=1,
         num_chunks=1, bytes=1, sha256="0" * 64,
     )  # fmt: skip
     return Retired(references=(reference,), token=OTHER, at=at)
@@ -136,19 +114,19 @@ def retired(at: int | None) -> Retired:
 
 def test_the_grace_counts_from_the_first_look(store: MemoryStore) -> None:
     body = Maintenance(retired=(retired(None), retired(5)))
-    assert update_books(body, now=10, grace_ms=5).retired == (retired(10), retired(5))
-    assert update_books(body, now=11, grace_ms=5).retired == (retired(11),)
+    assert garbage.update_books(body, now=10, grace_ms=5).retired == (retired(10), retired(5))
+    assert garbage.update_books(body, now=11, grace_ms=5).retired == (retired(11),)
     intent = Rewriting(token=OTHER, kind="merge", level=1, start=0, end=2, since=5)
     for now, left in ((10, intent), (11, None)):
-        assert update_books(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
+        assert garbage.update_books(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
 
 
 def test_a_time_further_in_the_future_than_a_grace_is_none() -> None:
     body = Maintenance(retired=(retired(20), retired(21)))
-    assert update_books(body, now=15, grace_ms=5).retired == (retired(20), retired(15))
+    assert garbage.update_books(body, now=15, grace_ms=5).retired == (retired(20), retired(15))
     intent = Rewriting(token=OTHER, kind="merge", level=1, start=0, end=2, since=20)
     for now, left in ((15, intent), (14, None)):
-        assert update_books(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
+        assert garbage.update_books(Maintenance(rewriting=intent), now=now, grace_ms=5).rewriting == left
 
 
 def test_what_was_pruned_goes_a_grace_after_it_was_seen(store: MemoryStore) -> None:
@@ -165,7 +143,7 @@ def test_what_was_pruned_goes_a_grace_after_it_was_seen(store: MemoryStore) -> N
     gone = before - set(store.bodies())
     assert deleted == len(gone) > 12
     assert {f"{KEYS.home}{offset:020d}.gz" for offset in range(6)} < gone
-    floor = store.bodies()[KEYS.home + floor_name(6)]
+    floor = store.bodies()[KEYS.home + keys.floor_name(6)]
     assert floor == b'{"format":"block-gzip-floor","version":1,"pruned_before":6}'
     assert objects.decode(floor, Floor, "floor").pruned_before == 6
     assert body_of(store).retired == ()
@@ -173,7 +151,7 @@ def test_what_was_pruned_goes_a_grace_after_it_was_seen(store: MemoryStore) -> N
     for _ in range(3):
         store.now += GRACE + 1
         collect(store)
-    assert [key for key in store.bodies() if "_pruned" in key] == [KEYS.home + floor_name(12)]
+    assert [key for key in store.bodies() if "_pruned" in key] == [KEYS.home + keys.floor_name(12)]
     assert collect(store) == 0
 
 
@@ -196,7 +174,7 @@ def test_nothing_is_deleted_where_the_floor_was_not_stored(monkeypatch: pytest.M
     plan, before = plan_sweep(store, (), GRACE), store.bodies()
     assert plan.garbage
     plan.carry_out()
-    assert ([each.where for each in plan.problems], plan.deleted) == ([KEYS.home + floor_name(6)], 0)
+    assert ([each.where for each in plan.problems], plan.deleted) == ([KEYS.home + keys.floor_name(6)], 0)
     assert store.bodies() == before
 
 
@@ -237,16 +215,16 @@ def test_a_gap_guards_what_may_hold_its_records(gap: Gap, is_guarded: bool, stor
     marker = current(store)
     assert marker is not None
     chain = StoredChain(KEYS, marker, (), frozenset(), [gap])
-    assert find_guarded_gaps(chain, now=10.0, grace=5.0) == ([gap] if is_guarded else [])
+    assert garbage.find_guarded_gaps(chain, now=10.0, grace=5.0) == ([gap] if is_guarded else [])
 
 
 def test_a_chunk_may_start_where_an_empty_gap_does(store: MemoryStore) -> None:
     marker = current(store)
     assert marker is not None
-    assert next_start(marker) == 14
+    assert garbage.next_start(marker) == 14
     longer = replace(marker, next_offset=20, gaps=(Gap(14, 20, EMPTY),))
-    assert (longer.chain_end, next_start(longer)) == (20, 14)
-    assert next_start(replace(longer, gaps=(Gap(14, 20, "retention"),))) == 20
+    assert (longer.chain_end, garbage.next_start(longer)) == (20, 14)
+    assert garbage.next_start(replace(longer, gaps=(Gap(14, 20, "retention"),))) == 20
 
 
 class Ending(threading.Event):
@@ -281,25 +259,28 @@ def test_each_part_waits_until_the_one_before_is_paid_for() -> None:
 
 
 PROGRAMS = {"archiver": archiver, "replayer": replayer}
-NOW_MS = 400 * DAY_MS
+NOW_MS = 400 * garbage.DAY_MS
 
 
-def table(slot: int, topic: str = "orders", modified_ms: int | None = None) -> DatedObject:
-    folder = TopicFolder(topic)
+def table(slot: int, topic: str = "orders", modified_ms: int | None = None) -> garbage.DatedObject:
+    folder = keys.TopicFolder(topic)
     modified = (slot if modified_ms is None else modified_ms) / 1000
-    key = dated_key(groups_home("topic", folder), slot)
-    return DatedObject(folder, slot, ListedObject(key, 10, modified))
+    key = keys.dated_key(keys.groups_home("topic", folder), slot)
+    return garbage.DatedObject(folder, slot, ListedObject(key, 10, modified))
 
 
 def kept(slots: list[int], now_ms: int = NOW_MS) -> list[int]:
-    gone = {each.at for each in find_superfluous([table(slot) for slot in slots], {}, now=now_ms / 1000, grace=GRACE)}
+    gone = {
+        each.at
+        for each in garbage.find_superfluous([table(slot) for slot in slots], {}, now=now_ms / 1000, grace=GRACE)
+    }
     return sorted(set(slots) - gone)
 
 
 def test_old_tables_are_thinned() -> None:
-    last_day = list(range(NOW_MS - DAY_MS + 60_000, NOW_MS, 60_000))
-    hourly = [NOW_MS - 2 * DAY_MS + minute * 60_000 for minute in range(120)]
-    daily = [NOW_MS - MONTH_MS - 2 * DAY_MS + hour * HOUR_MS for hour in range(48)]
+    last_day = list(range(NOW_MS - garbage.DAY_MS + 60_000, NOW_MS, 60_000))
+    hourly = [NOW_MS - 2 * garbage.DAY_MS + minute * 60_000 for minute in range(120)]
+    daily = [NOW_MS - garbage.MONTH_MS - 2 * garbage.DAY_MS + hour * garbage.HOUR_MS for hour in range(48)]
     assert kept([*last_day, *hourly, *daily]) == [daily[23], daily[47], hourly[59], hourly[119], *last_day]
 
 
@@ -311,17 +292,17 @@ def test_the_newest_stays_however_old_it_is() -> None:
 
 def test_what_is_thinned_once_is_what_would_be_thinned_later() -> None:
     rng = seeded_random()
-    slots = sorted(rng.sample(range(NOW_MS - 60 * DAY_MS, NOW_MS), 500))
+    slots = sorted(rng.sample(range(NOW_MS - 60 * garbage.DAY_MS, NOW_MS), 500))
     left = slots
-    for now_ms in range(NOW_MS, NOW_MS + 90 * DAY_MS, 7 * HOUR_MS):
+    for now_ms in range(NOW_MS, NOW_MS + 90 * garbage.DAY_MS, 7 * garbage.HOUR_MS):
         left = kept(left, now_ms)
         assert left[-1] == slots[-1]
-    assert left == kept(slots, NOW_MS + 90 * DAY_MS)
+    assert left == kept(slots, NOW_MS + 90 * garbage.DAY_MS)
 
 
 def test_topics_have_tables_of_their_own_and_the_grace_counts() -> None:
     tables = [table(5), table(6), table(5, "bills"), table(7, modified_ms=NOW_MS - 1000), table(8)]
-    found = find_superfluous(tables, {}, now=NOW_MS / 1000, grace=GRACE)
+    found = garbage.find_superfluous(tables, {}, now=NOW_MS / 1000, grace=GRACE)
     assert [(each.folder.topic, each.at) for each in found] == [("orders", 5), ("orders", 6)]
 
 
@@ -369,21 +350,21 @@ def pruned(*times: int, deep: int = 0, retired: int | None = None, floor: int = 
 def test_the_oldest_record_is_that_of_all_partitions_once_one_was_pruned(
     markers: list[Marker], oldest: int | None
 ) -> None:
-    assert oldest_record(markers) == oldest
+    assert garbage.oldest_record(markers) == oldest
 
 
 @pytest.mark.parametrize(
     ("oldest", "gone"), [(None, []), (4, []), (5, []), (6, [5]), (100, [5, 6]), (NOW_MS, [5, 6, 7])]
 )
 def test_what_is_of_a_time_before_the_oldest_record_goes_but_the_last(oldest: int | None, gone: list[int]) -> None:
-    times = {TopicFolder("orders"): oldest, TopicFolder("bills"): 10}
+    times = {keys.TopicFolder("orders"): oldest, keys.TopicFolder("bills"): 10}
     known = {folder: at for folder, at in times.items() if at is not None}
-    recent = NOW_MS - 2 * HOUR_MS
+    recent = NOW_MS - 2 * garbage.HOUR_MS
     dated = [table(at) for at in (recent, 5, 7, 6)]
-    assert [each.at for each in find_pruned(dated, known, now=NOW_MS / 1000, grace=GRACE)] == gone
-    within_a_day = [table(NOW_MS - DAY_MS + 10_000 + at) for at in (1, 2, 3)]
-    known = {TopicFolder("orders"): within_a_day[1].at}
-    found = find_superfluous(within_a_day, known, now=NOW_MS / 1000, grace=GRACE)
+    assert [each.at for each in garbage.find_pruned(dated, known, now=NOW_MS / 1000, grace=GRACE)] == gone
+    within_a_day = [table(NOW_MS - garbage.DAY_MS + 10_000 + at) for at in (1, 2, 3)]
+    known = {keys.TopicFolder("orders"): within_a_day[1].at}
+    found = garbage.find_superfluous(within_a_day, known, now=NOW_MS / 1000, grace=GRACE)
     assert found == within_a_day[:1]
 
 
@@ -410,8 +391,8 @@ def test_other_tools_pass_over_tables_and_configurations(layout: str, tmp_path: 
     ]
     before = [told(tmp_path, *command) for command in commands]
     assert {code for _, _, code in before} <= {0, 4}, before
-    writer.put(dated_key(groups_home(layout, TopicFolder("orders")), 5), b"table")
-    writer.put(dated_key(configs_home(layout, TopicFolder("orders")), 5), b"config")
+    writer.put(keys.dated_key(keys.groups_home(layout, keys.TopicFolder("orders")), 5), b"table")
+    writer.put(keys.dated_key(keys.configs_home(layout, keys.TopicFolder("orders")), 5), b"config")
     assert [told(tmp_path, *command) for command in commands] == before
 
 
@@ -424,19 +405,19 @@ def test_a_sweep_thins_tables_and_leaves_configurations(
         writer.partition(topic, 0, record_format="text").commit(records(range(3)))
         for at_ms in (5, 6, 7):
             body = groups.encode(groups_of()) if at_ms == 7 else b"table"
-            writer.put(dated_key(groups_home(layout, TopicFolder(topic)), at_ms), body)
-            writer.put(dated_key(configs_home(layout, TopicFolder(topic)), at_ms), b"config")
+            writer.put(keys.dated_key(keys.groups_home(layout, keys.TopicFolder(topic)), at_ms), body)
+            writer.put(keys.dated_key(keys.configs_home(layout, keys.TopicFolder(topic)), at_ms), b"config")
     store = LocalStore(tmp_path)
     later = store.clock() + 2 * GRACE
     monkeypatch.setattr(store, "clock", lambda: later)
     before = {listed.key for listed in store.list("")}
     plan = plan_sweep(store, ["orders"], GRACE)
     assert (plan.count, plan.bytes, plan.problems) == (2, 10, [])
-    (tmp_path / dated_key(groups_home(layout, TopicFolder("bills")), 7)).write_bytes(b"damaged")
+    (tmp_path / keys.dated_key(keys.groups_home(layout, keys.TopicFolder("bills")), 7)).write_bytes(b"damaged")
     assert plan_sweep(store, ["bills"], GRACE).count == 0, "which tables it needs is unknown"
     plan.carry_out()
     assert plan.deleted == 2
-    gone = {dated_key(groups_home(layout, TopicFolder("orders")), at_ms) for at_ms in (5, 6)}
+    gone = {keys.dated_key(keys.groups_home(layout, keys.TopicFolder("orders")), at_ms) for at_ms in (5, 6)}
     assert {listed.key for listed in store.list("")} == before - gone
     assert plan_sweep(store, [], 3 * GRACE).count == 0
     assert plan_sweep(store, [], GRACE).count == 0
@@ -444,17 +425,17 @@ def test_a_sweep_thins_tables_and_leaves_configurations(
 
 def test_the_newest_table_with_groups_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where groups cannot be read any more, all newer tables have only the ends of logs."""
-    writer, home = ArchiveWriter(tmp_path), groups_home("topic", TopicFolder("orders"))
+    writer, home = ArchiveWriter(tmp_path), keys.groups_home("topic", keys.TopicFolder("orders"))
     writer.partition("orders", 0).commit(records(range(3)))
     ends = LogEnds(1, 2, (LogEnd(0, 3),))
     for at_ms in (5, 6):
-        writer.put(dated_key(home, at_ms), groups.encode(groups_of(group("billing", 0, asked_at=at_ms))))
+        writer.put(keys.dated_key(home, at_ms), groups.encode(groups_of(group("billing", 0, asked_at=at_ms))))
     for at_ms in (7, 8, 9):
-        writer.put(dated_key(home, at_ms), groups.encode(groups_of(groups_asked=False, groups_slot=6, ends=ends)))
+        writer.put(keys.dated_key(home, at_ms), groups.encode(groups_of(groups_asked=False, groups_slot=6, ends=ends)))
     store = LocalStore(tmp_path)
     later = store.clock() + 2 * GRACE
     monkeypatch.setattr(store, "clock", lambda: later)
     plan = plan_sweep(store, [], GRACE)
     plan.carry_out()
     assert plan.deleted == 3
-    assert [listed.key for listed in store.list(home)] == [dated_key(home, 6), dated_key(home, 9)]
+    assert [listed.key for listed in store.list(home)] == [keys.dated_key(home, 6), keys.dated_key(home, 9)]

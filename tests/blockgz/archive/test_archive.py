@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import UNSET
 
+from blockgz import errors
 from blockgz.archive import old_archive
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.group_tables import WINDOW_MS, GroupTable, config_at, groups_at, vanished_groups
@@ -18,16 +19,6 @@ from blockgz.archive.inventory import Compared, MissingPartition, Wanted, compar
 from blockgz.archive.lookup import Absent, FoundRecord, Outcome, hole, in_gap, look_up, not_yet
 from blockgz.archive.positions import AT_END, AtOffset, AtTime, BeforeEnd, Ends
 from blockgz.archive.selection import parse_offset_file, scan
-from blockgz.errors import (
-    AccessDenied,
-    FormatError,
-    MalformedObject,
-    NoArchiveThere,
-    NotInArchive,
-    ObjectMissing,
-    UnsupportedVersion,
-    UsageError,
-)
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from blockgz.store.reader import CountingReader
@@ -225,18 +216,18 @@ class TestIncarnations:
         assert len(opened.read(lambda archive: scanned(archive, "orders~2", 1))) == 2
         assert opened.read(lambda archive: archive.partitions("orders~2")) == (0, 1)
         assert opened.read(lambda archive: archive.all_incarnations()) == ("orders~1", "orders~2", "orders~3")
-        with pytest.raises(NotInArchive):
+        with pytest.raises(errors.NotInArchive):
             opened.read(lambda archive: archive.open_partition("orders~4", 0))
 
     def test_a_successor_must_be_a_newer_incarnation(self, opened: Opened, writer: ArchiveWriter) -> None:
         for name in ("payments", "orders~2", "../orders"):
             writer.partition("payments", 0).hand_over(name)
-            with pytest.raises(MalformedObject):
+            with pytest.raises(errors.MalformedObject):
                 opened.read(lambda archive: archive.open_partition("payments", 0))
 
     def test_a_partition_that_went_with_the_old_incarnation(self, opened: Opened, writer: ArchiveWriter) -> None:
         writer.partition("payments", 0).hand_over("payments~2")
-        with pytest.raises(NotInArchive, match="partition 0 of payments") as caught:
+        with pytest.raises(errors.NotInArchive, match="partition 0 of payments") as caught:
             opened.read(lambda archive: archive.open_partition("payments", 0))
         assert "payments~1" in caught.value.remedy
 
@@ -255,14 +246,14 @@ class TestIncarnations:
 
 class TestAbsence:
     def test_no_archive_there(self, opened: Opened) -> None:
-        with pytest.raises(NoArchiveThere, match="there is no archive at file:///"):
+        with pytest.raises(errors.NoArchiveThere, match="there is no archive at file:///"):
             opened.read(lambda archive: archive.open_partition("orders", 0))
-        with pytest.raises(NoArchiveThere):
+        with pytest.raises(errors.NoArchiveThere):
             opened.read(lambda archive: archive.topics())
 
     def test_an_archive_without_topics(self, opened: Opened, writer: ArchiveWriter) -> None:
         assert opened.read(lambda archive: archive.topics()) == ()
-        with pytest.raises(NotInArchive, match="topic orders is not") as caught:
+        with pytest.raises(errors.NotInArchive, match="topic orders is not") as caught:
             opened.read(lambda archive: archive.open_partition("orders", 0))
         assert "no topics" in caught.value.why
         assert caught.value.remedy.startswith("archive the topic first")
@@ -270,14 +261,14 @@ class TestAbsence:
     def test_no_such_topic_names_those_that_are_there(self, opened: Opened, writer: ArchiveWriter) -> None:
         writer.partition("orders", 0)
         writer.partition("payments", 0)
-        with pytest.raises(NotInArchive) as caught:
+        with pytest.raises(errors.NotInArchive) as caught:
             opened.read(lambda archive: archive.open_partition("order", 0))
         assert "orders, payments" in caught.value.why
 
     def test_no_such_partition_names_those_that_are_there(self, opened: Opened, writer: ArchiveWriter) -> None:
         writer.partition("orders", 0)
         writer.partition("orders", 4)
-        with pytest.raises(NotInArchive) as caught:
+        with pytest.raises(errors.NotInArchive) as caught:
             opened.read(lambda archive: archive.open_partition("orders", 1))
         assert "0, 4" in caught.value.why
 
@@ -285,13 +276,13 @@ class TestAbsence:
         partition = writer.partition("orders", 0)
         partition.commit(records(range(5)))
         (opened.root / partition.keys.marker).unlink()
-        with pytest.raises(ObjectMissing):
+        with pytest.raises(errors.ObjectMissing):
             opened.read(lambda archive: archive.open_partition("orders", 0))
 
     def test_a_marker_in_the_wrong_place_is_refused(self, opened: Opened, writer: ArchiveWriter) -> None:
         one, other = writer.partition("orders", 0), writer.partition("orders", 1)
         (opened.root / one.keys.marker).replace(opened.root / other.keys.marker)
-        with pytest.raises(MalformedObject, match="is not this partition's marker"):
+        with pytest.raises(errors.MalformedObject, match="is not this partition's marker"):
             opened.read(lambda archive: archive.open_partition("orders", 1))
 
     def test_a_store_that_denies_what_is_missing(self, opened: Opened, writer: ArchiveWriter) -> None:
@@ -303,12 +294,12 @@ class TestAbsence:
             async def get(self, key: str, max_bytes: int) -> bytes:
                 try:
                     return await super().get(key, max_bytes)
-                except ObjectMissing:
-                    raise AccessDenied(f"the store denies {key}") from None
+                except errors.ObjectMissing:
+                    raise errors.AccessDenied(f"the store denies {key}") from None
 
         archive = ArchiveReader(Denying(LocalAddress(str(opened.root / "seed"))))
         assert asyncio.run(archive.open_partition("orders", 0)).marker.num_records == 3
-        with pytest.raises(AccessDenied, match="denies topic=orders/partition=00007"):
+        with pytest.raises(errors.AccessDenied, match="denies topic=orders/partition=00007"):
             asyncio.run(ArchiveReader(Denying(LocalAddress(str(opened.root)))).open_partition("orders", 7))
 
 
@@ -429,7 +420,7 @@ def of_orders(body: bytes) -> dict[int, Ends]:
 )
 def test_forms(body: bytes, expected: dict[int, Ends] | None) -> None:
     if expected is None:
-        with pytest.raises(UsageError):
+        with pytest.raises(errors.UsageError):
             of_orders(body)
     else:
         assert of_orders(body) == expected
@@ -691,13 +682,13 @@ def test_no_older_table_takes_the_place_of_one_that_cannot_be_read() -> None:
     stored.put_table(2 * HOUR)
     key = dated_key(groups_home("topic", FOLDER), 2 * HOUR)
     stored.objects[key] = stored.objects[key][:-9]
-    with pytest.raises(MalformedObject, match=key):
+    with pytest.raises(errors.MalformedObject, match=key):
         stored.groups_at(3 * HOUR)
     stored.put_table(2 * HOUR, version=2)
-    with pytest.raises(UnsupportedVersion, match=f"{key} has version 2"):
+    with pytest.raises(errors.UnsupportedVersion, match=f"{key} has version 2"):
         stored.groups_at(3 * HOUR)
     stored.put_table(2 * HOUR, topic="bills")
-    with pytest.raises(FormatError, match=f"{key} is of another topic"):
+    with pytest.raises(errors.FormatError, match=f"{key} is of another topic"):
         stored.groups_at(3 * HOUR)
 
 

@@ -8,21 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from blockgz.archive import lookup
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.follow import Follower, last_records
 from blockgz.archive.inventory import partition_document
-from blockgz.archive.lookup import (
-    FoundRecord,
-    Lost,
-    RecordQuery,
-    erased,
-    failure,
-    hole,
-    look_up_all,
-    look_up_position,
-    look_up_together,
-    pruned,
-)
 from blockgz.archive.paging import Missing, page_from
 from blockgz.archive.partition import ArchivedPartition, LostRange, SkipDamage
 from blockgz.archive.positions import AtOffset, AtTime, OffsetRange, seek_time
@@ -66,9 +55,9 @@ async def offsets(partition: ArchivedPartition, start: int, end: int) -> list[in
 async def test_below_the_floor_is_pruned(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
     assert maintainer.prune(1) == 20
     partition = await open_orders(archive)
-    outcomes = await look_up_all(partition, [19, 20])
-    assert outcomes[19] == pruned(20)
-    assert isinstance(outcomes[20], FoundRecord)
+    outcomes = await lookup.look_up_all(partition, [19, 20])
+    assert outcomes[19] == lookup.pruned(20)
+    assert isinstance(outcomes[20], lookup.FoundRecord)
     assert (partition.start_offset, partition.began_at, partition.floor) == (20, 0, 20)
     assert (await partition_document(partition))["pruned_before"] == 20
     (selection,) = await select(reader_of(archive), "orders", None, Positions(AtOffset(5), AtOffset(25)))
@@ -76,12 +65,12 @@ async def test_below_the_floor_is_pruned(archive: MemoryArchiveWriter, maintaine
 
 
 def test_no_record_for_a_reason_of_its_own_is_not_in_the_archive() -> None:
-    query = RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
+    query = lookup.RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
     for outcome, why in (
-        (pruned(20), "it was pruned: the archive keeps nothing of this partition below offset 20"),
-        (erased(5, 7), "it was erased from the archive, as offsets [5..7) were"),
+        (lookup.pruned(20), "it was pruned: the archive keeps nothing of this partition below offset 20"),
+        (lookup.erased(5, 7), "it was erased from the archive, as offsets [5..7) were"),
     ):
-        error = failure(query, outcome)
+        error = lookup.failure(query, outcome)
         assert (error.exit_code, error.why) == (4, why)
 
 
@@ -90,16 +79,16 @@ async def test_erased_records_answer_so_and_neither_do_their_neighbours(
 ) -> None:
     maintainer.rewrite([2], [3, 4, 15, *range(20, 40)])
     partition = await open_orders(archive)
-    outcomes = await look_up_all(partition, range(70))
-    assert outcomes[3] == outcomes[4] == erased(3, 5)
-    assert outcomes[15] == erased(15, 16)
-    assert outcomes[20] == outcomes[39] == erased(20, 40)
-    assert sum(isinstance(each, FoundRecord) for each in outcomes.values()) == 70 - 23
-    found = await look_up_position(partition, AtOffset(20))
-    assert isinstance(found, FoundRecord)
+    outcomes = await lookup.look_up_all(partition, range(70))
+    assert outcomes[3] == outcomes[4] == lookup.erased(3, 5)
+    assert outcomes[15] == lookup.erased(15, 16)
+    assert outcomes[20] == outcomes[39] == lookup.erased(20, 40)
+    assert sum(isinstance(each, lookup.FoundRecord) for each in outcomes.values()) == 70 - 23
+    found = await lookup.look_up_position(partition, AtOffset(20))
+    assert isinstance(found, lookup.FoundRecord)
     assert found.record.offset == 40
-    found = await look_up_position(partition, AtTime(1_760_000_000_000 + 3))
-    assert isinstance(found, FoundRecord)
+    found = await lookup.look_up_position(partition, AtTime(1_760_000_000_000 + 3))
+    assert isinstance(found, lookup.FoundRecord)
     assert found.record.offset == 5
     assert await erased_ranges(partition, 4, 30) == [(4, 5), (15, 16), (20, 30)]
     assert await offsets(partition, 0, 70) == [each for each in range(70) if each not in maintainer.erased]
@@ -111,7 +100,7 @@ async def test_an_empty_gap_reads_as_holes(archive: MemoryArchiveWriter, maintai
     maintainer.writer.commit(records(range(75, 80)))
     partition = await open_orders(archive)
     assert partition.marker.gaps[0].reason == "empty"
-    assert (await look_up_all(partition, [72]))[72] == hole(69, 75)
+    assert (await lookup.look_up_all(partition, [72]))[72] == lookup.hole(69, 75)
     assert await partition.gaps() == ()
 
 
@@ -163,8 +152,8 @@ async def test_what_was_rewritten_since_is_read_through_the_marker_of_now(
     before = await USES[use](await open_orders(archive))
     maintainer.rewrite([2])
     assert await USES[use](stale) == before
-    outcome = (await look_up_all(stale, [5]))[5]
-    assert isinstance(outcome, FoundRecord)
+    outcome = (await lookup.look_up_all(stale, [5]))[5]
+    assert isinstance(outcome, lookup.FoundRecord)
 
 
 def test_a_scan_under_way_goes_on_at_the_same_offset(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
@@ -198,7 +187,7 @@ async def test_what_the_marker_of_now_leads_to_as_well_is_damaged(
     partition = await open_orders(archive)
     with pytest.raises(ObjectMissing):
         await offsets(partition, 0, 70)
-    assert isinstance((await look_up_all(partition, [25]))[25], Lost)
+    assert isinstance((await lookup.look_up_all(partition, [25]))[25], lookup.Lost)
     policy = SkipDamage()
     async with aclosing(scan(partition, 0, 70, on_damage=policy)) as batches:
         found = [record.offset async for batch in batches for record in iter_records(batch)]
@@ -215,14 +204,14 @@ async def test_records_that_were_pruned_while_they_were_read_are_named(
     with pytest.raises(NotInArchive, match=r"offsets \[5..20\) of orders:0 were pruned") as caught:
         await offsets(stale, 5, 70)
     assert caught.value.remedy == "begin at offset 20, or at earliest"
-    outcome = (await look_up_all(stale, [5]))[5]
-    assert outcome == pruned(20)
+    outcome = (await lookup.look_up_all(stale, [5]))[5]
+    assert outcome == lookup.pruned(20)
 
 
 async def test_a_command_tells_that_a_record_was_pruned(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
     maintainer.prune(3)
-    query = RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
-    assert (await look_up_together(reader_of(archive), [query]))[query] == pruned(60)
+    query = lookup.RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
+    assert (await lookup.look_up_together(reader_of(archive), [query]))[query] == lookup.pruned(60)
 
 
 async def test_a_plan_begins_at_the_floor_and_says_how_much_is_pruned(
@@ -249,7 +238,7 @@ async def test_a_partition_in_several_folders_has_the_highest_floor(archive: Mem
     assert maintainer.prune(2) == 20
     partition = await open_orders(archive)
     assert (partition.floor, partition.start_offset, partition.is_maintained) == (20, 20, True)
-    assert (await look_up_all(partition, [19]))[19] == pruned(20)
+    assert (await lookup.look_up_all(partition, [19]))[19] == lookup.pruned(20)
 
 
 async def test_who_follows_is_told_what_was_pruned_unread(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:

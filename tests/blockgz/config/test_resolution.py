@@ -5,17 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from blockgz.config.files import (
-    NOT_USED,
-    REFUSED,
-    ConfigFile,
-    Origin,
-    OriginKind,
-    Setting,
-    Settings,
-    read_config_file,
-    settings_of,
-)
+from blockgz.config import files
 from blockgz.config.kinds import FIELDS, default_text, field_kind, value_text, wanted
 from blockgz.config.model import KAFKA_RESERVED, RunConfig
 from blockgz.config.resolution import Resolved, resolve
@@ -25,18 +15,18 @@ from blockgz.references import check_references, has_reference, resolve_referenc
 from index_format.errors import MASK
 
 
-def layer(kind: OriginKind, place: str, **values: object) -> Settings:
-    return {name: Setting(value, Origin(kind, place)) for name, value in values.items()}
+def layer(kind: files.OriginKind, place: str, **values: object) -> files.Settings:
+    return {name: files.Setting(value, files.Origin(kind, place)) for name, value in values.items()}
 
 
-REQUIRED = layer(OriginKind.FILE, "f.yaml:1", archive="./a", bootstrap_servers="h:9092", topics="orders")
+REQUIRED = layer(files.OriginKind.FILE, "f.yaml:1", archive="./a", bootstrap_servers="h:9092", topics="orders")
 
 
-def resolved(*layers: Settings, environ: dict[str, str] | None = None) -> Resolved:
+def resolved(*layers: files.Settings, environ: dict[str, str] | None = None) -> Resolved:
     return resolve(REQUIRED, *layers, environ=environ or {})
 
 
-def refused(*layers: Settings, environ: dict[str, str] | None = None) -> UsageError:
+def refused(*layers: files.Settings, environ: dict[str, str] | None = None) -> UsageError:
     with pytest.raises(UsageError) as caught:
         resolved(*layers, environ=environ)
     assert caught.value.exit_code == 2
@@ -45,16 +35,16 @@ def refused(*layers: Settings, environ: dict[str, str] | None = None) -> UsageEr
     return caught.value
 
 
-def file(**values: object) -> Settings:
-    return layer(OriginKind.FILE, "f.yaml:7", **values)
+def file(**values: object) -> files.Settings:
+    return layer(files.OriginKind.FILE, "f.yaml:7", **values)
 
 
-def environment(**values: object) -> Settings:
-    return layer(OriginKind.ENVIRONMENT, "BLOCKGZ_X", **values)
+def environment(**values: object) -> files.Settings:
+    return layer(files.OriginKind.ENVIRONMENT, "BLOCKGZ_X", **values)
 
 
-def flag(**values: object) -> Settings:
-    return layer(OriginKind.FLAG, "--x", **values)
+def flag(**values: object) -> files.Settings:
+    return layer(files.OriginKind.FLAG, "--x", **values)
 
 
 def test_flag_before_environment_before_file_before_default() -> None:
@@ -91,12 +81,12 @@ def test_settings_of_librdkafka_merge_by_name() -> None:
         (flag(layout="seed"), "layout seed (--x) and record_format json (default) cannot be combined"),
     ],
 )
-def test_errors_name_place_field_and_value(settings: Settings, what: str) -> None:
+def test_errors_name_place_field_and_value(settings: files.Settings, what: str) -> None:
     assert refused(settings).what == what
 
 
 def test_an_alias_is_named_as_it_was_written() -> None:
-    settings = {"workers": Setting("0", Origin(OriginKind.FILE, "c.json:3", "tasks.max"))}
+    settings = {"workers": files.Setting("0", files.Origin(files.OriginKind.FILE, "c.json:3", "tasks.max"))}
     assert refused(settings).what == "c.json:3: tasks.max cannot be '0'"
 
 
@@ -182,22 +172,22 @@ class TestReferences:
         assert "hunter2" not in error.what + error.why + error.remedy
 
 
-def values(file: ConfigFile) -> dict[str, object]:
+def values(file: files.ConfigFile) -> dict[str, object]:
     return {name: setting.value for name, setting in file.settings.items()}
 
 
-def connect(**config: str) -> ConfigFile:
-    return settings_of([DocumentEntry(name, value, "c.json:1") for name, value in config.items()])
+def connect(**config: str) -> files.ConfigFile:
+    return files.settings_of([DocumentEntry(name, value, "c.json:1") for name, value in config.items()])
 
 
 def refused_files(name: str, text: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        settings_of(parse_document(name, text))
+        files.settings_of(parse_document(name, text))
     return caught.value
 
 
 def test_nothing_under_kafka_is_no_setting() -> None:
-    assert "kafka" not in settings_of(parse_document("f.yml", "kafka: {}\n")).settings
+    assert "kafka" not in files.settings_of(parse_document("f.yml", "kafka: {}\n")).settings
 
 
 @pytest.mark.parametrize(
@@ -300,13 +290,13 @@ class TestConnectNames:
         (note,) = connect(**{name: "1"}).notes
         assert f"c.json:1: {name} is taken as" in note
 
-    @pytest.mark.parametrize("name", NOT_USED)
+    @pytest.mark.parametrize("name", files.NOT_USED)
     def test_what_changes_nothing_is_left_out_with_a_warning(self, name: str) -> None:
         file = connect(**{name: "x"})
         assert file.settings == {}
-        assert file.notes == (f"c.json:1: {name} is not used: {NOT_USED[name]}",)
+        assert file.notes == (f"c.json:1: {name} is not used: {files.NOT_USED[name]}",)
 
-    @pytest.mark.parametrize("name", [*REFUSED, "transforms.x.type", "consumer.override.fetch.max.bytes"])
+    @pytest.mark.parametrize("name", [*files.REFUSED, "transforms.x.type", "consumer.override.fetch.max.bytes"])
     def test_what_would_change_the_archive_is_refused(self, name: str) -> None:
         with pytest.raises(UsageError) as caught:
             connect(**{name: "AKIAX"})
@@ -332,24 +322,24 @@ class TestConnectNames:
 class TestReading:
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot be read"):
-            read_config_file(tmp_path / "none.yaml")
+            files.read_config_file(tmp_path / "none.yaml")
 
     def test_a_file_that_is_not_text(self, tmp_path: Path) -> None:
         path = tmp_path / "f.yaml"
         path.write_bytes(b"\xff\xfe")
         with pytest.raises(UsageError, match="not UTF-8"):
-            read_config_file(path)
+            files.read_config_file(path)
 
     def test_a_file_that_is_too_large(self, tmp_path: Path) -> None:
         path = tmp_path / "f.yaml"
         path.write_bytes(b"#" * (1024**2 + 1))
         with pytest.raises(UsageError, match="larger"):
-            read_config_file(path)
+            files.read_config_file(path)
 
     def test_a_byte_order_mark(self, tmp_path: Path) -> None:
         path = tmp_path / "f.yaml"
         path.write_bytes(b"\xef\xbb\xbfregion: eu\n")
-        assert values(read_config_file(path)) == {"region": "eu"}
+        assert values(files.read_config_file(path)) == {"region": "eu"}
 
 
 REQUIRED_FIELDS = {"archive": "./archive", "bootstrap_servers": "localhost:9092", "topics": ("orders",)}

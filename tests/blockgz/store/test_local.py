@@ -22,36 +22,16 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from archiver.ingest.buffer import BufferFolder
+from blockgz import errors
 from blockgz.atomic_file import replace_file, write_private
-from blockgz.errors import (
-    AccessDenied,
-    BlockgzError,
-    ShuttingDown,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    StoreUnfit,
-    UsageError,
-)
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.store import reader as reader_module
+from blockgz.store import retry
 from blockgz.store.address import LocalAddress, S3Address, S3Settings
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.opening import default_buffer_root
 from blockgz.store.probe import RACERS, probe
 from blockgz.store.reader import SHARE_OF_ONE, DiskCache, WatchedReader, default_folder
-from blockgz.store.retry import (
-    FIRST_BACKOFF_SECONDS,
-    HURRIED_SECONDS,
-    LONGEST_BACKOFF_SECONDS,
-    LONGEST_REFUSAL_SECONDS,
-    TRIES_OF_COMMANDS,
-    StoreBackoff,
-    backoff_seconds,
-    bounded_backoff,
-    retry_while_busy,
-)
 from blockgz.store.s3_client import client_options, s3_errors, setup_errors
 from blockgz.store.writer import Body, FileBody
 from tests.support.memory_store import Kept, MemoryStore, content_of, etag_of
@@ -122,7 +102,7 @@ def test_a_pipe_in_place_of_an_object_is_refused(tmp_path: Path) -> None:
         lambda: asyncio.run(reader.get("pipe", 10)),
         lambda: asyncio.run(reader.get_range("pipe", 0, 1)),
     ):
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(errors.StoreError) as caught:
             read()
         assert "a pipe or a device" in caught.value.why
 
@@ -248,22 +228,22 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waits_double_up_to_the_longest_however_long_an_outage_lasts() -> None:
-    waits = [backoff_seconds(attempt) for attempt in (0, 1, 2, 7, 8, 10**6)]
-    assert waits[:4] == [FIRST_BACKOFF_SECONDS * factor for factor in (1, 2, 4, 128)]
-    assert waits[4:] == [LONGEST_BACKOFF_SECONDS] * 2
+    waits = [retry.backoff_seconds(attempt) for attempt in (0, 1, 2, 7, 8, 10**6)]
+    assert waits[:4] == [retry.FIRST_BACKOFF_SECONDS * factor for factor in (1, 2, 4, 128)]
+    assert waits[4:] == [retry.LONGEST_BACKOFF_SECONDS] * 2
 
 
-@pytest.mark.parametrize("cause", [AccessDenied("403"), StoreFull("507")])
-def test_what_waits_for_a_person_is_tried_again_every_few_minutes(cause: BlockgzError) -> None:
-    assert backoff_seconds(3, cause) == backoff_seconds(3, "no answer") == 8 * FIRST_BACKOFF_SECONDS
-    assert backoff_seconds(10**6, cause) == LONGEST_REFUSAL_SECONDS >= 120
+@pytest.mark.parametrize("cause", [errors.AccessDenied("403"), errors.StoreFull("507")])
+def test_what_waits_for_a_person_is_tried_again_every_few_minutes(cause: errors.BlockgzError) -> None:
+    assert retry.backoff_seconds(3, cause) == retry.backoff_seconds(3, "no answer") == 8 * retry.FIRST_BACKOFF_SECONDS
+    assert retry.backoff_seconds(10**6, cause) == retry.LONGEST_REFUSAL_SECONDS >= 120
 
 
 def test_a_run_that_ends_cuts_a_wait_short() -> None:
     abandoned = threading.Event()
     abandoned.set()
-    with pytest.raises(ShuttingDown) as caught:
-        StoreBackoff("s3://bucket", abandoned, None)(10**6, "no answer")
+    with pytest.raises(errors.ShuttingDown) as caught:
+        retry.StoreBackoff("s3://bucket", abandoned, None)(10**6, "no answer")
     assert caught.value.why == "no answer"
 
 
@@ -271,12 +251,12 @@ def test_who_has_little_time_left_tries_again_soon(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("blockgz.store.retry.random.uniform", lambda _, longest: longest)
     hurried, waits = threading.Event(), list[float]()
     waiting = threading.Thread(
-        target=lambda: StoreBackoff("s3://bucket", NotAbandoned(waits), None)(10**6, "no answer", hurried)
+        target=lambda: retry.StoreBackoff("s3://bucket", NotAbandoned(waits), None)(10**6, "no answer", hurried)
     )
     waiting.start()
     hurried.set()
     waiting.join(5)
-    assert not waiting.is_alive() and waits == [HURRIED_SECONDS]
+    assert not waiting.is_alive() and waits == [retry.HURRIED_SECONDS]
 
 
 class NotAbandoned(threading.Event):
@@ -293,28 +273,28 @@ class NotAbandoned(threading.Event):
 
 
 def test_a_bounded_run_gives_up() -> None:
-    with pytest.raises(StoreUnavailable, match="s3://bucket failed 31 times in a row"):
-        StoreBackoff("s3://bucket", threading.Event(), 30)(31, "no answer")
+    with pytest.raises(errors.StoreUnavailable, match="s3://bucket failed 31 times in a row"):
+        retry.StoreBackoff("s3://bucket", threading.Event(), 30)(31, "no answer")
 
 
 def test_a_command_gives_up_and_says_that_it_can_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockgz.store.retry.random.uniform", lambda *_: 0.0)
-    back_off = bounded_backoff("s3://bucket")
-    for attempt in range(1, TRIES_OF_COMMANDS + 1):
+    back_off = retry.bounded_backoff("s3://bucket")
+    for attempt in range(1, retry.TRIES_OF_COMMANDS + 1):
         back_off(attempt, "no answer")
-    with pytest.raises(StoreUnavailable, match="s3://bucket failed 9 times in a row") as caught:
-        back_off(TRIES_OF_COMMANDS + 1, "no answer")
+    with pytest.raises(errors.StoreUnavailable, match="s3://bucket failed 9 times in a row") as caught:
+        back_off(retry.TRIES_OF_COMMANDS + 1, "no answer")
     assert (caught.value.why, "run it again" in caught.value.remedy) == ("no answer", True)
 
 
 def is_busy(error: BaseException) -> bool:
-    return isinstance(error, StoreBusy)
+    return isinstance(error, errors.StoreBusy)
 
 
 class BusyStore:
     """Says that it is busy so many times."""
 
-    def __init__(self, times: int, error: StoreUnavailable) -> None:
+    def __init__(self, times: int, error: errors.StoreUnavailable) -> None:
         self.times = times
         self.error = error
         self.asked = 0
@@ -327,23 +307,23 @@ class BusyStore:
 
 
 def test_a_store_that_is_busy_at_the_start_is_asked_again() -> None:
-    store = BusyStore(2, StoreBusy("s3://bucket answered 429"))
-    assert retry_while_busy(store, threading.Event(), is_busy) == "answer"
+    store = BusyStore(2, errors.StoreBusy("s3://bucket answered 429"))
+    assert retry.retry_while_busy(store, threading.Event(), is_busy) == "answer"
     assert store.asked == 3
 
 
 def test_a_store_that_is_not_there_is_reported_at_once() -> None:
-    store = BusyStore(1, StoreUnavailable("s3://bucket does not answer"))
-    with pytest.raises(StoreUnavailable, match="does not answer"):
-        retry_while_busy(store, threading.Event(), is_busy)
+    store = BusyStore(1, errors.StoreUnavailable("s3://bucket does not answer"))
+    with pytest.raises(errors.StoreUnavailable, match="does not answer"):
+        retry.retry_while_busy(store, threading.Event(), is_busy)
     assert store.asked == 1
 
 
 def test_an_order_to_end_is_heeded_while_the_store_is_busy() -> None:
     ended = threading.Event()
     ended.set()
-    with pytest.raises(StoreBusy):
-        retry_while_busy(BusyStore(10**6, StoreBusy("s3://bucket answered 429")), ended, is_busy)
+    with pytest.raises(errors.StoreBusy):
+        retry.retry_while_busy(BusyStore(10**6, errors.StoreBusy("s3://bucket answered 429")), ended, is_busy)
 
 
 class IgnoresConditions(MemoryStore):
@@ -415,7 +395,7 @@ class LetsNobodyWin(MemoryStore):
 )
 def test_a_broken_promise_is_named(broken: Callable[[], MemoryStore], fault: str) -> None:
     store = broken()
-    with pytest.raises(StoreUnfit, match=fault) as caught:
+    with pytest.raises(errors.StoreUnfit, match=fault) as caught:
         probe(store, multipart=True)
     assert "--single-writer" in caught.value.remedy and exit_code_of(caught.value) == 1
     assert not store.objects, "the probe cleans up behind itself"
@@ -438,7 +418,7 @@ class IsBusy(MemoryStore):
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         if not super().put_if_absent(key, body, attempt):
             if key.endswith("race"):
-                raise StoreUnavailable("being written by another request")
+                raise errors.StoreUnavailable("being written by another request")
             return False
         return True
 
@@ -447,7 +427,7 @@ class LosesTheAnswerOfTheWinner(MemoryStore):
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         won = super().put_if_absent(key, body, attempt)
         if won and key.endswith("race"):
-            raise StoreUnavailable("no answer")
+            raise errors.StoreUnavailable("no answer")
         return won
 
 
@@ -458,7 +438,7 @@ def test_a_race_that_a_sound_store_answers_roughly_is_not_a_fault(busy: Callable
 
 class KeepsWhatItHas(MemoryStore):
     def delete(self, key: str) -> None:
-        raise AccessDenied("deleting is not granted")
+        raise errors.AccessDenied("deleting is not granted")
 
 
 class IgnoresAndKeeps(IgnoresConditions, KeepsWhatItHas):
@@ -470,20 +450,20 @@ def test_a_writer_that_may_not_delete_passes() -> None:
 
 
 def test_a_refused_delete_hides_no_fault() -> None:
-    with pytest.raises(StoreUnfit):
+    with pytest.raises(errors.StoreUnfit):
         probe(IgnoresAndKeeps(), multipart=True)
 
 
 class IsAway(MemoryStore):
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
-        raise StoreUnavailable("no answer")
+        raise errors.StoreUnavailable("no answer")
 
     def delete(self, key: str) -> None:
-        raise StoreUnavailable("no answer to that either")
+        raise errors.StoreUnavailable("no answer to that either")
 
 
 def test_a_store_that_does_not_answer_is_not_called_unfit() -> None:
-    with pytest.raises(StoreUnavailable, match=r"^no answer$"):
+    with pytest.raises(errors.StoreUnavailable, match=r"^no answer$"):
         probe(IsAway(), multipart=True)
 
 
@@ -504,30 +484,30 @@ def answer(code: str, status: int) -> ClientError:
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [
-        ("TokenRefreshRequired", 400, AccessDenied),
-        ("ExpiredToken", 400, AccessDenied),
-        ("400", 400, AccessDenied),
-        ("XAdminUserNotFound", 403, AccessDenied),
-        ("", 401, AccessDenied),
-        ("AuthorizationHeaderMalformed", 400, UsageError),
-        ("PermanentRedirect", 301, UsageError),
-        ("RequestTimeTooSkewed", 403, AccessDenied),
-        ("SignatureDoesNotMatch", 403, AccessDenied),
-        ("403", 403, AccessDenied),
-        ("KMS.DisabledException", 400, AccessDenied),
-        ("KMS.KMSInvalidStateException", 400, AccessDenied),
-        ("KMS.ThrottlingException", 400, StoreBusy),
-        ("KMS.KMSInternalException", 500, StoreBusy),
-        ("RequestTimeout", 400, StoreBusy),
-        ("InternalError", 500, StoreBusy),
-        ("OfItsOwn", 503, StoreBusy),
-        ("OfItsOwn", 403, AccessDenied),
-        ("XMinioStorageFull", 507, StoreFull),
-        ("NotImplemented", 501, StoreError),
-        ("NoSuchBucket", 404, StoreError),
-        ("SlowDown", 503, StoreBusy),
-        ("", 502, StoreBusy),
-        ("InvalidRequest", 400, StoreError),
+        ("TokenRefreshRequired", 400, errors.AccessDenied),
+        ("ExpiredToken", 400, errors.AccessDenied),
+        ("400", 400, errors.AccessDenied),
+        ("XAdminUserNotFound", 403, errors.AccessDenied),
+        ("", 401, errors.AccessDenied),
+        ("AuthorizationHeaderMalformed", 400, errors.UsageError),
+        ("PermanentRedirect", 301, errors.UsageError),
+        ("RequestTimeTooSkewed", 403, errors.AccessDenied),
+        ("SignatureDoesNotMatch", 403, errors.AccessDenied),
+        ("403", 403, errors.AccessDenied),
+        ("KMS.DisabledException", 400, errors.AccessDenied),
+        ("KMS.KMSInvalidStateException", 400, errors.AccessDenied),
+        ("KMS.ThrottlingException", 400, errors.StoreBusy),
+        ("KMS.KMSInternalException", 500, errors.StoreBusy),
+        ("RequestTimeout", 400, errors.StoreBusy),
+        ("InternalError", 500, errors.StoreBusy),
+        ("OfItsOwn", 503, errors.StoreBusy),
+        ("OfItsOwn", 403, errors.AccessDenied),
+        ("XMinioStorageFull", 507, errors.StoreFull),
+        ("NotImplemented", 501, errors.StoreError),
+        ("NoSuchBucket", 404, errors.StoreError),
+        ("SlowDown", 503, errors.StoreBusy),
+        ("", 502, errors.StoreBusy),
+        ("InvalidRequest", 400, errors.StoreError),
     ],
 )
 def test_answers(code: str, status: int, kind: type[Exception]) -> None:
@@ -540,21 +520,21 @@ def test_answers(code: str, status: int, kind: type[Exception]) -> None:
 )
 def test_what_to_do_about_a_refusal(code: str, remedy: str) -> None:
     caught = raised(answer(code, 403))
-    assert isinstance(caught, AccessDenied) and remedy in caught.remedy
+    assert isinstance(caught, errors.AccessDenied) and remedy in caught.remedy
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (CredentialRetrievalError(provider="none", error_msg="it failed"), AccessDenied),
-        (UnauthorizedSSOTokenError(), AccessDenied),
-        (RuntimeError("the refreshed credentials are still expired."), AccessDenied),
+        (CredentialRetrievalError(provider="none", error_msg="it failed"), errors.AccessDenied),
+        (UnauthorizedSSOTokenError(), errors.AccessDenied),
+        (RuntimeError("the refreshed credentials are still expired."), errors.AccessDenied),
         (RuntimeError("cannot schedule new futures"), RuntimeError),
-        (ResponseParserError("invalid XML received"), StoreUnavailable),
-        (NoRegionError(), UsageError),
-        (TimeoutError(), StoreUnavailable),
-        (aiohttp.ServerDisconnectedError(), StoreUnavailable),
-        (UnknownServiceError(service_name="s4", known_service_names=""), StoreError),
+        (ResponseParserError("invalid XML received"), errors.StoreUnavailable),
+        (NoRegionError(), errors.UsageError),
+        (TimeoutError(), errors.StoreUnavailable),
+        (aiohttp.ServerDisconnectedError(), errors.StoreUnavailable),
+        (UnknownServiceError(service_name="s4", known_service_names=""), errors.StoreError),
     ],
 )
 def test_errors_of_the_client(error: Exception, kind: type[Exception]) -> None:
@@ -564,9 +544,9 @@ def test_errors_of_the_client(error: Exception, kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (CredentialRetrievalError(provider="none", error_msg="it failed"), AccessDenied),
-        (ProfileNotFound(profile="none"), UsageError),
-        (ValueError("Invalid endpoint: x"), UsageError),
+        (CredentialRetrievalError(provider="none", error_msg="it failed"), errors.AccessDenied),
+        (ProfileNotFound(profile="none"), errors.UsageError),
+        (ValueError("Invalid endpoint: x"), errors.UsageError),
     ],
 )
 def test_clients_that_cannot_be_made(error: Exception, kind: type[Exception]) -> None:
@@ -576,7 +556,7 @@ def test_clients_that_cannot_be_made(error: Exception, kind: type[Exception]) ->
 
 
 def test_our_own_errors_pass() -> None:
-    error = StoreUnavailable("down")
+    error = errors.StoreUnavailable("down")
     assert raised(error) is error
 
 

@@ -16,15 +16,7 @@ from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.kafka.reader import FETCHING
 from replayer.replay.job import LanePosition, SourceProgress
-from replayer.replay.jobs.control import (
-    JobControl,
-    ProgressFile,
-    change_control,
-    held,
-    read_control,
-    reset_control,
-    shared,
-)
+from replayer.replay.jobs import control
 from replayer.replay.jobs.folder import Attempt, JobFolder, LaneEnd, Segment, this_process
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.sinks.transactional import CommittedPositions
@@ -92,7 +84,7 @@ def test_one_is_removed_when_that_is_agreed(place: Path) -> None:
     assert (place / "ab" / "request.json").exists()
 
 
-@pytest.mark.parametrize("lock", [held, shared])
+@pytest.mark.parametrize("lock", [control.held, control.shared])
 def test_one_that_runs_is_not_removed(place: Path, lock: Callable[[Path, str], AbstractContextManager[None]]) -> None:
     make(place, "a")
     with lock(place, "a"):
@@ -110,8 +102,8 @@ def test_what_is_not_a_job_is_not_removed(place: Path, name: str) -> None:
 
 
 def test_two_runs_of_a_job_with_transactions_may_meet(place: Path) -> None:
-    with shared(place, "a"):
-        with shared(place, "a"):
+    with control.shared(place, "a"):
+        with control.shared(place, "a"):
             pass
         assert (place / ".a.lock").exists()
     assert not (place / ".a.lock").exists()
@@ -120,7 +112,7 @@ def test_two_runs_of_a_job_with_transactions_may_meet(place: Path) -> None:
 def report(place: Path, name: str, **changes: Any) -> None:
     """As a run of this process does just now."""
     fields = {"updated_at": wall_clock(), "attempt_host": this_process(), **changes}
-    ProgressFile(LocalStore(place), name, "x").write(progress(**fields))
+    control.ProgressFile(LocalStore(place), name, "x").write(progress(**fields))
 
 
 def ran(place: Path, name: str, begun_at: int, host: str = "there:2") -> None:
@@ -133,7 +125,7 @@ def state(place: Path) -> str | None:
     return str(told["state"]) if told["state"] else None
 
 
-@pytest.mark.parametrize("lock", [held, shared])
+@pytest.mark.parametrize("lock", [control.held, control.shared])
 def test_without_progress_only_the_lock_tells_a_state(
     place: Path, lock: Callable[[Path, str], AbstractContextManager[None]]
 ) -> None:
@@ -162,7 +154,7 @@ def test_what_a_run_reports_is_its_state_as_long_as_it_runs(
 ) -> None:
     make(place, "a")
     report(place, "a", **changes)
-    with held(place, "a") if running else nullcontext():
+    with control.held(place, "a") if running else nullcontext():
         assert state(place) == expected
 
 
@@ -171,7 +163,7 @@ def test_a_later_run_that_reports_nothing_has_no_state_of_an_earlier_one(place: 
     report(place, "a", state="ended", updated_at=1000)
     ran(place, "a", begun_at=2000)
     assert state(place) is None
-    with held(place, "a"):
+    with control.held(place, "a"):
         assert state(place) == "running"
         told = jobs("pause", "a")
     assert told.exit_code == 2
@@ -182,7 +174,7 @@ def test_a_run_that_has_just_begun_reports_still(place: Path) -> None:
     make(place, "a")
     report(place, "a", updated_at=1000)
     ran(place, "a", begun_at=2000, host=this_process())
-    with held(place, "a"):
+    with control.held(place, "a"):
         assert state(place) == "running"
         assert jobs("pause", "a").exit_code == 0
 
@@ -201,19 +193,19 @@ def test_what_the_positions_call_complete_is(place: Path) -> None:
 def test_a_running_job_is_steered(place: Path) -> None:
     make(place, "a")
     store = LocalStore(place)
-    reset_control(store, "a", "7/s")
+    control.reset_control(store, "a", "7/s")
     report(place, "a")
-    with held(place, "a"):
+    with control.held(place, "a"):
         for words, expected in (
-            (("pause", "a"), JobControl(state="pause", rate="7/s", changes=1)),
-            (("rate", "a", "20MB/s"), JobControl(state="pause", rate="20MB/s", changes=2)),
-            (("rate", "a", "none"), JobControl(state="pause", changes=3)),
-            (("resume", "a"), JobControl(changes=4)),
-            (("cancel", "a"), JobControl(state="cancel", changes=5)),
+            (("pause", "a"), control.JobControl(state="pause", rate="7/s", changes=1)),
+            (("rate", "a", "20MB/s"), control.JobControl(state="pause", rate="20MB/s", changes=2)),
+            (("rate", "a", "none"), control.JobControl(state="pause", changes=3)),
+            (("resume", "a"), control.JobControl(changes=4)),
+            (("cancel", "a"), control.JobControl(state="cancel", changes=5)),
         ):
             result = jobs(*words)
             assert result.exit_code == 0, result.stderr
-            assert read_control(store, "a") == expected
+            assert control.read_control(store, "a") == expected
         refused = jobs("rate", "a", "fast")
     assert (refused.exit_code, "5000/s or 20MB/s" in refused.stderr) == (2, True)
 
@@ -234,7 +226,7 @@ def test_what_does_not_run_takes_no_commands(place: Path, changes: dict[str, Any
         result = jobs(*words)
         assert result.exit_code == 2
         assert re.search(told, result.stderr.replace("\n", " ")), result.stderr
-    assert read_control(LocalStore(place), "a") is None
+    assert control.read_control(LocalStore(place), "a") is None
     assert "there is no job 'b'" in jobs("pause", "b").stderr
 
 
@@ -250,7 +242,7 @@ def test_mistyped_commands(place: Path, words: tuple[str, ...]) -> None:
 def test_what_steers_a_job_is_removed_with_it(place: Path) -> None:
     make(place, "a")
     report(place, "a")
-    change_control(LocalStore(place), "a", state="run")
+    control.change_control(LocalStore(place), "a", state="run")
     report(place, "planned-only", state="failed")
     for name in ("a", "planned-only"):
         assert jobs("rm", name, "--yes").exit_code == 0

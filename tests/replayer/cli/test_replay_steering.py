@@ -19,15 +19,6 @@ from blockgz.errors import StoreUnavailable
 from blockgz.store.local import LocalStore
 from replayer.cli import main
 from replayer.replay.jobs import control
-from replayer.replay.jobs.control import (
-    JobControl,
-    JobProgress,
-    change_control,
-    held,
-    is_running,
-    read_control,
-    read_progress,
-)
 from replayer.replay.replaying import planned_replay
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
@@ -72,12 +63,12 @@ class Steered:
         return LocalStore(self.place)
 
     def tell(self, **changes: Any) -> None:
-        change_control(self.store, "j", **changes)
+        control.change_control(self.store, "j", **changes)
 
-    def told(self) -> JobProgress | None:
-        return read_progress(self.store, "j")
+    def told(self) -> control.JobProgress | None:
+        return control.read_progress(self.store, "j")
 
-    def until(self, condition: Callable[[JobProgress], bool]) -> JobProgress:
+    def until(self, condition: Callable[[control.JobProgress], bool]) -> control.JobProgress:
         """Waits for progress of this kind."""
         deadline = time.monotonic() + SECONDS
         while (found := self.told()) is None or not condition(found):
@@ -97,11 +88,11 @@ def job(tmp_path: Path, cluster: MockCluster) -> Steered:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [(), ("--transactional",)], ids=["idempotent", "transactional"])
 def test_paused_resumed_and_let_go_as_fast_as_it_can(job: Steered, mode: tuple[str, ...]) -> None:
-    seen: list[JobProgress] = []
+    seen: list[control.JobProgress] = []
 
     def steer() -> None:
         seen.append(job.until(lambda told: told.state == "running" and told.records > 0))
-        assert is_running(job.place, "j")
+        assert control.is_running(job.place, "j")
         job.tell(state="pause")
         paused = job.until(lambda told: told.state == "paused" and sum(lane.written for lane in told.lanes) > 0)
         seen.append(job.until(lambda told: told.updated_at > paused.updated_at + 100))
@@ -122,7 +113,7 @@ def test_paused_resumed_and_let_go_as_fast_as_it_can(job: Steered, mode: tuple[s
         (n, 60, 60, 60) for n in range(3)
     ]
     assert last.attempt_host.endswith(f":{os.getpid()}")
-    assert not is_running(job.place, "j")
+    assert not control.is_running(job.place, "j")
     assert '"status":"paused"' in result.stderr
 
 
@@ -159,7 +150,7 @@ def test_cancelled_it_commits_and_is_resumed(job: Steered) -> None:
     last = job.told()
     assert last is not None
     assert (last.state, last.records_before, last.total) == ("complete", first["records"], RECORDS - first["records"])
-    assert read_control(job.store, "j") == JobControl(), "what the first run was told is forgotten"
+    assert control.read_control(job.store, "j") == control.JobControl(), "what the first run was told is forgotten"
 
 
 @asynccontextmanager
@@ -173,14 +164,14 @@ def test_cancelled_while_it_plans_it_ends_at_once(job: Steered, monkeypatch: pyt
 
     def cancel() -> None:
         job.until(lambda told: told.state == "planning")
-        assert is_running(job.place, "j")
+        assert control.is_running(job.place, "j")
         job.tell(state="cancel")
 
     result = job.replay(meanwhile=cancel)
     assert (result.exit_code, result.stderr) == (143, "cancelled before the first record\n")
     last = job.told()
     assert last is not None and (last.state, last.total, last.lanes) == ("ended", None, ())
-    assert not is_running(job.place, "j")
+    assert not control.is_running(job.place, "j")
 
 
 @pytest.mark.slow
@@ -297,12 +288,12 @@ def test_a_folder_that_does_not_answer_stops_nothing(
 
 
 def test_a_second_run_changes_nothing_for_the_first(job: Steered) -> None:
-    with held(job.place, "j"):
+    with control.held(job.place, "j"):
         job.tell(state="pause")
         result = job.replay("--resume")
     assert result.exit_code == 11
     assert job.told() is None
-    assert read_control(job.store, "j") == JobControl(state="pause", changes=1)
+    assert control.read_control(job.store, "j") == control.JobControl(state="pause", changes=1)
 
 
 @pytest.mark.parametrize(

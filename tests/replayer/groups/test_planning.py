@@ -16,20 +16,8 @@ from blockgz.store.local import LocalReader, LocalStore
 from index_format.groups import ConsumerGroups, Group, GroupPosition, encode
 from index_format.keys import TopicFolder, dated_key, groups_home
 from replayer.errors import ReplayRefused
-from replayer.groups import GroupMap, map_of
+from replayer.groups import GroupMap, map_of, planning
 from replayer.groups.applying import GroupChanges, NotReadBack
-from replayer.groups.planning import (
-    GroupPlan,
-    GroupPositions,
-    LaneTranslation,
-    PlannedGroup,
-    archived_groups,
-    group_plan_document,
-    meant_groups,
-    plan_groups,
-    positions_in_csv,
-    positions_of,
-)
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import LanePosition, Run, SourceProgress
 from replayer.replay.jobs.folder import JobRequest
@@ -85,15 +73,15 @@ FOLDED = (Run(0, 0, RECORDS, 0, 0, RECORDS), Run(1, 0, RECORDS, 0, RECORDS, RECO
 def plan(
     root: Path,
     job: RecordedJob,
-    groups: GroupPositions,
+    groups: planning.GroupPositions,
     rename: GroupMap = UNCHANGED,
     bounds: dict[int, LogBounds] = WHOLE,
-) -> GroupPlan:
+) -> planning.GroupPlan:
     writer = ArchiveWriter(root)
     for partition in range(2):
         writer.partition("orders", partition).commit(records(range(RECORDS)))
     selections = {each.partition.partition: each for each in selections_of(root, "orders")}
-    return asyncio.run(plan_groups(job, selections, groups, rename, bounds))
+    return asyncio.run(planning.plan_groups(job, selections, groups, rename, bounds))
 
 
 def test_each_group_gets_its_positions_and_metadata(tmp_path: Path) -> None:
@@ -124,7 +112,7 @@ def test_a_position_that_is_not_exact_is_refused_and_told(tmp_path: Path) -> Non
     found = plan(tmp_path, recorded(*FOLDED, router=Routing("number", 1)), groups)
     with pytest.raises(ReplayRefused, match="1 of 2 groups have no exact position in copy: a"):
         found.refuse_inexact()
-    a, b = group_plan_document(found)["groups"]
+    a, b = planning.group_plan_document(found)["groups"]
     assert (a["exact"], a["partitions"]) == (
         False,
         [{"partition": 0, "offset": 3, "exact": False, "read_again": 5, "skipped": 0}],
@@ -153,13 +141,13 @@ def test_a_job_whose_positions_nobody_knows_is_refused(tmp_path: Path) -> None:
         plan(tmp_path, job, {"a": {0: GroupOffset(3)}})
 
 
-def planned(**offsets: int) -> GroupPlan:
+def planned(**offsets: int) -> planning.GroupPlan:
     """By group, the offset in partition 0."""
     groups = [
-        PlannedGroup(name, name, (LaneTranslation(0, offset), LaneTranslation(1, None)))
+        planning.PlannedGroup(name, name, (planning.LaneTranslation(0, offset), planning.LaneTranslation(1, None)))
         for name, offset in offsets.items()
     ]
-    return GroupPlan("job", "copy", "id-1", tuple(groups))
+    return planning.GroupPlan("job", "copy", "id-1", tuple(groups))
 
 
 @pytest.fixture
@@ -277,7 +265,7 @@ def test_the_table_of_a_time(tmp_path: Path) -> None:
     archive = ArchiveReader(LocalReader(LocalAddress(str(tmp_path))))
 
     def offsets(at_ms: int | None) -> object:
-        return positions_of(asyncio.run(archived_groups(archive, folder, at_ms)))
+        return planning.positions_of(asyncio.run(planning.archived_groups(archive, folder, at_ms)))
 
     assert offsets(None) == {"team-a": {0: GroupOffset(2, "m")}}
     assert offsets(119_999) == {"team-a": {0: GroupOffset(1, "m")}}
@@ -287,18 +275,23 @@ def test_the_table_of_a_time(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_group_is_refused() -> None:
     positions = {"billing": {0: GroupOffset(1)}, "search": {0: GroupOffset(2)}}
-    assert meant_groups(positions, (), "orders") == positions
-    assert set(meant_groups(positions, ("bil*",), "orders")) == {"billing"}
+    assert planning.meant_groups(positions, (), "orders") == positions
+    assert set(planning.meant_groups(positions, ("bil*",), "orders")) == {"billing"}
     with pytest.raises(NotInArchive, match="no consumer group is 'bilings' in orders") as caught:
-        meant_groups(positions, ("search", "bilings"), "orders")
+        planning.meant_groups(positions, ("search", "bilings"), "orders")
     assert caught.value.why == "groups there are billing, search"
-    assert meant_groups({}, (), "orders") == {}
+    assert planning.meant_groups({}, (), "orders") == {}
 
 
 def test_csv_of_several_groups() -> None:
     text = 'group,topic,partition,offset\n"a",orders,0,17\na,orders,1,0\nb,orders,0,3\na,other,0,9\n\n'
-    assert positions_in_csv(text, "orders") == {"a": {0: GroupOffset(17), 1: GroupOffset(0)}, "b": {0: GroupOffset(3)}}
-    assert meant_groups(positions_in_csv(text, "orders"), ["b*"], "a file") == {"b": {0: GroupOffset(3)}}
+    assert planning.positions_in_csv(text, "orders") == {
+        "a": {0: GroupOffset(17), 1: GroupOffset(0)},
+        "b": {0: GroupOffset(3)},
+    }
+    assert planning.meant_groups(planning.positions_in_csv(text, "orders"), ["b*"], "a file") == {
+        "b": {0: GroupOffset(3)}
+    }
 
 
 @pytest.mark.parametrize(
@@ -312,4 +305,4 @@ def test_csv_of_several_groups() -> None:
 )
 def test_csv_that_is_not_understood(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        positions_in_csv(text, "orders")
+        planning.positions_in_csv(text, "orders")

@@ -14,30 +14,8 @@ from confluent_kafka import Producer
 from blockgz.store.opening import open_store
 from index_format import objects
 from replayer.cli import main
-from replayer.replay.pipeline import (
-    AddHeader,
-    AddProvenance,
-    DropTombstones,
-    Router,
-    Routing,
-    Stage,
-    StripHeaders,
-    Timestamps,
-    TransformStage,
-)
-from replayer.restore.document import (
-    AclsDone,
-    GroupsDone,
-    RestoreFolder,
-    RestoreRecord,
-    StandbyReport,
-    SwitchOver,
-    TopicDone,
-    parse_plan,
-    plan_text,
-    restore_name,
-    topic_job,
-)
+from replayer.replay import pipeline
+from replayer.restore import document
 from replayer.transforms.chain import build_chain
 from replayer.transforms.settings import read_transforms
 from tests.support.mock_cluster import MockCluster
@@ -49,21 +27,21 @@ CHAIN = (
     '"transforms": "a,b", "transforms.a.header": "h", "transforms.a.type": "InsertHeader", '
     '"transforms.a.value.literal": "v", "transforms.b.predicate": "p", "transforms.b.type": "Filter"}'
 )
-FINGERPRINTS: list[tuple[Stage | Router, str]] = [
-    (Routing(), "keep"),
-    (Routing("number", 3), "modulo 3"),
-    (Routing("map", places=tuple({1: 0, 0: 2}.items())), "map 0:2,1:0"),
-    (Routing("by-key", 24), "murmur2 modulo 24"),
-    (Timestamps(), "timestamps keep"),
-    (Timestamps("now"), "timestamps now"),
-    (Timestamps("shift", 86_400_000), "timestamps +86400000 ms"),
-    (Timestamps("shift", -1), "timestamps -1 ms"),
-    (StripHeaders(("h", "it's")), """without headers ['h', "it's"]"""),
-    (AddHeader("k", b"v\xff'"), """with header 'k' b"v\\xff'\""""),
-    (AddProvenance("orders"), "provenance orders"),
-    (DropTombstones(), "without tombstones"),
+FINGERPRINTS: list[tuple[pipeline.Stage | pipeline.Router, str]] = [
+    (pipeline.Routing(), "keep"),
+    (pipeline.Routing("number", 3), "modulo 3"),
+    (pipeline.Routing("map", places=tuple({1: 0, 0: 2}.items())), "map 0:2,1:0"),
+    (pipeline.Routing("by-key", 24), "murmur2 modulo 24"),
+    (pipeline.Timestamps(), "timestamps keep"),
+    (pipeline.Timestamps("now"), "timestamps now"),
+    (pipeline.Timestamps("shift", 86_400_000), "timestamps +86400000 ms"),
+    (pipeline.Timestamps("shift", -1), "timestamps -1 ms"),
+    (pipeline.StripHeaders(("h", "it's")), """without headers ['h', "it's"]"""),
+    (pipeline.AddHeader("k", b"v\xff'"), """with header 'k' b"v\\xff'\""""),
+    (pipeline.AddProvenance("orders"), "provenance orders"),
+    (pipeline.DropTombstones(), "without tombstones"),
     (
-        TransformStage(build_chain(read_transforms(TRANSFORMS)), "orders", "copy", "skip"),
+        pipeline.TransformStage(build_chain(read_transforms(TRANSFORMS)), "orders", "copy", "skip"),
         f"{CHAIN} from orders to copy, on error skip",
     ),
 ]
@@ -112,7 +90,7 @@ def run(cluster: MockCluster, *args: str) -> Result:
 
 
 @pytest.mark.parametrize(("made", "expected"), FINGERPRINTS)
-def test_fingerprints_stay(made: Stage | Router, expected: str) -> None:
+def test_fingerprints_stay(made: pipeline.Stage | pipeline.Router, expected: str) -> None:
     assert made.fingerprint == expected
 
 
@@ -170,28 +148,28 @@ def test_jobs_are_listed_and_a_complete_one_is_proved(cluster: MockCluster, jobs
 
 def test_a_plan_of_a_restore_stays() -> None:
     body = (GOLDEN / "plan.json").read_bytes()
-    assert plan_text(parse_plan(body, "plan.json")) == body
+    assert document.plan_text(document.parse_plan(body, "plan.json")) == body
 
 
 def test_a_folder_of_a_restore_is_read(jobs: Path) -> None:
-    folder = RestoreFolder(open_store(str(jobs), None), "restored")
+    folder = document.RestoreFolder(open_store(str(jobs), None), "restored")
     found = {
-        "restore.json": folder.get(RestoreRecord),
-        "topics/restored.orders-1.json": folder.get(TopicDone, "restored.orders-1"),
-        "groups.json": folder.get(GroupsDone),
-        "acls.json": folder.get(AclsDone),
-        "standby.json": folder.get(StandbyReport),
-        "switch-over.json": folder.get(SwitchOver),
+        "restore.json": folder.get(document.RestoreRecord),
+        "topics/restored.orders-1.json": folder.get(document.TopicDone, "restored.orders-1"),
+        "groups.json": folder.get(document.GroupsDone),
+        "acls.json": folder.get(document.AclsDone),
+        "standby.json": folder.get(document.StandbyReport),
+        "switch-over.json": folder.get(document.SwitchOver),
     }
     for name, record in found.items():
         assert record is not None
         assert objects.encode(record) == (GOLDEN / "jobs/restored" / name).read_bytes()
-    plan = parse_plan((GOLDEN / "plan.json").read_bytes(), "plan.json")
+    plan = document.parse_plan((GOLDEN / "plan.json").read_bytes(), "plan.json")
     assert folder.followed() == {"orders~1": plan.topics[0]}
 
 
 def test_derived_names_of_restores_stay() -> None:
     topics = [("orders~1", "copy.orders"), ("other~2", "copy.other")]
-    assert restore_name("archive-1", 1_760_000_000_050, topics, "cluster-1") == "restore-c084aec78207"
-    assert topic_job("restored", "orders~1") == "restored.orders-1"
-    assert topic_job("restored", "o" * 99 + "~1") == "restored.0d97ac0fcac1299a"
+    assert document.restore_name("archive-1", 1_760_000_000_050, topics, "cluster-1") == "restore-c084aec78207"
+    assert document.topic_job("restored", "orders~1") == "restored.orders-1"
+    assert document.topic_job("restored", "o" * 99 + "~1") == "restored.0d97ac0fcac1299a"

@@ -8,17 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from blockgz.errors import (
-    AccessDenied,
-    BlockgzError,
-    BufferFailed,
-    BufferFull,
-    ShuttingDown,
-    StoreBusy,
-    StoreFull,
-    StoreUnavailable,
-    SyncFailed,
-)
+from blockgz import errors
 from blockgz.store.writer import Body, FileBody, ListedObject, ObjectHead, StoredObject
 from tests.support.chain import MARKER
 from tests.support.memory_store import MemoryBody, MemoryStore
@@ -42,12 +32,12 @@ class Trouble(Enum):
     FOR_EVER = "for ever"
 
 
-FAILURES: dict[Trouble, type[BlockgzError]] = {
-    Trouble.UNAVAILABLE: StoreUnavailable,
-    Trouble.BUSY: StoreBusy,
-    Trouble.DENIED: AccessDenied,
-    Trouble.FULL: StoreFull,
-    Trouble.UNSYNCED: SyncFailed,
+FAILURES: dict[Trouble, type[errors.BlockgzError]] = {
+    Trouble.UNAVAILABLE: errors.StoreUnavailable,
+    Trouble.BUSY: errors.StoreBusy,
+    Trouble.DENIED: errors.AccessDenied,
+    Trouble.FULL: errors.StoreFull,
+    Trouble.UNSYNCED: errors.SyncFailed,
 }
 
 
@@ -194,7 +184,7 @@ class SimulatedStore:
         hub, bucket = NOW.hub, self._bucket
         hub.note_request(f"store {kind}")
         if self._is_abandoned and is_write:
-            raise ShuttingDown("the program is ending")
+            raise errors.ShuttingDown("the program is ending")
         hub.sleep(bucket.latency * (0.2 + 0.4 * hub.rng.random()))
         self._meet_spells(key, is_upload=kind == "put")
         fate, noise = hub.rng.random(), bucket.noise
@@ -217,7 +207,7 @@ class SimulatedStore:
         elif kind == "double":
             hub.call_at(hub.now + 10 * hub.rng.random(), action)
             return action()
-        raise StoreUnavailable(f"the store did not answer for {key}")
+        raise errors.StoreUnavailable(f"the store did not answer for {key}")
 
     def _meet_spells(self, key: str, *, is_upload: bool) -> None:
         hub, bucket = NOW.hub, self._bucket
@@ -253,8 +243,8 @@ class SimulatedStore:
             self._bucket.hanging.remove(task)
         self._bucket.note("hung", key)
         if self._is_abandoned and is_upload:
-            raise ShuttingDown("the program is ending")
-        raise StoreUnavailable(f"no answer for {key}")
+            raise errors.ShuttingDown("the program is ending")
+        raise errors.StoreUnavailable(f"no answer for {key}")
 
 
 class OpenedFromMemory:
@@ -301,7 +291,7 @@ class SimulatedFolder:
     def __init__(self) -> None:
         self.used_bytes = 0
         self.fails_until = 0.0
-        self.failure: type[BufferFailed] = BufferFull
+        self.failure: type[errors.BufferFailed] = errors.BufferFull
 
     def new_file(self) -> Any:
         return SimulatedFile(self)

@@ -12,17 +12,6 @@ from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer, Fenced, RewriteRefused
 from archiver.maintain import erase
-from archiver.maintain.erase import (
-    AtOffsets,
-    ErasedPartition,
-    EraseReport,
-    Matching,
-    RecordChoice,
-    find_records,
-    parse_offsets,
-    places_of,
-    run_of,
-)
 from archiver.maintain.erase_status import read_report, remains_of
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.rewrite.chunks import OffsetRanges
@@ -202,12 +191,12 @@ def test_a_marker_that_retires_as_much_as_it_may_refuses_with_the_remedy(tmp_pat
 
 def test_a_run_takes_neighbours_from_the_first_to_the_last_that_is_meant() -> None:
     references = tuple(reference(10 * n) for n in range(30))
-    assert run_of(references, ranges(25, 61)) == references[2:7]
-    assert run_of(references, ranges(1000)) == ()
-    assert run_of(references, ranges(0, 299)) == references[:1]  # a run has 16 catalogs of 64 chunks at most
-    assert run_of(references, ranges(0, 155)) == references[:16]
+    assert erase.run_of(references, ranges(25, 61)) == references[2:7]
+    assert erase.run_of(references, ranges(1000)) == ()
+    assert erase.run_of(references, ranges(0, 299)) == references[:1]  # a run has 16 catalogs of 64 chunks at most
+    assert erase.run_of(references, ranges(0, 155)) == references[:16]
     large = tuple(reference(10 * n, records=150_000_000) for n in range(3))
-    assert run_of(large, ranges(5, 15)) == large[:1]
+    assert erase.run_of(large, ranges(5, 15)) == large[:1]
 
 
 def test_a_chunk_that_lost_another_record_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +239,11 @@ def archive_of(folder: Path, record_format: str, key_filter_bits: int | None) ->
     return writer
 
 
-def found_in(writer: PartitionWriter, wanted: RecordChoice) -> ErasedPartition:
+def found_in(writer: PartitionWriter, wanted: erase.RecordChoice) -> erase.ErasedPartition:
     store = open_existing_store(str(writer.archive.root), S3Settings())
     chain = read_chain(store, writer.keys)
     assert chain is not None
-    return find_records(store, chain, wanted, MAX)
+    return erase.find_records(store, chain, wanted, MAX)
 
 
 @pytest.mark.slow
@@ -263,7 +252,7 @@ def found_in(writer: PartitionWriter, wanted: RecordChoice) -> ErasedPartition:
 def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: int | None, tmp_path: Path) -> None:
     writer = archive_of(tmp_path, record_format, bits)
     for keys in ({b"3-2"}, {b"often"}, {b""}, {b"60-1", b"often", b"unknown"}, {b"unknown"}):
-        found = found_in(writer, Matching.all_of(KeyIn([*keys])))
+        found = found_in(writer, erase.Matching.all_of(KeyIn([*keys])))
         expected = [record for record in writer.records if record.key in keys]
         assert [offset for each in found.ranges for offset in each] == [record.offset for record in expected]
         digest = RecordsDigest()
@@ -276,18 +265,18 @@ def test_every_record_with_one_of_the_keys_is_found(record_format: str, bits: in
 @pytest.mark.slow
 def test_filters_leave_few_blocks_to_read(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", 10)
-    found = found_in(writer, Matching.all_of(KeyIn([b"3-2"])))
+    found = found_in(writer, erase.Matching.all_of(KeyIn([b"3-2"])))
     assert found.chunks == 1
     assert found.blocks > 190
     assert found.blocks_read < found.blocks / 20
-    whole = found_in(archive_of(tmp_path / "without", "json", None), Matching.all_of(KeyIn([b"3-2"])))
+    whole = found_in(archive_of(tmp_path / "without", "json", None), erase.Matching.all_of(KeyIn([b"3-2"])))
     assert whole.blocks_read == whole.blocks
 
 
 @pytest.mark.slow
 def test_offsets_without_a_record_are_not_found(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "json", None)
-    found = found_in(writer, AtOffsets(OffsetRanges([range(1, 2), range(20, 23), range(5000, 6000)])))
+    found = found_in(writer, erase.AtOffsets(OffsetRanges([range(1, 2), range(20, 23), range(5000, 6000)])))
     assert list(found.ranges) == [range(20, 21), range(22, 23)]
     assert found.blocks_read <= 2
 
@@ -295,8 +284,8 @@ def test_offsets_without_a_record_are_not_found(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_text_holds_no_keys_so_only_offsets_find_its_records(tmp_path: Path) -> None:
     writer = archive_of(tmp_path, "text", None)
-    assert found_in(writer, Matching.all_of(KeyIn([b"often"]))).blocks_read == 0
-    assert found_in(writer, AtOffsets(OffsetRanges([range(20, 23)]))).records == 2
+    assert found_in(writer, erase.Matching.all_of(KeyIn([b"often"]))).blocks_read == 0
+    assert found_in(writer, erase.AtOffsets(OffsetRanges([range(20, 23)]))).records == 2
 
 
 @pytest.mark.slow
@@ -307,7 +296,7 @@ def test_a_damaged_block_is_an_error_and_not_a_record_less(tmp_path: Path) -> No
     body[40] ^= 1
     data.write_bytes(body)
     with pytest.raises(CorruptBlock):
-        found_in(writer, Matching.all_of(KeyIn([b"unknown"])))
+        found_in(writer, erase.Matching.all_of(KeyIn([b"unknown"])))
 
 
 @pytest.mark.slow
@@ -326,14 +315,14 @@ def test_random_keys_are_found_in_random_archives(tmp_path: Path) -> None:
                 offset += rng.choice([1, 2])
             writer.commit(rows, block_bytes=rng.choice([60, 500]))
         keys = {key for key in rng.sample(pool, 3) if key is not None} or {b"x"}
-        found = found_in(writer, Matching.all_of(KeyIn([*keys])))
+        found = found_in(writer, erase.Matching.all_of(KeyIn([*keys])))
         expected = [record.offset for record in writer.records if record.key in keys]
         assert [offset for each in found.ranges for offset in each] == expected
 
 
 def found(root: Path, text: str, *, by_offset: bool = False) -> list[str]:
     store = open_existing_store(str(root), S3Settings())
-    return [f"{keys.folder}:{keys.partition}" for keys in places_of(store, text, by_offset=by_offset)]
+    return [f"{keys.folder}:{keys.partition}" for keys in erase.places_of(store, text, by_offset=by_offset)]
 
 
 @pytest.fixture
@@ -379,24 +368,24 @@ def test_layout_seed_cannot_be_rewritten(tmp_path: Path) -> None:
 
 
 def test_offsets_are_single_ones_and_ranges() -> None:
-    assert parse_offsets(["17", "20..30, 5"]) == OffsetRanges([range(5, 6), range(17, 18), range(20, 30)])
+    assert erase.parse_offsets(["17", "20..30, 5"]) == OffsetRanges([range(5, 6), range(17, 18), range(20, 30)])
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "5..5", "7..3", "1..x", "1,", "9223372036854775808", "1..2..3"])
 def test_other_texts_are_no_offsets(text: str) -> None:
     with pytest.raises(ValueError, match=r"not an offset|is empty"):
-        parse_offsets([text])
+        erase.parse_offsets([text])
 
 
 GRACE = 3600.0
 
 
-def erased_world(seed: int, folder: Path, chunks: int = 70) -> tuple[EraseWorld, ErasedPartition]:
+def erased_world(seed: int, folder: Path, chunks: int = 70) -> tuple[EraseWorld, erase.ErasedPartition]:
     """A partition of which the records with one key were erased."""
     rng = random.Random(seed)
     world = EraseWorld(log=log_of(rng, 400))
     world.archive(rng, chunks)
-    found = world.found(Matching.all_of(KeyIn(KEYS[:1])))
+    found = world.found(erase.Matching.all_of(KeyIn(KEYS[:1])))
     assert found.records > 2
     world.erase(found.ranges, folder)
     return world, found
@@ -430,7 +419,7 @@ def test_it_is_complete_once_garbage_collection_left_nothing(tmp_path: Path, mon
 
 def test_records_that_are_still_there_are_counted(tmp_path: Path) -> None:
     world, erased = erased_world(2, tmp_path)
-    more = world.found(AtOffsets(OffsetRanges([range(0, 30)])))
+    more = world.found(erase.AtOffsets(OffsetRanges([range(0, 30)])))
     offsets = (*more.offsets, *erased.offsets)
     both = replace(erased, offsets=offsets, records=sum(end - start for start, end in offsets))
     remains = remains_of(world.store, both, [])
@@ -484,7 +473,7 @@ def test_a_partition_that_was_dropped_holds_nothing(tmp_path: Path) -> None:
 )
 def test_a_report_that_was_cut_is_none(change: dict[str, Any], why: str, tmp_path: Path) -> None:
     _, erased = erased_world(3, tmp_path)
-    report = EraseReport(archive="a", archive_id="b", at=1, dry_run=False, partitions=(erased,))
+    report = erase.EraseReport(archive="a", archive_id="b", at=1, dry_run=False, partitions=(erased,))
     value = msgspec.json.decode(msgspec.json.encode(report))
     if "offsets" in change:
         value["partitions"][0] |= change
@@ -550,7 +539,7 @@ def _clear(world: EraseWorld) -> None:
     assert maintenance
     marker = replace(world.marker, maintenance=replace(maintenance, retired=()))
     world.store.compare_and_swap(world.keys.marker, markers.encode(marker), world.store.get(world.keys.marker).etag)
-    found = world.found(AtOffsets(ranges()))
+    found = world.found(erase.AtOffsets(ranges()))
     for key in remains_of(world.store, found, []).unreached:
         world.store.delete(key)
     world.check()
@@ -565,7 +554,7 @@ def test_a_partition_that_is_gone_is_an_error(tmp_path: Path) -> None:
 
 def test_a_report_is_read_as_it_was_written_and_nothing_else_is(tmp_path: Path) -> None:
     _, erased = erased_world(8, tmp_path / "buffer")
-    report = EraseReport(archive="a", archive_id="b", at=1, dry_run=False, partitions=(erased,))
+    report = erase.EraseReport(archive="a", archive_id="b", at=1, dry_run=False, partitions=(erased,))
     path = tmp_path / "report.json"
     path.write_bytes(msgspec.json.encode(report))
     assert read_report(path) == (path.read_bytes(), report)

@@ -23,25 +23,7 @@ from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import LanePosition, Run, SourceProgress
-from replayer.replay.jobs.control import (
-    JobControl,
-    JobFailure,
-    JobProgress,
-    JobSigns,
-    JobState,
-    LaneProgress,
-    ProgressFile,
-    change_control,
-    held,
-    is_running,
-    job_signs,
-    job_state,
-    lanes_progress,
-    read_control,
-    read_progress,
-    reset_control,
-    shared,
-)
+from replayer.replay.jobs import control, undo
 from replayer.replay.jobs.folder import (
     FolderLog,
     JobFolder,
@@ -51,16 +33,6 @@ from replayer.replay.jobs.folder import (
     Segment,
     refuse_other_folder,
     runs_in,
-)
-from replayer.replay.jobs.undo import (
-    UndoPlan,
-    carry_out,
-    outside,
-    own_ranges,
-    plan_undo,
-    refuse_not_created,
-    refuse_running,
-    undo_document,
 )
 from replayer.replay.pipeline import wall_clock
 from replayer.replay.sinks.producer import KafkaSink
@@ -258,10 +230,10 @@ def test_a_target_that_is_gone_is_reported_before_what_it_changes_in_the_routing
 
 
 def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
-    with held(tmp_path / "deep", "j"):
-        with pytest.raises(JobTakenOver, match="already running"), held(tmp_path / "deep", "j"):
+    with control.held(tmp_path / "deep", "j"):
+        with pytest.raises(JobTakenOver, match="already running"), control.held(tmp_path / "deep", "j"):
             pass
-        with held(tmp_path / "deep", "other"):
+        with control.held(tmp_path / "deep", "other"):
             pass
     assert list((tmp_path / "deep").iterdir()) == []
 
@@ -269,33 +241,33 @@ def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
 def test_without_a_place_for_locks_transactions_continue_and_others_do_not(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with shared(file, "j"):
+    with control.shared(file, "j"):
         pass
-    with pytest.raises(ReplayRefused, match="cannot be limited to one run"), held(file, "j"):
+    with pytest.raises(ReplayRefused, match="cannot be limited to one run"), control.held(file, "j"):
         pass
 
 
-LOCKS = pytest.mark.parametrize("lock", [held, shared])
+LOCKS = pytest.mark.parametrize("lock", [control.held, control.shared])
 Lock = Callable[[Path, str], AbstractContextManager[None]]
 
 
 @LOCKS
 def test_a_job_runs_as_long_as_its_lock_is_held(tmp_path: Path, lock: Lock) -> None:
     folder = tmp_path / "jobs"
-    assert not is_running(folder, "a")
+    assert not control.is_running(folder, "a")
     assert not folder.exists()
     with lock(folder, "a"):
-        assert is_running(folder, "a")
-        assert is_running(folder, "a"), "asking changes nothing"
-        assert not is_running(folder, "b")
-    assert not is_running(folder, "a")
+        assert control.is_running(folder, "a")
+        assert control.is_running(folder, "a"), "asking changes nothing"
+        assert not control.is_running(folder, "b")
+    assert not control.is_running(folder, "a")
 
 
 def test_a_lock_that_a_killed_run_left_behind_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / ".a.lock").touch()
-    assert not is_running(tmp_path, "a")
-    with held(tmp_path, "a"):
-        assert is_running(tmp_path, "a")
+    assert not control.is_running(tmp_path, "a")
+    with control.held(tmp_path, "a"):
+        assert control.is_running(tmp_path, "a")
 
 
 @contextmanager
@@ -305,7 +277,7 @@ def asking(folder: Path, answers: list[bool]) -> Iterator[None]:
 
     def ask() -> None:
         while not done.is_set():
-            answers.append(is_running(folder, "a"))
+            answers.append(control.is_running(folder, "a"))
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:
@@ -333,12 +305,12 @@ def test_who_asks_is_not_taken_for_a_run(tmp_path: Path) -> None:
     (tmp_path / ".a.lock").touch()
     answers: list[bool] = []
     with asking(tmp_path, answers):
-        assert not any(is_running(tmp_path, "a") for _ in range(500))
+        assert not any(control.is_running(tmp_path, "a") for _ in range(500))
     assert not any(answers)
 
 
 def test_a_second_run_is_refused_still(tmp_path: Path) -> None:
-    with held(tmp_path, "a"), pytest.raises(JobTakenOver, match="already running"), held(tmp_path, "a"):
+    with control.held(tmp_path, "a"), pytest.raises(JobTakenOver, match="already running"), control.held(tmp_path, "a"):
         raise AssertionError("two runs")
 
 
@@ -361,19 +333,19 @@ class Meanwhile(MemoryStore):
         return found
 
 
-def report(store: MemoryStore, state: JobState) -> None:
-    ProgressFile(store, "job", "x").write(progress(state=state, updated_at=wall_clock(), attempt_host=HERE))
+def report(store: MemoryStore, state: control.JobState) -> None:
+    control.ProgressFile(store, "job", "x").write(progress(state=state, updated_at=wall_clock(), attempt_host=HERE))
 
 
-def seen(store: MemoryStore, locks: Path) -> JobState | None:
-    return job_state(job_signs(store, "job", locks), HERE, wall_clock())
+def seen(store: MemoryStore, locks: Path) -> control.JobState | None:
+    return control.job_state(control.job_signs(store, "job", locks), HERE, wall_clock())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_ends_while_somebody_looks_was_not_interrupted(when: str, tmp_path: Path) -> None:
     store, run = Meanwhile(), ExitStack()
     report(store, "running")
-    run.enter_context(held(tmp_path, "job"))
+    run.enter_context(control.held(tmp_path, "job"))
 
     def ends() -> None:
         store.before = store.after = None
@@ -391,7 +363,7 @@ def test_a_run_that_begins_while_somebody_looks_was_not_interrupted(tmp_path: Pa
 
     def begins() -> None:
         store.before = None
-        run.enter_context(held(tmp_path, "job"))
+        run.enter_context(control.held(tmp_path, "job"))
         report(store, "running")
 
     store.before = begins
@@ -400,7 +372,7 @@ def test_a_run_that_begins_while_somebody_looks_was_not_interrupted(tmp_path: Pa
     assert seen(store, tmp_path) == "interrupted"
 
 
-def progress(run: str = "x", **changes: Any) -> JobProgress:
+def progress(run: str = "x", **changes: Any) -> control.JobProgress:
     fields: dict[str, Any] = {
         "run": run,
         "state": "running",
@@ -413,7 +385,7 @@ def progress(run: str = "x", **changes: Any) -> JobProgress:
         "updated_at": 1,
         "attempt_host": "here:1",
     }
-    return JobProgress(**{**fields, **changes})
+    return control.JobProgress(**{**fields, **changes})
 
 
 class Interfering(MemoryStore):
@@ -437,74 +409,80 @@ class Interfering(MemoryStore):
 
 
 def test_nothing_is_there_at_first() -> None:
-    assert read_control(MemoryStore(), "j") is None
-    assert read_progress(MemoryStore(), "j") is None
+    assert control.read_control(MemoryStore(), "j") is None
+    assert control.read_progress(MemoryStore(), "j") is None
 
 
 def test_what_is_not_changed_stays(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    reset_control(store, "j", "5000/s")
-    assert change_control(store, "j", state="pause") == JobControl(state="pause", rate="5000/s", changes=1)
-    assert change_control(store, "j", rate=None) == JobControl(state="pause", rate=None, changes=2)
-    again = change_control(store, "j", state="pause")
-    assert again == read_control(store, "j") == JobControl(state="pause", rate=None, changes=3)
+    control.reset_control(store, "j", "5000/s")
+    assert control.change_control(store, "j", state="pause") == control.JobControl(
+        state="pause", rate="5000/s", changes=1
+    )
+    assert control.change_control(store, "j", rate=None) == control.JobControl(state="pause", rate=None, changes=2)
+    again = control.change_control(store, "j", state="pause")
+    assert again == control.read_control(store, "j") == control.JobControl(state="pause", rate=None, changes=3)
     assert (tmp_path / "j" / "control.json").stat().st_mode & 0o777 == 0o600 & tmp_path.stat().st_mode
 
 
 def test_a_run_forgets_what_an_earlier_one_was_told() -> None:
     store = MemoryStore()
-    change_control(store, "j", state="cancel")
-    assert reset_control(store, "j", "2/s") == read_control(store, "j") == JobControl(rate="2/s")
+    control.change_control(store, "j", state="cancel")
+    assert (
+        control.reset_control(store, "j", "2/s") == control.read_control(store, "j") == control.JobControl(rate="2/s")
+    )
 
 
 @pytest.mark.parametrize("body", [None, b"{", b'{"format":"other","version":1}'])
 def test_what_is_missing_or_damaged_is_written_again_at_the_rate_of_the_run(body: bytes | None) -> None:
     store = MemoryStore()
-    ProgressFile(store, "j", "x").write(progress())
+    control.ProgressFile(store, "j", "x").write(progress())
     if body is not None:
         store.compare_and_swap("j/control.json", body, None)
         with pytest.raises(ReplayRefused, match=r"control\.json"):
-            read_control(store, "j")
-    assert change_control(store, "j", state="pause") == JobControl(state="pause", rate="5000/s", changes=1)
+            control.read_control(store, "j")
+    assert control.change_control(store, "j", state="pause") == control.JobControl(
+        state="pause", rate="5000/s", changes=1
+    )
 
 
 def test_a_rate_that_is_none_is_refused() -> None:
     store = MemoryStore()
     with pytest.raises(UsageError, match="is not a rate"):
-        change_control(store, "j", rate="fast")
+        control.change_control(store, "j", rate="fast")
     assert store.objects == {}
 
 
 def test_changes_of_others_are_kept() -> None:
-    store = Interfering(1, encode(JobControl(rate="7/s", changes=4)))
-    assert change_control(store, "j", state="pause") == JobControl(state="pause", rate="7/s", changes=5)
-    others = [encode(JobControl(changes=number)) for number in range(100)]
+    store = Interfering(1, encode(control.JobControl(rate="7/s", changes=4)))
+    assert control.change_control(store, "j", state="pause") == control.JobControl(state="pause", rate="7/s", changes=5)
+    others = [encode(control.JobControl(changes=number)) for number in range(100)]
     with pytest.raises(StoreBusy, match=r"j/control\.json cannot be changed"):
-        change_control(Interfering(100, *others), "j", state="pause")
+        control.change_control(Interfering(100, *others), "j", state="pause")
 
 
 def test_progress_comes_back_as_it_was_written() -> None:
     store = MemoryStore()
-    failure = JobFailure("e", "w", "d", 2)
-    told = progress(state="failed", failure=failure, lanes=(LaneProgress(0, 3, 4, 5),), total=None)
-    assert ProgressFile(store, "j", "x").write(told)
-    assert read_progress(store, "j") == told
+    failure = control.JobFailure("e", "w", "d", 2)
+    told = progress(state="failed", failure=failure, lanes=(control.LaneProgress(0, 3, 4, 5),), total=None)
+    assert control.ProgressFile(store, "j", "x").write(told)
+    assert control.read_progress(store, "j") == told
     assert told.is_over and not progress().is_over
 
 
 def test_the_newer_run_reports_and_the_older_one_no_more() -> None:
     store = MemoryStore()
-    older, newer = ProgressFile(store, "j", "old"), ProgressFile(store, "j", "new")
+    older, newer = control.ProgressFile(store, "j", "old"), control.ProgressFile(store, "j", "new")
     assert older.write(progress("old"))
     assert newer.write(progress("new"))
     assert not older.write(progress("old", records=6))
     assert newer.write(progress("new", records=7))
-    assert read_progress(store, "j") == progress("new", records=7)
+    assert control.read_progress(store, "j") == progress("new", records=7)
 
 
 def test_a_newer_run_that_failed_is_written_over_by_one_that_runs() -> None:
     store = MemoryStore()
-    older, newer = ProgressFile(store, "j", "old"), ProgressFile(store, "j", "new")
+    older, newer = control.ProgressFile(store, "j", "old"), control.ProgressFile(store, "j", "new")
     older.write(progress("old"))
     newer.write(progress("new", state="failed"))
     assert not older.write(progress("old", state="failed"))
@@ -514,19 +492,19 @@ def test_a_newer_run_that_failed_is_written_over_by_one_that_runs() -> None:
 @pytest.mark.parametrize("body", [None, b"{"])
 def test_what_was_removed_or_damaged_is_written_again(body: bytes | None) -> None:
     store = MemoryStore()
-    file = ProgressFile(store, "j", "x")
+    file = control.ProgressFile(store, "j", "x")
     file.write(progress())
     tag = store.get("j/progress.json")
     store.delete("j/progress.json")
     if body is not None:
         store.compare_and_swap("j/progress.json", body, None)
     assert tag is not None and file.write(progress(records=9))
-    assert read_progress(store, "j") == progress(records=9)
+    assert control.read_progress(store, "j") == progress(records=9)
 
 
 def test_a_lost_answer_is_no_newer_run() -> None:
     store = Interfering(0, lost=1)
-    file = ProgressFile(store, "j", "x")
+    file = control.ProgressFile(store, "j", "x")
     with pytest.raises(StoreUnavailable):
         file.write(progress())
     assert file.write(progress(records=6))
@@ -534,21 +512,21 @@ def test_a_lost_answer_is_no_newer_run() -> None:
     with pytest.raises(StoreUnavailable):
         file.write(progress(records=7))
     assert file.write(progress(records=8))
-    assert read_progress(store, "j") == progress(records=8)
+    assert control.read_progress(store, "j") == progress(records=8)
 
 
 def test_progress_of_lanes() -> None:
     sources = {0: SourceProgress(10, 15, 30), 2: SourceProgress(0, 0, 5)}
-    assert lanes_progress({3: LanePosition(HASH, HASH, 4, sources)}) == (LaneProgress(3, 4, 5, 25),)
+    assert control.lanes_progress({3: LanePosition(HASH, HASH, 4, sources)}) == (control.LaneProgress(3, 4, 5, 25),)
 
 
-@pytest.mark.parametrize("kind", [JobControl, JobProgress, JobFailure, LaneProgress])
+@pytest.mark.parametrize("kind", [control.JobControl, control.JobProgress, control.JobFailure, control.LaneProgress])
 def test_every_field_is_documented(kind: type[msgspec.Struct]) -> None:
     page = (Path(__file__).parents[4] / "docs" / "jobs.md").read_text()
     text = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
     words = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", text))))
     assert set(kind.__struct_fields__) - {"format", "version"} - words == set()
-    formats = {getattr(kind, "__struct_defaults__", ("",))[0] for kind in (JobControl, JobProgress)}
+    formats = {getattr(kind, "__struct_defaults__", ("",))[0] for kind in (control.JobControl, control.JobProgress)}
     assert all(f"`{name}`" in page for name in formats)
 
 
@@ -565,7 +543,7 @@ def folder_undo(tmp_path: Path) -> JobFolder:
 def test_a_request_says_whether_the_job_created_its_target(folder_undo: JobFolder, tmp_path: Path) -> None:
     kept = folder_undo.request()
     assert kept is not None
-    assert (kept.created, refuse_not_created(kept)) == (True, "id")
+    assert (kept.created, undo.refuse_not_created(kept)) == (True, "id")
     assert b'"created":true' in (tmp_path / "jobs" / "j" / "request.json").read_bytes()
     old = JobFolder(LocalStore(tmp_path / "jobs"), "old")
     old.create(request(job="old"))
@@ -586,18 +564,18 @@ def test_a_request_says_whether_the_job_created_its_target(folder_undo: JobFolde
 )
 def test_a_topic_that_the_job_is_not_known_to_have_created_stays(changes: dict[str, object], why: str) -> None:
     with pytest.raises(ReplayRefused, match="job j cannot be undone") as caught:
-        refuse_not_created(request(**changes))
+        undo.refuse_not_created(request(**changes))
     assert why in caught.value.why
     assert "delete copy yourself" in caught.value.remedy
 
 
 def test_a_job_that_runs_is_not_taken_back() -> None:
-    here, elsewhere = JobSigns(None, None, is_running=True), progress(state="paused", updated_at=1000)
-    for signs in (here, JobSigns(elsewhere, None, is_running=False)):
+    here, elsewhere = control.JobSigns(None, None, is_running=True), progress(state="paused", updated_at=1000)
+    for signs in (here, control.JobSigns(elsewhere, None, is_running=False)):
         with pytest.raises(JobTakenOver, match="job j is running"):
-            refuse_running("j", signs, 2000)
-    refuse_running("j", JobSigns(elsewhere, None, is_running=False), 1_000_000)
-    refuse_running("j", JobSigns(progress(state="complete"), None, is_running=False), 2000)
+            undo.refuse_running("j", signs, 2000)
+    undo.refuse_running("j", control.JobSigns(elsewhere, None, is_running=False), 1_000_000)
+    undo.refuse_running("j", control.JobSigns(progress(state="complete"), None, is_running=False), 2000)
 
 
 def test_all_that_was_noted_is_the_jobs_own_whether_it_counts_or_not() -> None:
@@ -607,7 +585,7 @@ def test_all_that_was_noted_is_the_jobs_own_whether_it_counts_or_not() -> None:
         Segment(attempt="a", lanes={0: LaneEnd(10, 16)}),
         Segment(attempt="b", runs=((1, 0, 5, 0, 16, 5),)),
     ]
-    assert own_ranges(segments) == {0: [OffsetRange(0, 15), OffsetRange(16, 21)], 1: [OffsetRange(3, 13)]}
+    assert undo.own_ranges(segments) == {0: [OffsetRange(0, 15), OffsetRange(16, 21)], 1: [OffsetRange(3, 13)]}
 
 
 @pytest.mark.parametrize(
@@ -627,7 +605,7 @@ def test_all_that_was_noted_is_the_jobs_own_whether_it_counts_or_not() -> None:
 def test_what_is_not_the_jobs_own(
     bounds: tuple[int, int], ranges: list[tuple[int, int]], expected: list[tuple[int, int]]
 ) -> None:
-    assert list(outside(LogBounds(*bounds), [OffsetRange(*each) for each in ranges])) == expected
+    assert list(undo.outside(LogBounds(*bounds), [OffsetRange(*each) for each in ranges])) == expected
 
 
 def test_a_job_that_was_taken_back_is_undone_for_ever(folder_undo: JobFolder, tmp_path: Path) -> None:
@@ -635,19 +613,19 @@ def test_a_job_that_was_taken_back_is_undone_for_ever(folder_undo: JobFolder, tm
     folder_undo.put(UNDONE)
     folder_undo.put(msgspec.structs.replace(UNDONE, records=1))
     assert folder_undo.get(JobUndone) == UNDONE
-    signs = job_signs(LocalStore(tmp_path / "jobs"), "j", tmp_path / "locks")
-    assert job_state(signs, "here:1", 10) == "undone"
+    signs = control.job_signs(LocalStore(tmp_path / "jobs"), "j", tmp_path / "locks")
+    assert control.job_state(signs, "here:1", 10) == "undone"
     kept = folder_undo.request()
     assert kept is not None
     with pytest.raises(ReplayRefused, match="job j was undone"):
-        plan_undo(folder_undo, kept, {})
+        undo.plan_undo(folder_undo, kept, {})
     folder_undo.remove()
     assert folder_undo.get(JobUndone) is None
 
 
 def test_the_plan_in_json() -> None:
-    plan = UndoPlan(request(created=True), "id", 7, {1: LogBounds(0, 8), 0: LogBounds(2, 3)}, ("beware",))
-    assert undo_document(plan) == {
+    plan = undo.UndoPlan(request(created=True), "id", 7, {1: LogBounds(0, 8), 0: LogBounds(2, 3)}, ("beware",))
+    assert undo.undo_document(plan) == {
         "job": "j",
         "topic": "copy",
         "topic_id": "id",
@@ -686,8 +664,8 @@ class World:
     def write(self, lane: int, count: int) -> None:
         self._cluster.produce(self.topic, lane, records(range(count)))
 
-    def planned(self) -> UndoPlan:
-        return plan_undo(self.folder, self.kept, self.properties)
+    def planned(self) -> undo.UndoPlan:
+        return undo.plan_undo(self.folder, self.kept, self.properties)
 
     def _groups(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if isinstance(self.groups, AccessDenied):
@@ -706,7 +684,7 @@ def test_a_topic_with_nothing_but_the_jobs_records_is_deleted(world: World) -> N
     plan = world.planned()
     assert (plan.records, plan.bounds[0], plan.bounds[1]) == (10, LogBounds(0, 10), LogBounds(0, 0))
     assert world.deleted == [], "a plan changes nothing"
-    carry_out(plan, world.folder, world.properties, 5)
+    undo.carry_out(plan, world.folder, world.properties, 5)
     assert world.deleted == [f"{world.topic} id"]
     undone = world.folder.get(JobUndone)
     assert undone is not None
@@ -731,11 +709,11 @@ def test_what_happens_between_plan_and_deletion_refuses(world: World) -> None:
     plan = world.planned()
     world.write(2, 1)
     with pytest.raises(ReplayRefused, match="changed after the plan was made"):
-        carry_out(plan, world.folder, world.properties, 5)
+        undo.carry_out(plan, world.folder, world.properties, 5)
     for other, error in (("another", "is not the one"), (None, "cannot tell")):
         world.ids = {world.topic: other} if other else {}
         with pytest.raises(TargetChanged, match=error):
-            carry_out(plan, world.folder, world.properties, 5)
+            undo.carry_out(plan, world.folder, world.properties, 5)
     assert (world.deleted, world.folder.get(JobUndone)) == ([], None)
 
 

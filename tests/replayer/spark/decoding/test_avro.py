@@ -13,16 +13,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    DoubleType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from blockgz.archive.rows import to_rows
 from blockgz.errors import NotInArchive, StoreUnavailable, UsageError
@@ -215,13 +206,13 @@ def registry_answer(schema: Any, *references: dict[str, Any]) -> dict[str, Any]:
     return {"schema": json.dumps(schema), "references": list(references)}
 
 
-ORDER = StructType(
+ORDER = types.StructType(
     [
-        StructField("id", LongType()),
-        StructField("price", DoubleType()),
-        StructField("tags", ArrayType(StringType())),
-        StructField("counts", MapType(StringType(), LongType())),
-        StructField("to", StructType([StructField("zip", StringType())])),
+        types.StructField("id", types.LongType()),
+        types.StructField("price", types.DoubleType()),
+        types.StructField("tags", types.ArrayType(types.StringType())),
+        types.StructField("counts", types.MapType(types.StringType(), types.LongType())),
+        types.StructField("to", types.StructType([types.StructField("zip", types.StringType())])),
     ]
 )
 
@@ -265,8 +256,8 @@ def test_a_decoder_is_sent_to_tasks_before_and_after_its_first_value() -> None:
         ("id BIGINT", "fromDDL"),
         ("{}", "fromDDL"),
         ('"string"', "fromDDL"),
-        (StructType().json(), "no fields"),
-        (StructType([StructField("at", TimestampType())]).json(), "JSON has no timestamp"),
+        (types.StructType().json(), "no fields"),
+        (types.StructType([types.StructField("at", types.TimestampType())]).json(), "JSON has no timestamp"),
     ],
 )
 def test_what_is_not_a_schema(schema: str, words: str) -> None:

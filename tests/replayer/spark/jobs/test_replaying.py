@@ -35,17 +35,6 @@ from replayer.replay.pipeline import (
 )
 from replayer.spark import replay
 from replayer.spark.lanes import LaneStore, LaneTarget, source_lane
-from replayer.spark.replay import (
-    ROUNDS_IN_VAIN,
-    LaneOutcome,
-    LanesResult,
-    LaneWork,
-    Replay,
-    SourceTask,
-    run_lane,
-    run_rounds,
-    topics_of,
-)
 from replayer.transforms.chain import build_chain
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.replays import Crash, FakeSink, Topic
@@ -63,9 +52,9 @@ def source(tmp_path: Path) -> PartitionWriter:
 
 
 @pytest.fixture
-def task(source: PartitionWriter, tmp_path: Path) -> SourceTask:
+def task(source: PartitionWriter, tmp_path: Path) -> replay.SourceTask:
     router = Routing("number", 2)
-    work = LaneWork(
+    work = replay.LaneWork(
         ArchivePlace(LocalAddress(str(tmp_path)), max_block_bytes=1 << 20, old_format=ANCESTORS_FORMAT),
         Pipeline((DropTombstones(),), router),
         RecordFilter(),
@@ -74,7 +63,7 @@ def task(source: PartitionWriter, tmp_path: Path) -> SourceTask:
         target=LaneTarget({}, router, None),
     )
     position = LanePosition("0" * 16, "0" * 16, 0, {SOURCE: SourceProgress(7, 7, 50)})
-    return SourceTask(work, "orders~1", source_lane(JOB, SOURCE, 2), position)
+    return replay.SourceTask(work, "orders~1", source_lane(JOB, SOURCE, 2), position)
 
 
 def kept(source: PartitionWriter, start: int, end: int) -> list[int]:
@@ -84,7 +73,7 @@ def kept(source: PartitionWriter, start: int, end: int) -> list[int]:
 
 @pytest.mark.slow
 def test_killed_at_every_step_and_restarted(
-    task: SourceTask, source: PartitionWriter, monkeypatch: pytest.MonkeyPatch
+    task: replay.SourceTask, source: PartitionWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crash_at = 0
     completed = False
@@ -94,10 +83,10 @@ def test_killed_at_every_step_and_restarted(
         sinks = iter([FakeSink(topic, crash_at=crash_at), FakeSink(topic)])
         monkeypatch.setattr(replay, "lane_sink", lambda *_, sinks=sinks, **__: nullcontext(next(sinks)))
         try:
-            outcome = run_lane(task)
+            outcome = replay.run_lane(task)
             completed = True
         except Crash:
-            outcome = run_lane(task)
+            outcome = replay.run_lane(task)
         assert outcome.failure is None
         assert [record.offset for record in topic.records[1]] == kept(source, 7, 50)
         assert decode_position(*topic.positions[1]).complete
@@ -105,7 +94,7 @@ def test_killed_at_every_step_and_restarted(
 
 
 def test_an_error_is_an_outcome_that_says_what_went_before(
-    task: SourceTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: replay.SourceTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = sorted(tmp_path.rglob("*.gz"))[1]
     content = bytearray(chunk.read_bytes())
@@ -113,7 +102,7 @@ def test_an_error_is_an_outcome_that_says_what_went_before(
     chunk.write_bytes(content)
     topic = Topic()
     monkeypatch.setattr(replay, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
-    failed = run_lane(task)
+    failed = replay.run_lane(task)
     assert isinstance(failed.failure, FormatError)
     assert exit_code_of(failed.failure) == 3
     wanted = kept(source, 7, 50)
@@ -121,14 +110,14 @@ def test_an_error_is_an_outcome_that_says_what_went_before(
     assert 20 < done[-1] < 40
     assert done == [offset for offset in wanted if offset <= done[-1]]
 
-    skipping = run_lane(replace(task, work=replace(task.work, skips_damage=True)))
+    skipping = replay.run_lane(replace(task, work=replace(task.work, skips_damage=True)))
     assert skipping.failure is None
     ((start, end, _),) = skipping.skipped
     assert [record.offset for record in topic.records[1]] == [*kept(source, 7, start), *kept(source, end, 50)]
 
 
 def test_a_task_reads_the_folder_that_its_partition_is_in(
-    task: SourceTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: replay.SourceTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sibling is in an older folder: the log of this one was truncated."""
     source.archive.partition("orders", 0).commit(records(range(60)))
@@ -139,13 +128,13 @@ def test_a_task_reads_the_folder_that_its_partition_is_in(
         async with opened(task.work.place) as archive:
             return [Selection(each, OffsetRange(7, 50)) for each in await archive.open_topic("orders")]
 
-    topics = topics_of(asyncio.run(selected()))
+    topics = replay.topics_of(asyncio.run(selected()))
     assert topics == {0: "orders~1", SOURCE: "orders~2"}
-    work = Replay({SOURCE: task.first}, {}, {SOURCE: task.lane}, cast(LaneStore, None), topics, task.work)
+    work = replay.Replay({SOURCE: task.first}, {}, {SOURCE: task.lane}, cast(LaneStore, None), topics, task.work)
     topic = Topic()
     monkeypatch.setattr(replay, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
     (made,) = work.tasks(work.before)
-    assert run_lane(made).failure is None
+    assert replay.run_lane(made).failure is None
     values = {record.offset: record.value for record in [*source.records[:40], *later.records]}
     assert {record.offset: record.value for record in topic.records[1]} == {
         offset: value for offset, value in values.items() if 7 <= offset < 50 and value is not None
@@ -184,10 +173,10 @@ class World:
         self.positions = {**at, **self.positions}
         return self.read()
 
-    def _mapped(self, tasks: list[SourceTask]) -> Callable[[Any], SimpleNamespace]:
+    def _mapped(self, tasks: list[replay.SourceTask]) -> Callable[[Any], SimpleNamespace]:
         return lambda _: SimpleNamespace(collect=lambda: self._run(tasks))
 
-    def _run(self, tasks: list[SourceTask]) -> list[LaneOutcome]:
+    def _run(self, tasks: list[replay.SourceTask]) -> list[replay.LaneOutcome]:
         self.rounds.append([task.lane.source for task in tasks])
         outcomes = []
         for task in pickle.loads(pickle.dumps(tasks)):
@@ -195,23 +184,23 @@ class World:
             at = self.positions[source]
             reached, failure = self._script(source, at)
             self.positions[source] = at.advanced(reached - at.sources[source].next, {source: reached})
-            outcomes.append(LaneOutcome(source, failure=failure))
+            outcomes.append(replay.LaneOutcome(source, failure=failure))
         return pickle.loads(pickle.dumps(outcomes))  # type: ignore[no-any-return]
 
 
-def replay_of(world: World) -> Replay:
+def replay_of(world: World) -> replay.Replay:
     lanes = {source: source_lane(JOB, source, 2) for source in world.first}
-    return Replay(world.first, world.recorded, lanes, world, dict.fromkeys(world.first, "orders~1"), WORK)  # type: ignore[arg-type]
+    return replay.Replay(world.first, world.recorded, lanes, world, dict.fromkeys(world.first, "orders~1"), WORK)  # type: ignore[arg-type]
 
 
-def run(world: World) -> LanesResult:
+def run(world: World) -> replay.LanesResult:
     def progress(records: int) -> None:
         world.shown += records
 
-    return asyncio.run(run_rounds(replay_of(world), world, progress))  # type: ignore[arg-type]
+    return asyncio.run(replay.run_rounds(replay_of(world), world, progress))  # type: ignore[arg-type]
 
 
-WORK = LaneWork(
+WORK = replay.LaneWork(
     ArchivePlace(LocalAddress("./archive"), max_block_bytes=1, old_format=ANCESTORS_FORMAT),
     Pipeline(),
     RecordFilter(),
@@ -255,7 +244,7 @@ def test_what_does_not_pass_ends_it() -> None:
     world = World([0], lambda _, __: (0, LOST))
     with pytest.raises(CommitLost, match="lost"):
         run(world)
-    assert len(world.rounds) == ROUNDS_IN_VAIN
+    assert len(world.rounds) == replay.ROUNDS_IN_VAIN
 
 
 @pytest.mark.parametrize(
@@ -294,10 +283,10 @@ def test_a_task_travels_with_all_that_a_replay_can_be_asked_for() -> None:
     for router in routers:
         pipeline = Pipeline(stages, router)
         work = replace(WORK, pipeline=pipeline, record_filter=RecordFilter(1, 2, conditions))
-        task = SourceTask(work, "orders~1", source_lane(JOB, 5, 2), first(5))
-        again: SourceTask = pickle.loads(pickle.dumps(task))
+        task = replay.SourceTask(work, "orders~1", source_lane(JOB, 5, 2), first(5))
+        again: replay.SourceTask = pickle.loads(pickle.dumps(task))
         assert again.work.pipeline.fingerprint == pipeline.fingerprint
         assert str(again.work.record_filter) == str(work.record_filter)
         assert (again.lane, again.first) == (task.lane, task.first)
-    outcome = LaneOutcome(1, skipped=(LostRange(1, 2, "cut"),))
+    outcome = replay.LaneOutcome(1, skipped=(LostRange(1, 2, "cut"),))
     assert pickle.loads(pickle.dumps(outcome)) == outcome
