@@ -1,8 +1,9 @@
-"""All commands of a program."""
+"""All commands of a program, and how one ended."""
 
 from collections.abc import Iterator
 
 import click
+from click.testing import Result
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -14,3 +15,9 @@ def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], 
         yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, *path, name)
+
+
+def succeeded(result: Result) -> Result:
+    """Return the result of a command; fail with its output unless its exit code is 0."""
+    assert result.exit_code == 0, result.output
+    return result

@@ -15,7 +15,7 @@ from archiver.ingest.chunk_builder import ChunkSettings, RollLimits
 from archiver.ingest.dead_letters import DeadLetters
 from archiver.ingest.kafka_source import Fetched, RecordRefused
 from archiver.ingest.partition_archiver import PartitionArchiver
-from archiver.ingest.partition_state import Order
+from archiver.ingest.partition_state import Order, PartitionEvent
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import Body
 from index_format.blocks import IsalCompressor
@@ -126,6 +126,12 @@ class Bench:
         """Wait until everything that was offered is done."""
         archiver = self.made[-1]
         until(lambda: archiver.state.is_idle, "the partition is idle")
+
+    def feed(self, archiver: PartitionArchiver, *events: PartitionEvent) -> None:
+        """Offer events to an archiver one after the other, and wait until everything is done."""
+        for event in events:
+            archiver.offer(event)
+        self.settle()
 
     def chain(self) -> Chain | None:
         history = {key: bodies for key, bodies in self.store.versions.items() if not key.endswith(".txt")}

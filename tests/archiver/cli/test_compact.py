@@ -35,6 +35,7 @@ from replayer.cli import main as replayer_main
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import finished_chunk, identity_of
+from tests.support.commands import succeeded
 from tests.support.encryption import key_line, key_of
 from tests.support.memory_store import content_of
 from tests.support.mock_cluster import MockCluster
@@ -44,14 +45,12 @@ CHUNKS = 300
 
 def archived(root: Path) -> list[Any]:
     """What the other program reads of it."""
-    result = CliRunner().invoke(replayer_main, ["cat", "orders:0", "-a", str(root), "--json"])
-    assert result.exit_code == 0, result.output
+    result = succeeded(CliRunner().invoke(replayer_main, ["cat", "orders:0", "-a", str(root), "--json"]))
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def is_sound(root: Path) -> None:
-    verified = CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(root)])
-    assert verified.exit_code == 0, verified.output
+    succeeded(CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(root)]))
 
 
 def marker_of(root: Path, writer: PartitionWriter) -> Marker:
@@ -69,8 +68,7 @@ def test_hundreds_of_small_chunks_become_a_few(tmp_path: Path) -> None:
     before, found = figures_of(root, writer), archived(root)
     asked = run("compact", "-a", root)
     assert asked.exit_code == 2 and "add --yes" in asked.output
-    result = run("compact", "-a", root, "--yes")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("compact", "-a", root, "--yes"))
     assert "compacted 1 of 1 partitions" in result.stdout
     assert archived(root) == found
     is_sound(root)
@@ -92,8 +90,7 @@ def test_what_is_read_and_stored_is_within_the_rate(tmp_path: Path, monkeypatch:
     small_chunks(root, 150)
     taken: list[int] = []
     monkeypatch.setattr(Throttle, "take", lambda _, num_bytes: taken.append(num_bytes))
-    result = run("compact", "-a", root, "--rate", "1KiB", "--yes", "--json")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("compact", "-a", root, "--rate", "1KiB", "--yes", "--json"))
     assert sum(taken) > 2 * json.loads(result.stdout)["moved_bytes"] > 0
     is_sound(root)
     refused = run("compact", "-a", root, "--rate", "0")
@@ -126,9 +123,7 @@ def test_a_dry_run_and_a_partition_with_nothing_to_merge_write_nothing(tmp_path:
     root = tmp_path / "archive"
     writer = small_chunks(root, 140)
     before = contents(root)
-    result = run("compact", "orders", "-a", root, "--dry-run", "--json")
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
+    told = json.loads(succeeded(run("compact", "orders", "-a", root, "--dry-run", "--json")).stdout)
     (partition,) = told["partitions"]
     tail = len(writer.marker.tail)
     assert (told["dry_run"], partition["chunks"], partition["chunks_after"]) == (True, 140, 1 + tail)
@@ -151,8 +146,7 @@ def test_chunks_are_converted(options: list[str], suffix: str, tmp_path: Path) -
     root = tmp_path / "archive"
     small_chunks(root, 80)
     found = archived(root)
-    result = run("compact", "-a", root, *options, "--yes")
-    assert result.exit_code == 0, result.output
+    succeeded(run("compact", "-a", root, *options, "--yes"))
     assert any(path.name.endswith(suffix) for path in root.rglob("*~r*"))
     assert archived(root) == found
     is_sound(root)
@@ -169,8 +163,7 @@ def test_what_an_archiver_is_told_by_variables_converts_nothing(
     monkeypatch.setenv("BLOCKGZ_ZSTD_LEVEL", "9")
     monkeypatch.setenv("BLOCKGZ_BLOCK_BYTES", "1KiB")
     monkeypatch.setenv("BLOCKGZ_RECORD_FORMAT", "arrow")
-    result = run("compact", "-a", root, "--yes")
-    assert result.exit_code == 0, result.output
+    succeeded(run("compact", "-a", root, "--yes"))
     assert not list(root.rglob("*.zst")) and not list(root.rglob("*.arrows*"))
 
 
@@ -185,8 +178,7 @@ def test_text_stays_text(tmp_path: Path) -> None:
     refused = run("compact", "-a", root, "--record-format", "json", "--yes")
     assert refused.exit_code == 3
     assert "cannot be converted to json" in refused.stderr
-    done = run("compact", "-a", root, "--codec", "zstd", "--yes")
-    assert done.exit_code == 0, done.output
+    succeeded(run("compact", "-a", root, "--codec", "zstd", "--yes"))
     is_sound(root)
 
 
@@ -273,8 +265,7 @@ def marker_of_prune(root: Path, topic: str = "orders") -> Any:
 
 def test_the_plan_says_what_goes_and_what_stays(root: Path) -> None:
     before = marker_of_prune(root)
-    result = run_prune("--keep", "5d", "-a", str(root), "--dry-run")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run_prune("--keep", "5d", "-a", str(root), "--dry-run"))
     assert "orders" in result.output
     assert "1 partitions stay as they are" in result.output
     assert marker_of_prune(root) == before
@@ -285,8 +276,7 @@ def test_the_plan_says_what_goes_and_what_stays(root: Path) -> None:
 
 
 def test_it_prunes_what_it_planned(root: Path) -> None:
-    result = run_prune("--keep", "5d", "-a", str(root), "--yes")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run_prune("--keep", "5d", "-a", str(root), "--yes"))
     assert "pruned 1 of 1 partitions" in result.output
     marker = marker_of_prune(root)
     assert (marker.version, marker.pruned_before, marker.start_offset, marker.num_records) == (2, 12, 0, 18)
@@ -372,8 +362,7 @@ class Vault:
     def offsets(self, *numbers: int) -> list[int]:
         """What the other program reads with these keys, and finds sound."""
         keys = self.keys(*numbers)
-        checked = CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(self.root), *keys])
-        assert checked.exit_code == 0, checked.output
+        succeeded(CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(self.root), *keys]))
         words = ["cat", "orders:3", "-a", str(self.root), *keys, "-f", "%o\n"]
         return [int(offset) for offset in CliRunner().invoke(replayer_main, words).stdout.split()]
 
@@ -397,8 +386,7 @@ def test_keys_are_rotated(vault: Vault) -> None:
     assert (told["key"], told["chunks"], told["partitions"][0]["old_keys"]) == (key_of(2).id, chunks, [key_of(1).id])
     assert vault.archiver("rewrap", "--keys", f"env:{NAME}").exit_code == 2, "it asks first"
     assert vault.contents() == before
-    done = vault.archiver("rewrap", "--keys", f"env:{NAME}", "--yes")
-    assert done.exit_code == 0, done.output
+    done = succeeded(vault.archiver("rewrap", "--keys", f"env:{NAME}", "--yes"))
     assert "rewrapped 1 of 1 partitions" in done.stdout
     assert {key for key in vault.contents() if key.endswith(ENCRYPTED_SUFFIX)} == data
     assert vault.offsets(2) == expected
@@ -428,13 +416,11 @@ def test_missing_keys_are_named_and_nothing_is_changed(vault: Vault) -> None:
 @pytest.mark.slow
 def test_chunks_are_merged_and_records_are_erased(vault: Vault) -> None:
     expected = vault.world.held_offsets()
-    done = vault.archiver("compact", *vault.keys(1), "--yes", "--json")
-    assert done.exit_code == 0, done.output
+    done = succeeded(vault.archiver("compact", *vault.keys(1), "--yes", "--json"))
     assert json.loads(done.stdout)["encrypted_chunks"] == 0
     assert json.loads(done.stdout)["chunks_after"] < json.loads(done.stdout)["chunks"]
     assert vault.offsets(1) == sorted(expected)
-    erased = vault.archiver("erase", "orders", "--key", "k1", *vault.keys(1), "--yes")
-    assert erased.exit_code == 0, erased.output
+    succeeded(vault.archiver("erase", "orders", "--key", "k1", *vault.keys(1), "--yes"))
     gone = {each.offset for each in vault.world.log.records if each.key == b"k1"} & expected
     assert gone and vault.offsets(1) == sorted(expected - gone)
     converted = vault.archiver(
@@ -478,9 +464,7 @@ def test_everything_of_the_topic_goes_and_readers_do_not_know_it(root_drop: Path
     before = keys(root_drop)
     assert run_drop("orders", "-a", str(root_drop), "--dry-run").exit_code == 0
     assert keys(root_drop) == before
-    result = run_drop("orders", "-a", str(root_drop), "--yes", "--json")
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
+    told = json.loads(succeeded(run_drop("orders", "-a", str(root_drop), "--yes", "--json")).stdout)
     gone = {key for key in before if key.startswith(("topic=orders/", "topic=orders~"))}
     assert (told["dropped"], told["objects"]) == (True, len(gone))
     assert [each["topic"] for each in told["incarnations"]] == ["orders~2", "orders"]

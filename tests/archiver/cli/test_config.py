@@ -16,7 +16,7 @@ from blockgz.config.model import RunConfig
 from blockgz.kafka.settings import client_settings, make_client
 from blockgz.program.main import NEVER_FROM_ENVIRONMENT
 from index_format.errors import MASK
-from tests.support.commands import commands
+from tests.support.commands import commands, succeeded
 
 BASE = ("-a", "./archive", "-b", "localhost:9092")
 
@@ -32,8 +32,7 @@ def archiver(*args: str, **env: str) -> Result:
 
 
 def shown(*args: str, **env: str) -> dict[str, dict[str, object]]:
-    result = archiver("config", "show", *args, "--json", **env)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(archiver("config", "show", *args, "--json", **env))
     found: dict[str, dict[str, object]] = json.loads(result.stdout)
     return found
 
@@ -76,8 +75,7 @@ class TestShow:
     def test_secrets_are_masked(self) -> None:
         args = ("config", "show", "o", *BASE, "-X", "sasl.password=hunter2", "--region", "${env:HIDDEN}")
         for more in ((), ("--json",)):
-            result = archiver(*args, *more, HIDDEN="hunter3")
-            assert result.exit_code == 0
+            result = succeeded(archiver(*args, *more, HIDDEN="hunter3"))
             assert "hunter" not in result.output
             assert MASK in result.stdout
 
@@ -126,8 +124,7 @@ class TestCheck:
         Path("f.yaml").write_text(
             "chunk_bytes: 1MB\nregion: ${env:NO_SUCH}\nkafka: {sasl.password: '${env:NO_SUCH}'}\n"
         )
-        result = archiver("config", "check", "f.yaml", "--json")
-        assert result.exit_code == 0
+        result = succeeded(archiver("config", "check", "f.yaml", "--json"))
         answer = json.loads(result.stdout)
         assert answer["ok"] is True
         assert [note for note in answer["warnings"] if "NO_SUCH" in note] == [
@@ -193,8 +190,7 @@ def test_a_secret_is_looked_up_when_a_client_is_made(monkeypatch: pytest.MonkeyP
 class TestEveryCommand:
     @pytest.mark.parametrize(("path", "command"), list(commands(main)), ids=lambda value: str(value)[:40])
     def test_help_shows_examples_and_exit_codes(self, path: tuple[str, ...], command: click.Command) -> None:
-        result = archiver(*path, "--help")
-        assert result.exit_code == 0
+        result = succeeded(archiver(*path, "--help"))
         assert f"  archiver {' '.join(path)}" in result.stdout.split("Examples:")[1]
         assert "Exit codes:" in result.stdout
 
@@ -224,8 +220,7 @@ class TestEveryCommand:
 
 @pytest.mark.parametrize("command", ["run", "status", "doctor", "demo"])
 def test_librdkafkas_settings_are_listed(command: str) -> None:
-    result = archiver(command, "-X", "list", BLOCKGZ_CHUNK_BYTES="nonsense")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(archiver(command, "-X", "list", BLOCKGZ_CHUNK_BYTES="nonsense"))
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("queued.max.messages.kbytes ")]
     name, _, bounds, default, _, description = (cell.strip() for cell in line.split("|"))
     assert (name, bounds, default) == ("queued.max.messages.kbytes", "1 .. 2097151", "65536") and description

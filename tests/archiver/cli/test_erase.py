@@ -25,6 +25,7 @@ from index_format.records import Record
 from replayer.cli import main as replayer_main
 from tests.support.archives import ArchiveWriter, PartitionWriter
 from tests.support.chunks import finished_chunk, identity_of
+from tests.support.commands import succeeded
 from tests.support.key_pair import key_pair
 from tests.support.memory_store import content_of
 
@@ -57,8 +58,7 @@ def run(*arguments: object, answer: str | None = None) -> Result:
 
 def archived(root: Path, partition: int) -> dict[int, Any]:
     """What the other program reads of it, by offset."""
-    result = CliRunner().invoke(replayer_main, ["cat", f"orders:{partition}", "-a", str(root), "--json"])
-    assert result.exit_code == 0, result.output
+    result = succeeded(CliRunner().invoke(replayer_main, ["cat", f"orders:{partition}", "-a", str(root), "--json"]))
     return {each["offset"]: each for each in map(json.loads, result.stdout.splitlines())}
 
 
@@ -71,8 +71,7 @@ def test_a_dry_run_shows_offsets_and_counts_and_changes_nothing(tmp_path: Path) 
     root = tmp_path / "archive"
     writers = archive_of(root)
     before = contents(root)
-    result = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--dry-run", "--json")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--dry-run", "--json"))
     value = json.loads(result.stdout)
     assert value["dry_run"]
     for writer, partition in zip(writers, value["partitions"], strict=True):
@@ -97,8 +96,7 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     assert asked.exit_code == 2
     assert "add --yes" in asked.output
     assert not report.exists()
-    done = run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report, "--yes")
-    assert done.exit_code == 0, done.output
+    done = succeeded(run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report, "--yes"))
     assert "erased 84 records" in done.stdout
     for writer in writers:
         kept = {record.offset: record for record in writer.records if record.key != PERSON}
@@ -119,8 +117,7 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     assert "not complete yet" in early.stdout
     assert _holds(root)
     _collect(root, monkeypatch, [0.0])
-    late = run("erase", "--status", report, "-a", root, "--json")
-    assert late.exit_code == 0, late.output
+    late = succeeded(run("erase", "--status", report, "-a", root, "--json"))
     assert json.loads(late.stdout)["complete"]
     assert not _holds(root)
     for each in (report, nothing):
@@ -139,21 +136,18 @@ def test_a_marker_that_is_lost_after_an_erase_is_rebuilt_without_the_records(
     root = tmp_path / "archive"
     (writer,) = archive_of(root, partitions=1)
     # 60 to 65 are all records of a chunk.
-    erased = run("erase", "orders", "--offsets", "3,13,60..66,400", "-a", root, "--yes")
-    assert erased.exit_code == 0, erased.output
+    succeeded(run("erase", "orders", "--offsets", "3,13,60..66,400", "-a", root, "--yes"))
     if is_collected:
         _collect(root, monkeypatch, [0.0])
     (root / writer.keys.marker).unlink()
-    repaired = run("repair", "marker", "orders:0", "-a", root, "--yes")
-    assert repaired.exit_code == 0, repaired.output
+    succeeded(run("repair", "marker", "orders:0", "-a", root, "--yes"))
     kept = {record.offset for record in writer.records} - {3, 13, *range(60, 66), 400}
     assert set(archived(root, 0)) == kept
 
 
 def _is_sound(root: Path) -> None:
     """The other program verifies it, and tells what became of a record."""
-    verified = CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(root)])
-    assert verified.exit_code == 0, verified.output
+    succeeded(CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(root)]))
     asked = CliRunner().invoke(replayer_main, ["get", "orders:0:3", "-a", str(root)])
     assert asked.exit_code == 4
     assert "erased" in asked.output
@@ -165,8 +159,7 @@ def _collect(root: Path, monkeypatch: pytest.MonkeyPatch, passed: list[float]) -
     monkeypatch.setattr("time.time", lambda: real() + passed[0])
     monkeypatch.setattr(LocalStore, "clock", lambda self: clock(self) + passed[0])
     for _ in range(3):
-        collected = run("gc", "-a", root, "--grace", "1h", "--yes")
-        assert collected.exit_code == 0, collected.output
+        succeeded(run("gc", "-a", root, "--grace", "1h", "--yes"))
         passed[0] += 7200
 
 
@@ -259,8 +252,7 @@ def test_what_could_not_be_erased_is_named_in_report_and_status(
     first, second = json.loads(status.stdout)["partitions"]
     assert first["not_erased"] == []
     assert second["not_erased"] == [[3, 4], [13, 14]]
-    again = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--yes")
-    assert again.exit_code == 0, again.output
+    succeeded(run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--yes"))
     assert len(archived(root, 1)) == 16
 
 
@@ -316,8 +308,7 @@ def test_records_are_chosen_by_header_and_value_and_the_report_is_signed(tmp_pat
     writer.commit([Record(n, 1000, 0, b"k%d" % (n % 2), b"value %d" % n, headers[n % 3]) for n in range(12)])
     private, public = key_pair(tmp_path)
     chosen = ("--header", "user=17", "--grep", "value [0-8]", "--key", "k0")
-    done = run("erase", "orders", *chosen, "-a", root, "--report", report, "--sign-key", private, "--yes")
-    assert done.exit_code == 0, done.output
+    succeeded(run("erase", "orders", *chosen, "-a", root, "--report", report, "--sign-key", private, "--yes"))
     assert set(range(12)) - set(archived(root, 0)) == {0, 6}
     check = ["verify-report", str(report), "--key", str(public)]
     checked = CliRunner().invoke(replayer_main, check)
@@ -342,8 +333,7 @@ def test_the_completion_is_a_signed_document_about_a_signed_report(
     early = run(*keep, private)
     assert (early.exit_code, json.loads(completed.read_text())["complete"]) == (3, False), early.output
     _collect(root, monkeypatch, [0.0])
-    done = run(*keep, private)
-    assert done.exit_code == 0, done.output
+    succeeded(run(*keep, private))
     document = json.loads(completed.read_text())
     assert document["report_sha256"] == hashlib.sha256(report.read_bytes()).hexdigest()
     assert (document["complete"], document["records"]) == (True, 84)

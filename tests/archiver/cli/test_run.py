@@ -53,6 +53,7 @@ from index_format.errors import KeyMissing
 from index_format.marker import decode_marker
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
+from tests.support.commands import succeeded
 from tests.support.encryption import key_line
 from tests.support.mock_cluster import MockCluster
 from tests.support.s3_server import CREDENTIALS
@@ -141,8 +142,7 @@ def vault(tmp_path: Path, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     vault = Vault(tmp_path, cluster)
     vault.produce(range(60))
-    done = vault.archive("--encrypt", vault.keys)
-    assert done.exit_code == 0, done.output
+    succeeded(vault.archive("--encrypt", vault.keys))
     return vault
 
 
@@ -267,8 +267,7 @@ def test_keys_at_aws_kms(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
         arn = boto3.client("kms", region_name="eu-central-1").create_key()["KeyMetadata"]["Arn"]
         vault.produce(range(60, 70))
         both = f"{vault.keys},kms:{arn}"
-        done = vault.archive("--encrypt", both)
-        assert done.exit_code == 0, done.output
+        succeeded(vault.archive("--encrypt", both))
         printed = vault.replayer("cat", vault.topic, "-f", "%o\n", keys=both)
         assert printed.stdout.split() == [str(offset) for offset in range(70)]
         assert vault.replayer("cat", vault.topic, "--from", "60", keys=vault.keys).exit_code == 12

@@ -260,9 +260,7 @@ def test_what_lies_below_a_record_that_its_topic_did_not_take_is_committed(bench
     letters = HeldBack(failure := BrokerUnreachable("topic dead did not accept a record"))
     letters.acknowledge.set()
     archiver = bench.archiver(layout="seed", skip=True, dead_letters=letters)
-    archiver.offer(fetched([record(0, b"a"), record(2, b"c"), record(3, None), record(4, b"e")]))
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, fetched([record(0, b"a"), record(2, b"c"), record(3, None), record(4, b"e")]), FLUSH)
     assert archiver.state.failure is failure
     assert bench.spans() == [(0, 3, 2)] and bench.offsets() == [0, 2]
     assert bench.archiver(layout="seed").state.position == 3, "the next claim reads it again"
@@ -272,9 +270,7 @@ def test_a_first_record_that_its_topic_did_not_take(bench: Bench) -> None:
     letters = HeldBack(BrokerUnreachable("topic dead did not accept a record"))
     letters.acknowledge.set()
     archiver = bench.archiver(skip=True, dead_letters=letters)
-    archiver.offer(unreadable(0))
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, unreadable(0), FLUSH)
     assert bench.chain() is None and bench.archiver().state.position == 0
 
 
@@ -283,8 +279,10 @@ def test_what_lies_below_a_record_that_could_not_even_be_sent_is_committed(bench
     letters = HeldBack(refuses_from=3)
     letters.acknowledge.set()
     archiver = bench.archiver(layout="seed", skip=True, dead_letters=letters)
-    archiver.offer(fetched([record(0, b"a"), record(1, None), record(2, b"c")]))
-    archiver.offer(fetched([record(3, None), record(4, b"e")]) if is_readable else unreadable(3))
-    bench.settle()
+    bench.feed(
+        archiver,
+        fetched([record(0, b"a"), record(1, None), record(2, b"c")]),
+        fetched([record(3, None), record(4, b"e")]) if is_readable else unreadable(3),
+    )
     assert isinstance(archiver.state.failure, BrokerUnreachable)
     assert bench.spans() == [(0, 3, 2)] and bench.archiver(layout="seed").state.position == 3

@@ -95,8 +95,7 @@ def test_a_disk_without_any_room_is_tried_again_and_the_flush_is_not_forgotten(b
     archiver.offer(Tick(bench.now))
     assert archiver.state.is_blocked, "not at once"
     bench.now += 60
-    archiver.offer(Tick(bench.now))
-    bench.settle()
+    bench.feed(archiver, Tick(bench.now))
     assert bench.offsets() == list(range(20))
 
 
@@ -107,8 +106,7 @@ def test_a_block_that_is_ended_early_waits_as_well(bench: Bench, disk: Disk) -> 
     archiver.offer(Order.END_BLOCK)
     until(lambda: archiver.state.full is not None, "the buffer is found full")
     disk.room = 10**9
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, FLUSH)
     assert bench.offsets() == [0]
 
 
@@ -142,9 +140,7 @@ def restart(archiver: PartitionArchiver) -> None:
 
 def test_what_was_fetched_before_the_client_gave_up_is_archived(bench: Bench) -> None:
     archiver = bench.archiver()
-    archiver.offer(some(0, 1, 2))
-    archiver.offer(PartitionFailed(PARTITION, GONE))
-    bench.settle()
+    bench.feed(archiver, some(0, 1, 2), PartitionFailed(PARTITION, GONE))
     assert archiver.state.failure is GONE
     assert bench.offsets() == [0, 1, 2] and bench.buffer.used_bytes == 0
 
@@ -168,9 +164,7 @@ def test_records_are_committed_unless_the_topic_is_known_to_be_another(
 ) -> None:
     archiver = bench.archiver()
     bench.topic_id = told
-    archiver.offer(some(0, 1, 2))
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, some(0, 1, 2), FLUSH)
     assert bench.offsets() == [0, 1, 2]
     assert ("unconfirmed" in caplog.text) == (told is None), "nobody hears that this rests on no answer"
     assert archiver.state.confirmed == (3 if told else 0)
@@ -179,12 +173,10 @@ def test_records_are_committed_unless_the_topic_is_known_to_be_another(
 def test_an_answer_confirms_all_that_was_fetched_before_it(bench: Bench) -> None:
     archiver = bench.archiver(chunk_records=2)
     bench.topic_id = "id-1"
-    archiver.offer(some(0, 1, 2, 3, 4))
-    bench.settle()
+    bench.feed(archiver, some(0, 1, 2, 3, 4))
     assert bench.offsets() == [0, 1, 2, 3]
     bench.topic_id = "id-2"
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, FLUSH)
     assert bench.offsets() == [0, 1, 2, 3, 4]
 
 
@@ -195,8 +187,7 @@ class TestCreatedAgain:
         archiver.told("id-1", 13)
         archiver.offer(some(*range(20, 30)))
         bench.topic_id = "id-2"
-        archiver.offer(FLUSH)
-        bench.settle()
+        bench.feed(archiver, FLUSH)
         assert isinstance(archiver.state.failure, TopicChanged)
         assert bench.offsets() == list(range(13)), "the cut lies inside a block"
         assert archiver.state.counts.dropped_unconfirmed == 17
@@ -207,8 +198,7 @@ class TestCreatedAgain:
         archiver.offer(batch := some(*range(20)))
         archiver.told("id-1", 7)
         bench.topic_id = "id-2"
-        archiver.offer(FLUSH)
-        bench.settle()
+        bench.feed(archiver, FLUSH)
         chain = bench.chain()
         values = [record.value for record in iter_records(batch.batch)]
         assert chain is not None and [line.value for line in chain.lines] == values[:7]
@@ -221,8 +211,7 @@ class TestCreatedAgain:
         archiver.offer(unreadable(5))
         archiver.told("id-1", 4)
         bench.topic_id = "id-2"
-        archiver.offer(FLUSH)
-        bench.settle()
+        bench.feed(archiver, FLUSH)
         assert bench.offsets() == [0, 1, 3]
         assert [(gap.start, gap.end) for gap in archiver.held.marker.gaps] == [(2, 3)]
         assert archiver.held.marker.next_offset == 4
@@ -231,8 +220,7 @@ class TestCreatedAgain:
         archiver = bench.archiver()
         archiver.offer(some(0, 1))
         bench.topic_id = "id-2"
-        archiver.offer(FLUSH)
-        bench.settle()
+        bench.feed(archiver, FLUSH)
         assert bench.offsets() == [] and archiver.state.counts.dropped_unconfirmed == 2
         assert bench.buffer.used_bytes == 0
 
@@ -253,17 +241,14 @@ class TestCreatedAgain:
         archiver.offer(some(0, 1, leader_epoch=5))
         archiver.told("id-1", 2)
         bench.topic_id = told
-        archiver.offer(some(2, 3, leader_epoch=0))
-        bench.settle()
+        bench.feed(archiver, some(2, 3, leader_epoch=0))
         assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
         assert archiver.state.counts.dropped_unconfirmed == 2
 
     def test_a_leader_epoch_that_fell_stops_a_partition_whose_id_nobody_reported(self, bench: Bench) -> None:
         archiver = bench.archiver(topic_id=None)
         bench.topic_id = None
-        archiver.offer(some(0, 1, leader_epoch=5))
-        archiver.offer(some(2, 3, leader_epoch=0))
-        bench.settle()
+        bench.feed(archiver, some(0, 1, leader_epoch=5), some(2, 3, leader_epoch=0))
         failure = archiver.state.failure
         assert isinstance(failure, Diverged) and bench.offsets() == [0, 1]
         assert failure.why == "the leader epoch fell to 0, and the cluster reported no topic id"
@@ -273,8 +258,7 @@ class TestCreatedAgain:
         archiver.offer(some(0, 1, 2, leader_epoch=5))
         archiver.offer(some(0, 1, leader_epoch=3))
         bench.topic_id = None
-        archiver.offer(some(3, leader_epoch=4))
-        bench.settle()
+        bench.feed(archiver, some(3, leader_epoch=4))
         assert isinstance(archiver.state.failure, TopicChanged)
 
 
@@ -322,13 +306,10 @@ def test_a_write_that_may_not_last_costs_the_claim_and_not_the_chunk(bench: Benc
     archiver = bench.archiver()
     archiver.offer(some(0, 1, 2))
     store.failing = list(failing)
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, FLUSH)
     assert archiver.state.failure is None and bench.offsets() == [0, 1, 2]
     assert archiver.held.marker.epoch == 2 + failing[1:].count(True)
-    archiver.offer(some(3))
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, some(3), FLUSH)
     assert bench.offsets() == [0, 1, 2, 3]
 
 
@@ -341,9 +322,7 @@ def test_after_another_writers_claim_such_a_chunk_is_dropped(bench: Bench) -> No
     first.offer(FLUSH)
     until(lambda: first.state.is_idle, "the first writer is idle")
     assert isinstance(first.state.failure, Fenced)
-    second.offer(some(0, 1))
-    second.offer(FLUSH)
-    bench.settle()
+    bench.feed(second, some(0, 1), FLUSH)
     assert bench.offsets() == [0, 1]
 
 
@@ -353,8 +332,7 @@ def test_a_partition_that_was_lost_is_not_claimed_again_to_commit_it(bench: Benc
     archiver.offer(some(0, 1))
     archiver.may_claim = False
     store.failing = [False]
-    archiver.offer(FLUSH)
-    bench.settle()
+    bench.feed(archiver, FLUSH)
     assert isinstance(archiver.state.failure, SyncFailed) and bench.offsets() == []
 
 

@@ -22,6 +22,7 @@ from blockgz.store.s3_writer import S3Store
 from blockgz.topic_patterns import TopicSelection
 from index_format.keys import SEED_HOME
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
+from tests.support.commands import succeeded
 from tests.support.mock_cluster import MockCluster
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 from tests.support.snapshots import partition, service
@@ -146,8 +147,7 @@ def test_in_a_bucket(archive: ArchiveWriter, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_table(archive: ArchiveWriter) -> None:
-    result = run("-a", str(archive.root), "orders")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("-a", str(archive.root), "orders"))
     heading, columns, first, second = result.stdout.splitlines()
     assert heading.split()[:2] == ["archive", ARCHIVE_ID]
     assert columns.split()[:6] == ["TOPIC", "PARTITION", "RECORDS", "CHUNKS", "SIZE", "NEXT"]
@@ -172,8 +172,7 @@ def test_lag_to_the_high_watermark(tmp_path: Path) -> None:
     writer.partition("orders", 0).commit(records(range(6)))
     writer.partition("orders", 1)
     writer.partition("gone", 0).commit(records(range(6)))
-    result = run("-a", str(tmp_path), "-b", mock.bootstrap_servers, "--json")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("-a", str(tmp_path), "-b", mock.bootstrap_servers, "--json"))
     found = [
         (each["topic"], each["partition"], each["high_watermark"], each["lag"], each["unstable"])
         for each in json.loads(result.stdout)["partitions"]
@@ -200,8 +199,7 @@ def snapshot() -> ServiceSnapshot:
 
 def test_of_a_running_archiver(unused_address: str) -> None:
     with serving(unused_address, snapshot):
-        result = run("--http", unused_address)
-        assert result.exit_code == 0, result.output
+        result = succeeded(run("--http", unused_address))
         heading, _, first, second, note = result.stdout.splitlines()
         unowned = "1 of 2 partitions are not archived: orders:1 is claiming (the store does not answer)"
         assert heading == f"archiver of file:///archive: {unowned}"

@@ -38,6 +38,7 @@ from tests.support.ancestor_archives import (
     without_keys,
 )
 from tests.support.chain import check_history, read_chain
+from tests.support.commands import succeeded
 from tests.support.memory_store import MemoryStore
 
 
@@ -67,10 +68,8 @@ class Imports:
 
     def rows(self, topic: str = "bar") -> dict[int, Row]:
         """What the new archive holds, after a verification of all of it."""
-        verified = self.replayer("verify", "--records", "--json")
-        assert verified.exit_code == 0, verified.output
-        printed = self.replayer("cat", topic, "--json")
-        assert printed.exit_code == 0, printed.output
+        succeeded(self.replayer("verify", "--records", "--json"))
+        printed = succeeded(self.replayer("cat", topic, "--json"))
         found = [json.loads(line) for line in printed.stdout.splitlines()]
         assert all(line["timestamp"] == -1 for line in found)
         return {line["offset"]: (_bytes(line["key"]), _bytes(line["value"])) for line in found}

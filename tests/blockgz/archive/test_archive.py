@@ -45,6 +45,7 @@ from tests.support.ancestor_archives import (
     without_keys,
 )
 from tests.support.archives import ArchiveWriter, records
+from tests.support.commands import succeeded
 from tests.support.memory_reader import MemoryReader
 from tests.support.opened import Opened
 
@@ -436,8 +437,7 @@ def replayer(old: OldWriter, *arguments: str) -> Result:
 
 
 def rows(old: OldWriter, *options: str) -> dict[int, Row]:
-    done = replayer(old, "cat", old.topic, "--json", *options)
-    assert done.exit_code == 0, done.output
+    done = succeeded(replayer(old, "cat", old.topic, "--json", *options))
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return {
         line["offset"]: tuple(None if line[name] is None else line[name].encode() for name in ("key", "value"))  # type: ignore[misc]
@@ -563,8 +563,7 @@ def test_lines_that_fit_another_format_better_are_reported(
 ) -> None:
     old.encode = encode
     old.write(two_blocks())
-    done = replayer(old, "cat", old.topic, *options)
-    assert done.exit_code == 0, done.output
+    done = succeeded(replayer(old, "cat", old.topic, *options))
     assert (" line holds " in done.stderr) == (hint is not None)
     assert hint is None or hint in done.stderr
 

@@ -22,7 +22,7 @@ from blockgz.program.options import Argument, Option, OptionSet, config_path, ka
 from blockgz.store.address import S3Settings
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
-from tests.support.commands import commands
+from tests.support.commands import commands, succeeded
 from tests.support.terminal import printed
 
 
@@ -277,8 +277,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def probe(*args: str, **env: str) -> str:
-    result = CliRunner().invoke(PROBE, args, env=dict(env), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    result = succeeded(CliRunner().invoke(PROBE, args, env=dict(env), catch_exceptions=False))
     return result.stdout.strip()
 
 
@@ -371,8 +370,7 @@ def test_the_replayer_reads_the_archivers_file(command: str, tmp_path: Path) -> 
     ArchiveWriter(tmp_path / "from-file").partition("orders", 0).commit(records(range(3)))
     template = ran(archiver, "config", "init").stdout
     Path("f.yaml").write_text(template.replace("archive: s3://backup/kafka", "archive: ./from-file"))
-    result = ran(replayer, command, "-C", "f.yaml", "-v")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(ran(replayer, command, "-C", "f.yaml", "-v"))
     assert result.stderr.startswith("configuration: f.yaml\n")
     assert "orders" in result.stdout
 

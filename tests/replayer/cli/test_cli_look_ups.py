@@ -21,6 +21,7 @@ from index_format.record_formats import json_object
 from index_format.records import Record
 from replayer.cli import main
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
+from tests.support.commands import succeeded
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
 
@@ -175,8 +176,7 @@ class TestCat:
         ],
     )
     def test_selects(self, root: Path, orders: list[PartitionWriter], args: list[str], expected: list[str]) -> None:
-        result = replayer("cat", *args, "-f", "%p:%o\\n", root=root)
-        assert result.exit_code == 0, result.stderr
+        result = succeeded(replayer("cat", *args, "-f", "%p:%o\\n", root=root))
         assert result.stdout.split() == expected
 
     def test_where_nothing_is_chosen_it_says_what_there_is(self, root: Path, orders: list[PartitionWriter]) -> None:
@@ -500,8 +500,7 @@ class TestVerify:
             topic="orders", topic_id=None, partitions=4, replication_factor=None, config=None, defaults=None
         )
         (root / "topic=orders" / TOPIC_CONFIG_OBJECT).write_bytes(objects.encode(config))
-        result = replayer("verify", "orders", "--json", root=root)
-        assert result.exit_code == 0
+        result = succeeded(replayer("verify", "orders", "--json", root=root))
         report = json.loads(result.stdout)
         assert report["verdict"] == "WARNING"
         assert report["absent"] == [{"topic": "orders", "partition": 2}, {"topic": "orders", "partition": 3}]
@@ -629,8 +628,7 @@ class TestErrors:
 
 @pytest.mark.parametrize("command", ["replay", "verify"])
 def test_librdkafkas_properties_are_listed(command: str) -> None:
-    result = replayer(command, "-X", "list")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(replayer(command, "-X", "list"))
     assert [line for line in result.stdout.splitlines() if line.startswith("queued.max.messages.kbytes ")]
 
 
@@ -710,14 +708,12 @@ def test_times_as_dates_or_milliseconds(root: Path) -> None:
     assert "9223372036854775807" in replayer("ls", root=root).stdout
     assert "2025-10-09" in replayer("ls", root=root).stdout
     for command in (["ls"], ["describe", "micros"], ["coverage"], ["find", "largest", "--time", "@1760000000"]):
-        result = replayer(*command, "--timestamps", "ms", root=root)
-        assert result.exit_code == 0, result.stderr
+        result = succeeded(replayer(*command, "--timestamps", "ms", root=root))
         assert "1760000000000" in result.stdout
         assert "2025-" not in result.stdout
     for topic, times in EDGES.items():
         assert replayer("cat", topic, "-n", "2", "-f", "%T ", root=root).stdout.split() == list(map(str, times))
-        found = replayer("find", topic, "--grep", "value", root=root)
-        assert found.exit_code == 0, found.stderr
+        succeeded(replayer("find", topic, "--grep", "value", root=root))
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from replayer.replay.pipeline import wall_clock
 from replayer.replay.sinks.transactional import CommittedPositions
 from tests.replayer.replay.jobs.test_log import position, progress, request
 from tests.support.archives import ArchiveWriter, records
+from tests.support.commands import succeeded
 from tests.support.mock_cluster import MockCluster
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
@@ -203,8 +204,7 @@ def test_a_running_job_is_steered(place: Path) -> None:
             (("resume", "a"), control.JobControl(changes=4)),
             (("cancel", "a"), control.JobControl(state="cancel", changes=5)),
         ):
-            result = jobs(*words)
-            assert result.exit_code == 0, result.stderr
+            succeeded(jobs(*words))
             assert control.read_control(store, "a") == expected
         refused = jobs("rate", "a", "fast")
     assert (refused.exit_code, "5000/s or 20MB/s" in refused.stderr) == (2, True)
@@ -269,16 +269,14 @@ def run(*args: str) -> Result:
 
 
 def test_the_command_that_a_replay_prints_proves_it(archive: tuple[str, ...]) -> None:
-    done = run("replay", "orders", "--to-topic", "copy", "--yes", "--json", "--to", "30", *archive)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(run("replay", "orders", "--to-topic", "copy", "--yes", "--json", "--to", "30", *archive))
     proved = run(*shlex.split(json.loads(done.stdout)["verify"])[1:], "--json")
     told = json.loads(proved.stdout)
     assert (proved.exit_code, told["verdict"], told["records"]) == (0, "OK", 60)
 
 
 def replayed(*args: str) -> dict[str, Any]:
-    done = run("replay", "orders", "--to-topic", "copy", "--yes", "--json", *args)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(run("replay", "orders", "--to-topic", "copy", "--yes", "--json", *args))
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

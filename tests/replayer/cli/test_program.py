@@ -30,7 +30,7 @@ from replayer.replay.jobs.folder import JobFolder, JobUndone, open_jobs
 from replayer.restore.document import RestoreFolder, RestorePlan, RestoreRecord, TopicToRestore, WantedTopics, plan_text
 from tests.replayer.replay.jobs.test_log import UNDONE, request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
-from tests.support.commands import commands
+from tests.support.commands import commands, succeeded
 from tests.support.maintained import three_catalogs
 from tests.support.mock_cluster import MockCluster
 
@@ -172,8 +172,7 @@ def test_coverage_shows_the_floor_and_what_is_erased(root: Path) -> None:
 
 
 def test_verify_is_content(root: Path) -> None:
-    done = replayer("verify", "--deep", "--records", root=root)
-    assert done.exit_code == 0
+    done = succeeded(replayer("verify", "--deep", "--records", root=root))
     assert "orders:0 pruned: nothing below offset 20 is kept" in done.stdout
     assert "orders:0 erased: [25..26), [40..60)" in done.stdout
     assert done.stdout.splitlines()[-1] == "OK"
@@ -181,8 +180,7 @@ def test_verify_is_content(root: Path) -> None:
 
 def test_exports_leave_out_what_is_gone(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "orders.jsonl"
-    done = replayer("export", "orders", target, root=root)
-    assert done.exit_code == 0, done.stderr
+    succeeded(replayer("export", "orders", target, root=root))
     assert len(target.read_text().splitlines()) == 29
     nothing = replayer("export", "orders", tmp_path / "none.jsonl", "--from", "40", "--to", "60", root=root)
     assert (nothing.exit_code, nothing.stderr) == (
@@ -421,8 +419,7 @@ def test_a_restore_is_resumed_as_it_was_begun(given: tuple[str, ...], named: str
 @pytest.mark.parametrize("given", [(), ("orders", "--at", AT, "--map", "(o)rders=copy", "--partial"), ("ord*",)])
 @pytest.mark.usefixtures("begun")
 def test_the_first_command_may_be_repeated(given: tuple[str, ...]) -> None:
-    done = restore("--resume", "--dry-run", "--name", "night", *given)
-    assert done.exit_code == 0, done.output
+    succeeded(restore("--resume", "--dry-run", "--name", "night", *given))
 
 
 @pytest.mark.parametrize(
@@ -504,8 +501,7 @@ def test_a_topic_that_the_archive_says_nothing_of(topics: Topics) -> None:
 
 
 def test_a_plan_is_printed_and_nothing_is_done_without_consent(topics: Topics) -> None:
-    planned = topics("apply", "orders", "--dry-run", "--replication-factor", "2")
-    assert planned.exit_code == 0
+    planned = succeeded(topics("apply", "orders", "--dry-run", "--replication-factor", "2"))
     assert (
         "topic orders is created with 4 partitions, replication factor 2 and cleanup.policy=compact" in planned.stderr
     )

@@ -25,6 +25,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.serve.replays import Replays
 from replayer.serve.settings import Access, ServeSettings
 from tests.support.archives import ArchiveWriter, records
+from tests.support.commands import succeeded
 from tests.support.mock_cluster import MockCluster
 
 names = map("copy-{}".format, itertools.count())
@@ -68,13 +69,11 @@ def program(root: Path, cluster: MockCluster) -> Program:
 
 @pytest.mark.slow
 def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None:
-    result = program("replay", "orders", "--to-topic", copy, "--yes")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(program("replay", "orders", "--to-topic", copy, "--yes"))
     assert "180 records (" in result.stdout
     assert f"orders -> {copy}, 180 records" in result.stderr
     report = tmp_path / "report.json"
-    compared = program("verify", "orders", "--against-topic", copy, "--report", str(report))
-    assert compared.exit_code == 0, compared.stdout
+    compared = succeeded(program("verify", "orders", "--against-topic", copy, "--report", str(report)))
     for partition in json.loads(report.read_bytes())["partitions"]:
         assert partition["digests"]["found"]["content"] == partition["digests"]["archived"]["content"]
     assert compared.stdout.splitlines()[-1] == "OK"
@@ -83,8 +82,7 @@ def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
-    result = program("replay", "orders", "--to-topic", copy, "--at", TIME_OF_30, "--yes", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(program("replay", "orders", "--to-topic", copy, "--at", TIME_OF_30, "--yes", "--json"))
     told = json.loads(result.stdout)
     assert told["records"] == 90
     assert told["partitions"] == [
@@ -168,8 +166,7 @@ def test_a_job_is_the_same_after_the_log_of_its_first_partition_was_truncated(
     """Else it would replay what others hold once more."""
 
     def name() -> str:
-        planned = program("replay", "payments", "--to-topic", copy, "--dry-run", "--json")
-        assert planned.exit_code == 0, planned.stderr
+        planned = succeeded(program("replay", "payments", "--to-topic", copy, "--dry-run", "--json"))
         return str(json.loads(planned.stdout)["plan"]["job"])
 
     archive = ArchiveWriter(tmp_path)
@@ -187,8 +184,7 @@ def test_a_complete_job_can_be_run_again(program: Program, copy: str, tmp_path: 
     """As another one; each keeps its folder, which --resume finds complete."""
     names = []
     for option, written in (("--yes", 60), ("--append", 60), ("--resume", 0)):
-        result = program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json")
-        assert result.exit_code == 0, result.stderr
+        result = succeeded(program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json"))
         told = json.loads(result.stdout)
         assert (told["records"], told["records_before"], told["complete"]) == (written, 60 - written, True)
         names.append(told["plan"]["job"])
@@ -239,8 +235,7 @@ def test_batches_are_compressed_as_asked(
         return batch_producer(settings, topic)
 
     monkeypatch.setattr("replayer.replay.sinks.producer.batch_producer", noted)
-    result = program("replay", "orders", "--to-topic", copy, "--yes", *mode, *options)
-    assert result.exit_code == 0, result.stderr
+    succeeded(program("replay", "orders", "--to-topic", copy, "--yes", *mode, *options))
     assert seen == {told}
 
 
@@ -321,9 +316,7 @@ def test_a_job_that_was_interrupted(program: Program, copy: str, root: Path, tmp
     assert f"{held} of its records are in {copy}" in refused.stderr
     other = program(*again, "--resume", "--to", "50")
     assert other.exit_code == 2
-    result = program(*again, "--resume")
-    assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
+    told = json.loads(succeeded(program(*again, "--resume")).stdout)
     assert (told["records"], told["records_before"], told["complete"]) == (180 - held, held, True)
     assert program("verify", "orders", "--against-topic", copy).exit_code == 0
 
@@ -333,9 +326,7 @@ def test_only_some_records(program: Program, copy: str, cluster: MockCluster, tm
     positions.write_text("orders,0,6\norders,1,12\n")
     chosen = ("--positions", str(positions), "--until", TIME_OF_30, "--header", "h=v", "--grep", "value of [0-9]*5")
     again = ("replay", "orders:0,1", "--to-topic", copy, "--yes", "--json", *chosen)
-    result = program(*again, "--partitions", "2")
-    assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
+    told = json.loads(succeeded(program(*again, "--partitions", "2")).stdout)
     offsets = [n for n in range(0, 30, 5) if n % 10 == 5 and n % 7 != 3]
     assert offsets == [5, 15, 25]
     assert [(each["records"], each["from"], each["to"]) for each in told["partitions"]] == [(2, 15, 26)] * 2
@@ -433,8 +424,7 @@ def test_without_a_terminal_it_wants_yes(program: Program, copy: str) -> None:
 def test_the_source_itself(program: Program, cluster: MockCluster, root: Path) -> None:
     for partition in range(3):
         cluster.produce("orders", partition, records(range(70)))
-    same = program("verify", "orders", "--against-topic", "orders")
-    assert same.exit_code == 0, same.stdout
+    same = succeeded(program("verify", "orders", "--against-topic", "orders"))
     assert "the topic that was archived" in same.stdout
     cluster.produce("orders", 3, [Record(0, 5, 0, None, b"later", ())])
     beside = program("verify", "orders", "--against-topic", "orders", "--json")
@@ -519,11 +509,9 @@ def test_a_plan_says_what_was_read_to_find_the_cuts(program: Program, copy: str)
     writer.commit(records(range(600), timestamps=stamps), block_bytes=1000)
     args = ("replay", "skewed", "--to-topic", copy, "--at", "@1760000005", "--at-rule", "majority")
     assert "it is not certain which records of skewed:0" in program(*args[:6], "--yes").stderr
-    planned = program(*args, "--dry-run", "--json")
-    assert planned.exit_code == 0, planned.stderr
+    planned = succeeded(program(*args, "--dry-run", "--json"))
     assert json.loads(planned.stdout)["plan"]["cut_bytes"] > 0
     assert "of blocks to find the cuts" in program(*args, "--dry-run").stderr
     assert program(*args, "--yes").exit_code == 0
-    compared = program("verify", "skewed", "--against-topic", copy, *args[4:])
-    assert compared.exit_code == 0, compared.stderr
+    compared = succeeded(program("verify", "skewed", "--against-topic", copy, *args[4:]))
     assert "warning: skewed:0  ends before offset 600" in compared.stderr

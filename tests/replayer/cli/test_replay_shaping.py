@@ -25,6 +25,7 @@ from replayer.spark.lanes import LaneStore
 from replayer.spark.replay import LaneOutcome, SourceTask
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE
 from tests.support.archives import ArchiveWriter, records
+from tests.support.commands import succeeded
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -91,8 +92,7 @@ def sent(rows: list[Record], **changes: Any) -> list[Record]:
 
 
 def test_by_key(target: Target) -> None:
-    result = target.replay("orders", "--partitions", "by-key", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(target.replay("orders", "--partitions", "by-key", "--json"))
     found = target.records()
     for partition, rows in found.items():
         for row in rows:
@@ -106,8 +106,7 @@ def test_by_key(target: Target) -> None:
 
 @pytest.mark.parametrize(("partitions", "places"), [("2", {0: (0, 6), 1: (1,)}), ("0-1:3,6:0", {3: (0, 1), 0: (6,)})])
 def test_whole_partitions(target: Target, partitions: str, places: dict[int, tuple[int, ...]]) -> None:
-    result = target.replay("orders", "--partitions", partitions)
-    assert result.exit_code == 0, result.stderr
+    succeeded(target.replay("orders", "--partitions", partitions))
     found = target.records()
     assert found.keys() == places.keys()
     for place, sources in places.items():
@@ -193,8 +192,7 @@ def test_a_mask_that_changes_nothing_stops_before_anything_is_written(target: Ta
 
 def test_a_name_made_of_the_topics(target: Target, cluster: MockCluster) -> None:
     cluster.create_topic("orders-copy")
-    result = target.replay("orders:0", "--to-topic", "{topic}-copy")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(target.replay("orders:0", "--to-topic", "{topic}-copy"))
     assert "replayed to orders-copy" in result.stdout
 
 
@@ -213,8 +211,7 @@ def test_a_router_names_the_target(target: Target, tmp_path: Path) -> None:
 def test_records_that_a_router_sends_elsewhere_are_counted(target: Target, tmp_path: Path) -> None:
     transforms = tmp_path / "t.properties"
     transforms.write_text(ROUTE + "another")
-    result = target.replay("orders:0", "--transforms", str(transforms))
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(target.replay("orders:0", "--transforms", str(transforms)))
     assert "12 records were routed to other topics" in result.stdout
     assert target.records() == {}
 
@@ -245,8 +242,7 @@ def test_a_topic_with_records_wants_append(target: Target) -> None:
     assert again.exit_code == 2
     assert "is not empty" in again.stderr
     assert len(target.records()[0]) == 12
-    appended = target.replay("orders:0", "--append")
-    assert appended.exit_code == 0, appended.stderr
+    succeeded(target.replay("orders:0", "--append"))
     assert len(target.records()[0]) == 24
 
 
@@ -329,9 +325,7 @@ def program(skewed_root: Path, cluster: MockCluster) -> Program:
 
 @pytest.mark.slow
 def test_every_partition_by_a_task(program: Program, copy: str, sessions: list[int]) -> None:
-    result = program("orders", "--to-topic", copy, "--yes", "--json")
-    assert result.exit_code == 0, result.stderr
-    done = json.loads(result.stdout)
+    done = json.loads(succeeded(program("orders", "--to-topic", copy, "--yes", "--json")).stdout)
     assert (done["records"], done["records_before"], done["complete"], done["tasks"]) == (120, 0, True, 3)
     assert done["partitions"][2] == {
         "partition": 2,
@@ -347,8 +341,7 @@ def test_every_partition_by_a_task(program: Program, copy: str, sessions: list[i
 
 @pytest.mark.slow
 def test_into_fewer_partitions_for_people(program: Program, copy: str, sessions: list[int]) -> None:
-    result = program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes"))
     assert "3 tasks at most, one for each source partition" in result.stderr
     assert f"90 records replayed to {copy}" in result.stdout
     assert program.held(copy) == [60, 30, 0, 0]
@@ -363,8 +356,7 @@ def test_into_fewer_partitions_for_people(program: Program, copy: str, sessions:
 
 
 def test_a_dry_run_starts_nothing(program: Program, copy: str, sessions: list[int]) -> None:
-    result = program("orders:0,2", "--to-topic", copy, "--dry-run", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(program("orders:0,2", "--to-topic", copy, "--dry-run", "--json"))
     plan = json.loads(result.stdout)["plan"]
     assert (plan["records"], [each["partition"] for each in plan["partitions"]]) == (80, [0, 2])
     assert "2 tasks at most, one for each source partition" in plan["notes"]
@@ -425,8 +417,7 @@ def test_batches_are_compressed_as_asked(
         return batch_producer(settings, topic)
 
     monkeypatch.setattr("replayer.replay.sinks.producer.batch_producer", noted)
-    result = program("orders", "--to-topic", copy, "--yes", "--compression", "zstd:4")
-    assert result.exit_code == 0, result.stderr
+    succeeded(program("orders", "--to-topic", copy, "--yes", "--compression", "zstd:4"))
     assert (seen, sessions) == ({("zstd", "4")}, [3])
     refused = program("orders", "--to-topic", copy, "--compression", "zstd", "-X", "compression.type=lz4")
     assert refused.exit_code == 2
@@ -452,12 +443,10 @@ def test_an_end_in_doubt_is_chosen_once(
     refused = program(*args)
     assert (refused.exit_code, sessions) == (2, []), refused.stderr
     assert "--at-rule majority" in refused.stderr
-    done = program(*args, "--at-rule", "majority")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(program(*args, "--at-rule", "majority"))
     assert json.loads(done.stdout)["records"] == 1200
     monkeypatch.setattr("blockgz.archive.selection.find_cut", lambda *_: pytest.fail("the ends are recorded"))
-    again = program(*args, "--resume")
-    assert again.exit_code == 0, again.stderr
+    again = succeeded(program(*args, "--resume"))
     assert json.loads(again.stdout)["records_before"] == 1200
 
 
@@ -469,9 +458,7 @@ def test_lanes_without_a_position_end_as_of_the_time(
     args = (*SKEWED, "--to-topic", copy, "--retention", "hold", "--yes", "--json", "--resume", "--at-rule", "first")
     read = LaneStore.read
     monkeypatch.setattr(LaneStore, "read", lambda store: {k: v for k, v in read(store).items() if k != 1})
-    first = program(*args[:-3], *args[-2:])
-    assert first.exit_code == 0, first.stderr
-    resumed = program(*args, "--dry-run")
-    assert resumed.exit_code == 0, resumed.stderr
+    succeeded(program(*args[:-3], *args[-2:]))
+    resumed = succeeded(program(*args, "--dry-run"))
     partitions = json.loads(resumed.stdout)["plan"]["partitions"]
     assert [(each["from"], each["to"]) for each in partitions] == [(0, 0), (0, 0)]

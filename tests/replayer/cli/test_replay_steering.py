@@ -21,6 +21,7 @@ from replayer.cli import main
 from replayer.replay.jobs import control
 from replayer.replay.replaying import planned_replay
 from tests.support.archives import ArchiveWriter, records
+from tests.support.commands import succeeded
 from tests.support.mock_cluster import MockCluster
 
 SECONDS = 30.0
@@ -100,8 +101,7 @@ def test_paused_resumed_and_let_go_as_fast_as_it_can(job: Steered, mode: tuple[s
         seen.append(job.until(lambda told: told.rate is None))
         job.tell(state="run")
 
-    result = job.replay("--rate", "20/s", "--json", *mode, meanwhile=steer)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(job.replay("--rate", "20/s", "--json", *mode, meanwhile=steer))
     running, paused, faster = seen
     assert (running.rate, running.total, running.records_before, running.failure) == ("20/s", RECORDS, 0, None)
     assert sum(lane.written for lane in paused.lanes) == paused.records < RECORDS
@@ -125,8 +125,7 @@ def test_another_rate_is_kept(job: Steered) -> None:
         job.until(lambda told: told.rate == "200/s")
 
     began = time.monotonic()
-    result = job.replay("--rate", "1/s", "--json", meanwhile=steer)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(job.replay("--rate", "1/s", "--json", meanwhile=steer))
     assert 0.5 < json.loads(result.stdout)["seconds"] < time.monotonic() - began < 60
 
 
@@ -144,8 +143,7 @@ def test_cancelled_it_commits_and_is_resumed(job: Steered) -> None:
     assert ended is not None and not first["complete"]
     assert ended.state == "ended"
     assert sum(lane.written for lane in ended.lanes) == first["records"] > 0
-    result = job.replay("--resume", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(job.replay("--resume", "--json"))
     assert json.loads(result.stdout)["records"] == RECORDS - first["records"]
     last = job.told()
     assert last is not None
@@ -194,8 +192,7 @@ def test_paused_while_it_plans_it_begins_paused(job: Steered, monkeypatch: pytes
         assert job.until(lambda told: told.state == "paused").records == 0
         job.tell(state="run")
 
-    result = job.replay(meanwhile=steer)
-    assert result.exit_code == 0, result.stderr
+    succeeded(job.replay(meanwhile=steer))
 
 
 @pytest.mark.slow
@@ -210,8 +207,7 @@ def test_a_pause_by_signal_ends_by_command(job: Steered) -> None:
         assert job.until(lambda told: told.rate == "1000/s").state == "paused"
         job.tell(state="run")
 
-    result = job.replay("--rate", "20/s", meanwhile=steer)
-    assert result.exit_code == 0, result.stderr
+    succeeded(job.replay("--rate", "20/s", meanwhile=steer))
 
 
 def test_why_it_failed_is_reported(job: Steered, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,8 +245,7 @@ def test_commands_that_make_no_sense_are_named_once_and_change_nothing(job: Stee
         assert job.until(lambda told: told.updated_at > before.updated_at + 300).rate == "20/s"
         job.tell(rate=None)
 
-    result = job.replay("--rate", "20/s", meanwhile=scribble)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(job.replay("--rate", "20/s", meanwhile=scribble))
     assert result.stderr.count(told) == 1
 
 

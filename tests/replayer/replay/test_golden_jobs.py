@@ -18,6 +18,7 @@ from replayer.replay import pipeline
 from replayer.restore import document
 from replayer.transforms.chain import build_chain
 from replayer.transforms.settings import read_transforms
+from tests.support.commands import succeeded
 from tests.support.mock_cluster import MockCluster
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
@@ -109,8 +110,7 @@ def test_a_job_that_was_interrupted_is_resumed(cluster: MockCluster, jobs: Path)
         for _ in range(written):
             producer.produce("copy", b"written before", partition=lane)
     producer.flush()
-    result = run(cluster, "replay", *BEGUN, "--resume", "--yes", "--json", "--jobs", str(jobs))
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(run(cluster, "replay", *BEGUN, "--resume", "--yes", "--json", "--jobs", str(jobs)))
     told = json.loads(result.stdout)
     # Of 116 records from the time on, 18 are tombstones.
     assert (told["records_before"], told["records"], told["complete"]) == (88, 10, True)
@@ -121,8 +121,7 @@ def test_a_job_that_was_interrupted_is_resumed(cluster: MockCluster, jobs: Path)
 def test_the_same_command_keeps_the_same_of_a_job(cluster: MockCluster, jobs: Path) -> None:
     shutil.rmtree(jobs / "begun")
     cluster.create_topic("copy")
-    result = run(cluster, "replay", *BEGUN, "--yes", "--append", "--jobs", str(jobs))
-    assert result.exit_code == 0, result.stderr
+    succeeded(run(cluster, "replay", *BEGUN, "--yes", "--append", "--jobs", str(jobs)))
     wanted = json.loads((GOLDEN / "jobs/begun/request.json").read_bytes())
     found = json.loads((jobs / "begun" / "request.json").read_bytes())
     assert list(found) == list(wanted)
