@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from tests.support.opened import Opened
 
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 """So that no command reads the configuration of whoever runs the tests."""
+
+copies = map("copy-{}".format, itertools.count())
 
 
 def pytest_collection_finish() -> None:
@@ -66,3 +69,11 @@ def writer(tmp_path: Path) -> ArchiveWriter:
 @pytest.fixture(scope="module")
 def cluster() -> MockCluster:
     return MockCluster()
+
+
+@pytest.fixture
+def copy(cluster: MockCluster) -> str:
+    """A topic that no other test writes to."""
+    topic = next(copies)
+    cluster.create_topic(topic)
+    return topic

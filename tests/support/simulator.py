@@ -239,6 +239,15 @@ class Actor:
                 return None
 
 
+def result_of(protocol: Run, store: MemoryStore, log: MemoryLog, tokens: random.Random) -> Any:
+    """Run a protocol to its end; return its result, or raise its failure."""
+    actor = Actor("a", protocol, store, log, tokens)
+    actor.run_to_end()
+    if actor.failure is not None:
+        raise actor.failure
+    return actor.result
+
+
 @dataclass
 class Violation(Exception):
     """A schedule of any simulator after which something does not hold that must."""

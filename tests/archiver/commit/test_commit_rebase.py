@@ -39,7 +39,7 @@ from tests.support.chain import check_history, read_chain
 from tests.support.chunks import POLICY, archive_all, finished_chunk, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore, content_of
 from tests.support.scenarios import COLLECTED, CROWD, IDENTITY, PAIR, Company, run_schedule, short_partition
-from tests.support.simulator import Actor, Fate, Run, Scenario, collector, simulate
+from tests.support.simulator import Actor, Fate, Run, Scenario, collector, result_of, simulate
 
 IDENTITY_OF_WRITER = identity_of()
 KEYS = IDENTITY_OF_WRITER.keys
@@ -49,11 +49,7 @@ TOKENS = random.Random(1)
 
 
 def run(store: MemoryStore, protocol: Run, log: MemoryLog = LOG) -> Any:
-    actor = Actor("a", protocol, store, log, TOKENS)
-    actor.run_to_end()
-    if actor.failure is not None:
-        raise actor.failure
-    return actor.result
+    return result_of(protocol, store, log, TOKENS)
 
 
 def maintained(store: MemoryStore, **fields: Any) -> Held:

@@ -1,6 +1,5 @@
 """Garbage collection where chunks are rewritten: book-keeping, what is spared, and the floor."""
 
-import random
 import re
 import threading
 from pathlib import Path
@@ -11,9 +10,6 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from archiver.cli import main as archiver
-from archiver.commit.commit import commit_chunk
-from archiver.commit.objects import Held
-from archiver.commit.recovery import take_over
 from archiver.maintain import garbage
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.prune import prune
@@ -27,22 +23,15 @@ from index_format import groups, keys, objects
 from index_format import marker as markers
 from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.groups import LogEnd, LogEnds
-from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.marker import CatalogReference, Floor, Maintenance, Marker, Retired, Rewriting
 from replayer.cli import main as replayer
+from tests.archiver.maintain.fourteen_chunks import KEYS, filled, run
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import ArchiveWriter, records
-from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.format_objects import marker_of
-from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.sampling import seeded_random
-from tests.support.simulator import Actor, Run
 
-IDENTITY = identity_of()
-KEYS = IDENTITY.keys
-ROWS = records(range(40), value_bytes=0)
-LOG = MemoryLog(ROWS)
-TOKENS = random.Random(1)
 GRACE = 3600.0
 GRACE_MS = 3_600_000
 OTHER = "0" * 32
@@ -61,32 +50,6 @@ class RefusingStore(MemoryStore):
 def current(store: MemoryStore) -> markers.Marker | None:
     held = read_current(store, KEYS)  # type: ignore[arg-type]
     return held and held.marker
-
-
-def run(store: MemoryStore, protocol: Run) -> Any:
-    actor = Actor("a", protocol, store, LOG, TOKENS)
-    actor.run_to_end()
-    if actor.failure is not None:
-        raise actor.failure
-    return actor.result
-
-
-def filled(store: MemoryStore) -> MemoryStore:
-    """Fourteen chunks of one record, twelve of them in catalogs of two."""
-    archive = ArchiveInfo(archive_id=IDENTITY.archive_id, cluster_id=None, layout="topic")
-    topic = TopicInfo(topic=IDENTITY.topic, topic_id=IDENTITY.topic_id, incarnation=1)
-    store.put_if_absent(keys.archive_key("topic"), objects.encode(archive), "-")
-    store.put_if_absent(keys.topic_home("topic", KEYS.folder) + keys.TOPIC_OBJECT, objects.encode(topic), "-")
-    held: Held = run(store, take_over(IDENTITY, "writer", POLICY)).held
-    for offset in range(14):
-        held = run(store, commit_chunk(IDENTITY, held, finished_chunk("json", (ROWS[offset],), offset, offset + 1)))
-    return store
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    monkeypatch.setattr(markers, "FAN_OUT", 2)
-    return filled(MemoryStore())
 
 
 def body_of(store: MemoryStore) -> Maintenance:

@@ -1,7 +1,6 @@
 """`replayer replay` and `replayer verify --against-topic` as a user runs them."""
 
 import asyncio
-import itertools
 import json
 import os
 import re
@@ -28,15 +27,7 @@ from tests.support.archives import ArchiveWriter, records
 from tests.support.commands import succeeded
 from tests.support.mock_cluster import MockCluster
 
-names = map("copy-{}".format, itertools.count())
 TIME_OF_30 = "@1760000000030"
-
-
-@pytest.fixture
-def copy(cluster: MockCluster) -> str:
-    topic = next(names)
-    cluster.create_topic(topic)
-    return topic
 
 
 @pytest.fixture

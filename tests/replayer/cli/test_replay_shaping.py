@@ -263,16 +263,6 @@ def test_the_page_names_every_transform() -> None:
     assert set(re.findall(r"^\| ([A-Z][A-Za-z]+) \|", page, re.MULTILINE)) == {*SIDED, *WHOLE, *PREDICATES}
 
 
-spark_names = map("spark-copy-{}".format, itertools.count())
-
-
-@pytest.fixture
-def copy(cluster: MockCluster) -> str:
-    topic = next(spark_names)
-    cluster.create_topic(topic)
-    return topic
-
-
 @pytest.fixture
 def skewed_root(tmp_path: Path) -> Path:
     archive = ArchiveWriter(tmp_path)

@@ -1,6 +1,5 @@
 import asyncio
 import gc
-import itertools
 import subprocess
 import sys
 import threading
@@ -384,16 +383,6 @@ def test_a_generator_that_is_left_is_ended(loop: BackgroundLoop) -> None:
 def test_the_thread_that_makes_a_loop_has_none_of_its_own() -> None:
     BackgroundLoop().close()
     assert asyncio.run(asyncio.sleep(0, "mine")) == "mine"
-
-
-names = map("library-{}".format, itertools.count())
-
-
-@pytest.fixture
-def copy(cluster: MockCluster) -> str:
-    topic = next(names)
-    cluster.create_topic(topic)
-    return topic
 
 
 @pytest.fixture

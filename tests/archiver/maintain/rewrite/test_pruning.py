@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver, UnreadLog
-from archiver.commit.objects import Held, try_swap
+from archiver.commit.objects import try_swap
 from archiver.commit.operations import CompareAndSwap, Protocol
-from archiver.commit.recovery import take_over
 from archiver.errors import RewriteRefused
 from archiver.maintain.prune import Keep, prunable, prune
 from archiver.maintain.rewrite.chunks import ErasedRun, Item, NewChunk, OldChunk
@@ -37,18 +35,13 @@ from index_format.marker import (
     reference_to,
 )
 from tests.archiver.maintain.contents.random_chunks import Partition
+from tests.archiver.maintain.fourteen_chunks import KEYS, LOG, TOKENS, run
 from tests.archiver.maintain.repair.world import MortalStore
-from tests.support.archives import records
-from tests.support.chunks import POLICY, finished_chunk, identity_of
+from tests.support.chunks import identity_of
 from tests.support.format_objects import chunk_entry
-from tests.support.memory_store import MemoryLog, MemoryStore
-from tests.support.simulator import Actor, Fate, Run
+from tests.support.memory_store import MemoryStore
+from tests.support.simulator import Actor, Fate
 
-IDENTITY = identity_of()
-KEYS = IDENTITY.keys
-ROWS = records(range(40), value_bytes=0)
-LOG = MemoryLog(ROWS)
-TOKENS = random.Random(1)
 TOKEN = "0" * 32
 
 
@@ -100,29 +93,6 @@ def test_one_of_time_and_size_says_what_stays() -> None:
     for wrong in ({}, {"since_ms": 1, "newest_bytes": 1}):
         with pytest.raises(ValueError, match="either"):
             Keep(**wrong)
-
-
-def run(store: MemoryStore, protocol: Run) -> Any:
-    actor = Actor("a", protocol, store, LOG, TOKENS)
-    actor.run_to_end()
-    if actor.failure is not None:
-        raise actor.failure
-    return actor.result
-
-
-def store_of_chunks(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """Chunks of one record in catalogs of two: 12 in catalogs, 2 in the tail."""
-    monkeypatch.setattr(markers, "FAN_OUT", 2)
-    store = MemoryStore()
-    held: Held = run(store, take_over(IDENTITY, "writer", POLICY)).held
-    for offset in range(14):
-        held = run(store, commit_chunk(IDENTITY, held, finished_chunk("json", (ROWS[offset],), offset, offset + 1)))
-    return store
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    return store_of_chunks(monkeypatch)
 
 
 def marker_in(store: MemoryStore) -> Marker:
@@ -244,8 +214,8 @@ def test_a_run_is_found_in_one_list_alone(store: MemoryStore) -> None:
         assert (found is not None) is there, (start, end)
 
 
-def test_the_intent_is_kept_while_chunks_are_made_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, others = store_of_chunks(monkeypatch), list[RewriteOutcome]()
+def test_the_intent_is_kept_while_chunks_are_made_and_checked(store: MemoryStore) -> None:
+    others = list[RewriteOutcome]()
 
     def work() -> None:
         store.now += LEASE_MS / 1000 / 2
