@@ -346,11 +346,11 @@ class GroupKeeper:
         seconds = max(ROUND_SECONDS, self._context.interval_seconds)
         # Who waited longest comes first: groups without an answer are not to use up each round.
         order = sorted(wanted, key=lambda group_id: (self._asked_in.get(group_id, 0), group_id))
-        asked = self._positions(order, counts, seconds)
-        tried = asked.answers.keys() | asked.failures.keys()
+        answers, refused = self._positions(order, counts, seconds)
+        tried = answers.keys() | refused.keys()
         self._asked_in = {each: self._rounds if each in tried else self._asked_in.get(each, 0) for each in wanted}
-        failures.extend(asked.failures.values())
-        if not asked.failures and len(tried) < len(wanted):
+        failures.extend(refused.values())
+        if not refused and len(tried) < len(wanted):
             failures.append(
                 BrokerUnreachable(
                     f"{len(wanted) - len(tried)} consumer groups were not asked in time",
@@ -358,19 +358,16 @@ class GroupKeeper:
                     remedy="raise --groups-interval, or choose fewer groups by --groups",
                 )
             )
-        doubted = tables.hear(opened, asked.answers)
+        doubted = tables.hear(opened, answers)
         if doubted and self._is_single and not self._ending.wait(AGAIN_SECONDS):
-            again = self._positions(sorted(doubted), counts, seconds)
-            tables.hear(opened, again.answers)
+            again, _ = self._positions(sorted(doubted), counts, seconds)
+            tables.hear(opened, again)
         return True
 
     def _positions(self, group_ids: list[str], counts: Mapping[str, int], seconds: float) -> GroupAnswers:
-        asked = self._context.cluster.answers(group_ids, counts, seconds)
-        corrected = {
-            group_id: answer._replace(asked_at=answer.asked_at + self._ahead_ms)
-            for group_id, answer in asked.answers.items()
-        }
-        return asked._replace(answers=corrected)
+        answers, failures = self._context.cluster.answers(group_ids, counts, seconds)
+        ahead = self._ahead_ms
+        return {name: each._replace(asked_at=each.asked_at + ahead) for name, each in answers.items()}, failures
 
     def _ask_ends(
         self, opened: Mapping[str, TopicTables], ids: Mapping[str, str], failures: list[BlockgzError]

@@ -38,34 +38,28 @@ DECODED_FOR_ONE = 32
 Int64Array = npt.NDArray[np.int64]
 
 
-class BlockSummary(NamedTuple):
-    """The chunk index's facts about a block's records; timestamps in ms, both bounds inclusive."""
+class RawBlock(NamedTuple):
+    """The encoded records of one block before compression; timestamps in ms, both bounds inclusive."""
 
+    raw: bytes
     num_records: int
     first_offset: int
     last_offset: int
     min_timestamp: int
     max_timestamp: int
-
-
-class RawBlock(NamedTuple):
-    """The encoded records of one block before compression."""
-
-    raw: bytes
-    summary: BlockSummary
     key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
 
     def entry(self, byte_offset: int, byte_length: int, crc32: int | None = None) -> BlockEntry:
         """Return the block's entry in an index, if these bytes of the data hold it; `crc32` if it is known."""
         return BlockEntry(
             byte_length_uncompressed=len(self.raw),
-            num_records=self.summary.num_records,
+            num_records=self.num_records,
             byte_length=byte_length,
             byte_offset=byte_offset,
-            first_record_offset=self.summary.first_offset,
-            last_record_offset=self.summary.last_offset,
-            min_timestamp=self.summary.min_timestamp,
-            max_timestamp=self.summary.max_timestamp,
+            first_record_offset=self.first_offset,
+            last_record_offset=self.last_offset,
+            min_timestamp=self.min_timestamp,
+            max_timestamp=self.max_timestamp,
             crc32=block_crc32(self.raw) if crc32 is None else crc32,
             key_filter=self.key_filter,
         )
@@ -154,7 +148,8 @@ class BlockBuilder:
         self._key_hashes: list[Hashes] = []
         self._pieces: list[Piece] = []
         self._sizes: list[int] = []
-        self._summary: BlockSummary | None = None
+        # The open block, whose bytes are the pieces.
+        self._open: RawBlock | None = None
         # Encoded bytes waiting in the open block.
         self.open_bytes = 0
 
@@ -167,7 +162,7 @@ class BlockBuilder:
         timestamps = batch.column("timestamp").to_numpy()
         row = 0
         for stop in self._ends_of_runs(offsets):
-            follows = self._summary is None or offsets[row] == self._summary.last_offset + 1
+            follows = self._open is None or offsets[row] == self._open.last_offset + 1
             # The format stores only the first offset of a block.
             if self._format.needs_contiguous_blocks and not follows:
                 yield self._end_block()
@@ -182,12 +177,12 @@ class BlockBuilder:
                 self._hold(self._format.piece(encoded, ends, row, cut), int(ends[cut - 1]) - start)
                 if self._key_filter_bits is not None:
                     self._key_hashes.append(column_hashes(batch.column("key").slice(row, cut - row)))
-                summary = summary_of(offsets[row:cut], timestamps[row:cut])
-                self._summary = _joined(self._summary, summary) if self._summary else summary
+                added = raw_block(b"", offsets[row:cut], timestamps[row:cut])
+                self._open = _joined(self._open, added) if self._open else added
                 row = cut
 
     def finish(self) -> RawBlock | None:
-        return self._end_block() if self._summary else None
+        return self._end_block() if self._open else None
 
     def _ends_of_runs(self, offsets: Int64Array) -> Iterator[int]:
         if self._format.needs_contiguous_blocks:
@@ -205,21 +200,24 @@ class BlockBuilder:
         self._pieces[kept:], self._sizes[kept:] = [piece], [num_bytes]
 
     def _end_block(self) -> RawBlock:
-        assert self._summary is not None
+        assert self._open is not None
         bits = self._key_filter_bits
         keys = msgspec.UNSET if bits is None else key_filter(np.concatenate(self._key_hashes), bits)
-        block = RawBlock(self._format.join(self._pieces), self._summary, keys)
-        self._pieces, self._sizes, self._summary, self.open_bytes = [], [], None, 0
+        block = self._open._replace(raw=self._format.join(self._pieces), key_filter=keys)
+        self._pieces, self._sizes, self._open, self.open_bytes = [], [], None, 0
         self._key_hashes = []
         return block
 
 
-def summary_of(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
-    return BlockSummary(len(offsets), int(offsets[0]), int(offsets[-1]), int(timestamps.min()), int(timestamps.max()))
+def raw_block(raw: bytes, offsets: Int64Array, timestamps: Int64Array) -> RawBlock:
+    """Return the block of encoded records that have these offsets and timestamps."""
+    bounds = int(timestamps.min()), int(timestamps.max())
+    return RawBlock(raw, len(offsets), int(offsets[0]), int(offsets[-1]), *bounds)
 
 
-def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
-    return BlockSummary(
+def _joined(first: RawBlock, second: RawBlock) -> RawBlock:
+    return RawBlock(
+        b"",
         first.num_records + second.num_records,
         first.first_offset,
         second.last_offset,

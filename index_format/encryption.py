@@ -16,8 +16,6 @@ from index_format.errors import CorruptBlock, UnsupportedVersion
 CIPHER = "AES-256-GCM"
 KEY_BYTES = 32
 NONCE_BYTES = 12
-# Bytes that a stored block has more than its member or frame.
-TAG_BYTES = 16
 ID_DIGITS = 16
 
 

@@ -16,7 +16,7 @@ import zstandard
 from msgspec.structs import replace
 
 from index_format import objects, zstd_frames
-from index_format.blocks import BlockSummary, RawBlock, summary_of
+from index_format.blocks import RawBlock, raw_block
 from index_format.chunk_index import ERASED, UNVERIFIED, BlockEntry, ChunkIndex, Gap
 from index_format.errors import CorruptBlock
 from index_format.key_filter import column_hashes, key_filter
@@ -63,7 +63,7 @@ def blocks_of(
         offsets, timestamps = batch.column("offset").to_numpy(), batch.column("timestamp").to_numpy()
         if not len(offsets):
             raise CorruptBlock(f"the member at byte {found.byte_offset} holds no record")
-        block = _block(found, summary_of(offsets, timestamps))
+        block = raw_block(found.raw, offsets, timestamps).entry(found.byte_offset, len(found.stored))
         if key_filter_bits is not None:
             block = replace(block, key_filter=key_filter(column_hashes(batch.column("key")), key_filter_bits))
         blocks.append(block)
@@ -82,8 +82,8 @@ def text_blocks_of(
         if record_format("text").count(found.raw) != block.num_records:
             raise CorruptBlock(f"the block at byte {found.byte_offset} does not hold {block.num_records} records")
         # The timestamps are bounds of all blocks: exact if there is one.
-        summary = BlockSummary(block.num_records, block.first_offset, block.next_offset - 1, *timestamps)
-        blocks.append(_block(found, summary))
+        raw = RawBlock(found.raw, block.num_records, block.first_offset, block.next_offset - 1, *timestamps)
+        blocks.append(raw.entry(found.byte_offset, len(found.stored)))
     return tuple(blocks)
 
 
@@ -92,10 +92,6 @@ def _whole(scanned: Iterable[Scanned]) -> Iterator[Member]:
         if isinstance(found, DamagedBytes):
             raise CorruptBlock(f"bytes {found.start} to {found.end} are damaged", why=found.why)
         yield found
-
-
-def _block(found: Member, summary: BlockSummary) -> BlockEntry:
-    return RawBlock(found.raw, summary).entry(found.byte_offset, len(found.stored))
 
 
 # The chunk before and the gaps that a chunk's writer found below it, as its index says.

@@ -64,10 +64,10 @@ def imported(command: str, archive: Path) -> set[str]:
 def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(group: click.Command) -> None:
     assert isinstance(group, Program)
     context = click.Context(group)
-    for name, place in group.places.items():
+    for name, (_, summary) in group.places.items():
         command = group.get_command(context, name)
         assert command is not None
-        assert place.summary == command.get_short_help_str(limit=1000), name
+        assert summary == command.get_short_help_str(limit=1000), name
 
 
 @pytest.mark.parametrize("program", ["archiver", "replayer"])

@@ -2,58 +2,52 @@
 
 import click
 
-from blockgz.program.main import CommandPlace, Program, closing, version_option
+from blockgz.program.main import Program, closing, version_option
 
 # Commands, most used first, where they are defined, and their line on the help page; each is imported when used.
 COMMANDS = {
-    "run": CommandPlace("archiver.cli.run:run", "Archive topics: follow them forever, or drain them once."),
-    "status": CommandPlace(
+    "run": ("archiver.cli.run:run", "Archive topics: follow them forever, or drain them once."),
+    "status": (
         "archiver.cli.status:status",
         "Show the progress of each partition, from the archive's markers or from a running archiver.",
     ),
-    "doctor": CommandPlace(
+    "doctor": (
         "archiver.cli.doctor:doctor",
         "Check broker, permissions, topics, store and this machine for a run with the same settings.",
     ),
-    "config": CommandPlace("archiver.cli.config:config_group", "Print, check and explain configuration files."),
-    "demo": CommandPlace(
+    "config": ("archiver.cli.config:config_group", "Print, check and explain configuration files."),
+    "demo": (
         "archiver.cli.demo:demo",
         "Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.",
     ),
-    "gc": CommandPlace(
+    "gc": (
         "archiver.cli.gc:gc",
         "Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.",
     ),
-    "prune": CommandPlace(
-        "archiver.cli.prune:prune", "Take the oldest records out of the archive, while archivers run."
-    ),
-    "compact": CommandPlace(
+    "prune": ("archiver.cli.prune:prune", "Take the oldest records out of the archive, while archivers run."),
+    "compact": (
         "archiver.cli.compact:compact",
         "Merge small neighbouring chunks into large ones, and convert chunks, while archivers run.",
     ),
-    "erase": CommandPlace(
+    "erase": (
         "archiver.cli.erase:erase",
         "Erase records by key, header, value or offset, and report when no object in the archive contains them.",
     ),
-    "rewrap": CommandPlace(
+    "rewrap": (
         "archiver.cli.rewrap:rewrap",
         "Wrap the keys of encrypted chunks with the newest master key, while archivers run.",
     ),
-    "drop": CommandPlace(
+    "drop": (
         "archiver.cli.drop:drop_command",
         "Delete a whole topic from the archive, all its incarnations, for good and at once.",
     ),
-    "repair": CommandPlace(
-        "archiver.cli.repair:repair", "Rebuild lost indexes, markers and inventories, and recover records."
-    ),
-    "forget": CommandPlace(
-        "archiver.cli.forget:forget", "Remove partitions that are gone for good from the archive's inventory."
-    ),
-    "import": CommandPlace(
+    "repair": ("archiver.cli.repair:repair", "Rebuild lost indexes, markers and inventories, and recover records."),
+    "forget": ("archiver.cli.forget:forget", "Remove partitions that are gone for good from the archive's inventory."),
+    "import": (
         "archiver.cli.import_command:import_command",
         "Convert an archive of kafka-connect-s3, or one of its forks, at SOURCE into a current one.",
     ),
-    "spark": CommandPlace(
+    "spark": (
         "archiver.cli.spark:spark",
         "Archive topics as a Spark job, from Spark's Kafka source to the format blockgz-archive.",
     ),

@@ -282,7 +282,7 @@ class ChunkBuilder:
             self._open_first = (offsets[0].as_py(), timestamps[0].as_py())
         self._first = self._first or self._open_first
         for block in self._builder.add(batch):
-            end = int(np.searchsorted(offsets.to_numpy(), block.summary.last_offset, side="right"))
+            end = int(np.searchsorted(offsets.to_numpy(), block.last_offset, side="right"))
             last = self._mark(batch, end - 1, leader_epoch) if end else self._last
             assert last is not None
             self._write(block, last)

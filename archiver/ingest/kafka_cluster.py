@@ -32,7 +32,7 @@ from blockgz.kafka.admin import (
     topic_ids,
 )
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, ConnectionErrors, cluster_metadata, kafka_failure
-from blockgz.kafka.fetching import Message, Readable, batch_of
+from blockgz.kafka.fetching import Message, batch_of
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.kafka.settings import make_client
 from index_format.identity import EVERY_TOPIC, AclsOfTopics, TopicConfig
@@ -85,7 +85,7 @@ class RecordReader:
         if found is None or found.offset() != offset:
             return None
         try:
-            return next(iter_records(batch_of(Readable([found], [found.headers()]))))
+            return next(iter_records(batch_of([found], [found.headers()])))
         except SystemError as refusal:  # its headers cannot be handed over
             raise UnreadableRecord(_failing(partition, offset), why=str(refusal)) from None
 

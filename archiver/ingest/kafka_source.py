@@ -339,10 +339,10 @@ class KafkaSource:
             refusal, self._refusal = self._refusal, None
             raise refusal
         events = self._told_by_group()
-        polled = self._client.poll(self._at_once, self._poll_seconds)
-        num_bytes = polled.num_bytes + (MESSAGE_FOOTPRINT + self._uncounted) * polled.num_messages
-        self._batching.count(polled.num_messages, num_bytes)
-        for each in polled.found:
+        polled, num_messages, num_bytes = self._client.poll(self._at_once, self._poll_seconds)
+        num_bytes += (MESSAGE_FOOTPRINT + self._uncounted) * num_messages
+        self._batching.count(num_messages, num_bytes)
+        for each in polled:
             if isinstance(each, Told):
                 events += () if self._is_told_by_group(each) else self._told(each)
             else:
@@ -354,7 +354,7 @@ class KafkaSource:
                 events += self._fetched(partition, batched)
         if batches := [event.batch for event in events if isinstance(event, Fetched)]:
             self._uncounted = self._client.uncounted(batches)
-        self._at_once = messages_a_poll(polled.num_messages, num_bytes, self._at_once, self._client.most_messages)
+        self._at_once = messages_a_poll(num_messages, num_bytes, self._at_once, self._client.most_messages)
         if self._fatal is not None and self._refusal is None:
             self._refusal = _refused(self._fatal)
         return events

@@ -7,7 +7,7 @@ from base64 import b64encode
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -130,10 +130,8 @@ def _by_record(line: Field, pieces: Callable[[str, int, Record], Iterable[bytes]
     return printed
 
 
-class _StandIn(NamedTuple):
-    stand_in: bytes
-    shown: bytes
-    pieces: Iterable[bytes]
+# A text in place of a large key or value, that text as it is printed, and the pieces to print instead of it.
+_StandIn = tuple[bytes, bytes, Iterable[bytes]]
 
 
 def _split_line(
@@ -146,21 +144,21 @@ def _split_line(
             return content if content is None else bytes(content)
         # Random, so that no content can contain it.
         stand_ins.append(shown(content, secrets.token_hex(16).encode()))
-        return stand_ins[-1].stand_in
+        return stand_ins[-1][0]
 
     small = record._replace(key=stand_in(record.key), value=stand_in(record.value))
     small = small._replace(headers=[(key, stand_in(value)) for key, value in record.headers])
     rest = line(topic, partition, small)
-    for each in sorted(stand_ins, key=lambda each: rest.index(each.shown)):
-        before, _, rest = rest.partition(each.shown)
+    for _, printed, pieces in sorted(stand_ins, key=lambda each: rest.index(each[1])):
+        before, _, rest = rest.partition(printed)
         yield before
-        yield from each.pieces
+        yield from pieces
     yield rest
 
 
 def _as_bytes(content: bytes, token: bytes) -> _StandIn:
     parts = (content[start : start + STEP_BYTES] for start in range(0, len(content), STEP_BYTES))
-    return _StandIn(token, token, (_json_escaped(bytes(part)) for part in parts))
+    return token, token, (_json_escaped(bytes(part)) for part in parts)
 
 
 def _as_text(content: bytes, token: bytes) -> _StandIn:
@@ -170,8 +168,8 @@ def _as_text(content: bytes, token: bytes) -> _StandIn:
             pass
     except UnicodeDecodeError:
         token = b"\xff" + token
-        return _StandIn(token, b64encode(token), (b64encode(content[at : at + STEP_BYTES]) for at in steps))
-    return _StandIn(token, token, (msgspec.json.encode(text)[1:-1] for text in _texts(content)))
+        return token, b64encode(token), (b64encode(content[at : at + STEP_BYTES]) for at in steps)
+    return token, token, (msgspec.json.encode(text)[1:-1] for text in _texts(content))
 
 
 def _texts(content: bytes) -> Iterator[str]:

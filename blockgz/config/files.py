@@ -189,16 +189,11 @@ MAX_BYTES = 1024**2
 _LIBRDKAFKA = ("sasl.", "ssl.", "security.", "socket.", "fetch.", "session.", "client.", "broker.", "queued.", "debug")
 
 
-@dataclass(frozen=True)
-class ConfigFile:
-    """The settings of a file, and notes for its reader."""
+def read_config_file(path: Path) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings of a file, and notes for its reader.
 
-    settings: Settings
-    notes: tuple[str, ...]
-
-
-def read_config_file(path: Path) -> ConfigFile:
-    """Raise UsageError for a file that cannot be read, is malformed, or holds a key that is not known."""
+    Raises UsageError for a file that cannot be read, is malformed, or holds a key that is not known.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -216,13 +211,13 @@ def read_config_file(path: Path) -> ConfigFile:
     return settings_of(parse_document(str(path), text))
 
 
-def settings_of(entries: list[DocumentEntry]) -> ConfigFile:
-    """Return the meaning of a file's entries; raises UsageError as `read_config_file` does."""
+def settings_of(entries: list[DocumentEntry]) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings that a file's entries mean, and notes for its reader; raises UsageError."""
     reader = _SettingsReader()
     for entry in entries:
         reader.take(entry)
     reader.finish()
-    return ConfigFile(reader.settings, tuple(reader.notes))
+    return reader.settings, tuple(reader.notes)
 
 
 class _SettingsReader:

@@ -210,10 +210,10 @@ def check_config_file(path: Path, environ: Mapping[str, str]) -> tuple[Resolved,
 
     Raises UsageError for what would keep any run from starting with this file.
     """
-    file = read_config_file(path)
+    given, noted = read_config_file(path)
     settings: Settings = {}
-    notes = list(file.notes)
-    for name, setting in file.settings.items():
+    notes = list(noted)
+    for name, setting in given.items():
         try:
             looked_up(name, setting, environ)
         except UnresolvedReference as error:
@@ -224,6 +224,6 @@ def check_config_file(path: Path, environ: Mapping[str, str]) -> tuple[Resolved,
     for field, value in STAND_INS.items():
         if field not in settings:
             settings[field] = Setting(value, DEFAULT)
-        if field not in file.settings:
+        if field not in given:
             notes.append(f"{path} leaves {field} to {option_name(field)} or the environment")
     return resolve(settings, environ=environ), tuple(notes)

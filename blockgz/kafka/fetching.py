@@ -19,11 +19,8 @@ NO_TIMESTAMP = -1
 Message = Any
 
 
-class Readable(NamedTuple):
-    """Consecutive messages of a partition, each with its headers as the client gave them."""
-
-    messages: Sequence[Message]
-    headers: Sequence[Any]
+# Consecutive messages of a partition, each with its headers as the client gave them.
+Readable = tuple[Sequence[Message], Sequence[Any]]
 
 
 class UnreadableMessage(NamedTuple):
@@ -55,15 +52,16 @@ def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | Unreadable
             refusal = error
         stop = start + len(headers)
         if headers:
-            yield Readable(messages[start:stop], headers)
+            yield messages[start:stop], headers
         if refusal is not None:
             yield UnreadableMessage(_without_headers(messages[stop]), f"a header key is not UTF-8 ({refusal})")
         start = stop + 1
 
 
-def batch_of(run: Readable) -> pa.RecordBatch:
-    """Return the messages as a batch of `records.SCHEMA`. Unbound methods and map take half the time of calls."""
-    messages, count = run.messages, len(run.messages)
+def batch_of(messages: Sequence[Message], headers: Sequence[Any]) -> pa.RecordBatch:
+    """Return messages as a batch of `records.SCHEMA`, with their headers as the client gave them."""
+    # Unbound methods and map take half the time of calls.
+    count = len(messages)
     timestamps = np.fromiter(chain.from_iterable(map(KafkaMessage.timestamp, messages)), np.int64, 2 * count)
     # librdkafka counts the types from 0, Kafka from -1.
     kinds, times = timestamps[::2], timestamps[1::2]
@@ -73,7 +71,7 @@ def batch_of(run: Readable) -> pa.RecordBatch:
         kinds - 1,
         list(map(KafkaMessage.key, messages)),
         list(map(KafkaMessage.value, messages)),
-        run.headers,
+        headers,
     )
 
 
@@ -85,15 +83,15 @@ def _without_headers(message: Message) -> Record:
     )
 
 
-def _rising(run: Readable) -> Iterator[Rising]:
-    """Yield the records of `run`, cut where offsets fall and where the leader epoch changes: nearly always one piece.
+def _rising(messages: Sequence[Message], headers: Sequence[Any]) -> Iterator[Rising]:
+    """Yield the records of readable messages, cut where offsets fall and where the leader epoch changes.
 
-    Several fetches may hold an offset twice, if the log was truncated and written again in between. The caller checks
-    the first offset of each, and finds by its epoch who wrote it.
+    That is nearly always one piece. Several fetches may hold an offset twice, if the log was truncated and written
+    again in between. The caller checks the first offset of each, and finds by its epoch who wrote it.
     """
-    batch = batch_of(run)
+    batch = batch_of(messages, headers)
     falls = np.flatnonzero(np.diff(batch.column("offset").to_numpy()) <= 0) + 1
-    epochs = list(map(KafkaMessage.leader_epoch, run.messages))
+    epochs = list(map(KafkaMessage.leader_epoch, messages))
     changes: list[int] = []
     if epochs.count(epochs[0]) < len(epochs):
         changes = [row for row, (before, after) in enumerate(pairwise(epochs), 1) if before != after]
@@ -134,13 +132,8 @@ class Told(NamedTuple):
     error: KafkaError
 
 
-class Polled(NamedTuple):
-    """The result of one poll, in order."""
-
-    found: Sequence[MessageRun | Told]
-    num_messages: int
-    num_bytes: int
-    """Bytes of the records, except what the client's `uncounted` adds."""
+# The result of one poll in order, the number of messages, and bytes except those that a client's `uncounted` adds.
+Polled = tuple[Sequence[MessageRun | Told], int, int]
 
 
 class ConfluentClient:
@@ -194,15 +187,15 @@ class ConfluentClient:
             else:
                 found += map(_told, messages[start:stop])
             start = stop
-        return Polled(found, len(messages), sum(map(len, messages)))
+        return found, len(messages), sum(map(len, messages))
 
     def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | UnreadableMessage]:
         """Yield the records of messages of one partition, in order; they are used up. Any thread may call it."""
         for run in readable_runs(messages):
-            if isinstance(run, Readable):
-                yield from _rising(run)
-            else:
+            if isinstance(run, UnreadableMessage):
                 yield run
+            else:
+                yield from _rising(*run)
 
     def uncounted(self, batches: Collection[pa.RecordBatch]) -> int:
         """Return the bytes of a record that a poll does not count, on average: keys and headers."""
@@ -273,7 +266,7 @@ class KernelClient:
                 num_messages += len(entry)
                 num_bytes += entry.num_bytes
         self._log()
-        return Polled(found, num_messages, num_bytes)
+        return found, num_messages, num_bytes
 
     def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | UnreadableMessage]:
         for piece in self._consumer.columns(list(messages), MOST_COLUMN_BYTES):

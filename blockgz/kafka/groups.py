@@ -221,11 +221,8 @@ class GroupMembers(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-class GroupAnswers(NamedTuple):
-    """The answers of groups; groups in neither were not asked in time."""
-
-    answers: dict[str, GroupAnswer]
-    failures: dict[str, BlockgzError]
+# The answers of groups, and their failures; groups in neither were not asked in time.
+GroupAnswers = tuple[dict[str, GroupAnswer], dict[str, BlockgzError]]
 
 
 class KafkaGroups:
@@ -256,13 +253,13 @@ class KafkaGroups:
         for group_id in group_ids:
             waiting.put(group_id)
 
-        asked = GroupAnswers({}, {})
+        answers, failures = dict[str, GroupAnswer](), dict[str, BlockgzError]()
 
         def work() -> None:
             try:
                 while time.monotonic() < deadline:
                     group_id = waiting.get_nowait()
-                    answer_seconds = HURRIED_SECONDS if asked.failures else ANSWER_SECONDS
+                    answer_seconds = HURRIED_SECONDS if failures else ANSWER_SECONDS
                     answered.put((group_id, self._answer(group_id, topics, answer_seconds)))
             except Empty:
                 pass
@@ -280,10 +277,10 @@ class KafkaGroups:
             if each is None:
                 num_threads -= 1
             elif isinstance(each[1], BlockgzError):
-                asked.failures[each[0]] = each[1]
+                failures[each[0]] = each[1]
             else:
-                asked.answers[each[0]] = each[1]
-        return asked
+                answers[each[0]] = each[1]
+        return answers, failures
 
     def _answer(self, group_id: str, topics: Mapping[str, int], seconds: float) -> GroupAnswer | BlockgzError:
         what = f"the offsets of consumer group {group_id[:80]!r} cannot be read"
@@ -343,7 +340,7 @@ class KafkaGroups:
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the groups that have a position in a topic, and those that gave no answer within `seconds`."""
         listed = sorted(self.ids())
-        answers = self.answers(listed, {topic: num_partitions}, seconds).answers
+        answers, _ = self.answers(listed, {topic: num_partitions}, seconds)
         found = tuple(each for each in listed if each in answers and answers[each].positions)
         return found, tuple(each for each in listed if each not in answers)
 

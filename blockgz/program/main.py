@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -55,15 +55,6 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted (SIGINT)",
     TERMINATED: "ended by SIGTERM before the work was done",
 }
-
-
-class CommandPlace(NamedTuple):
-    """The place of a command's definition."""
-
-    where: str
-    """The definition, as `package.module:name`."""
-    summary: str
-    """The first sentence of its help: the group's help page shows it without importing the command."""
 
 
 OWN = "Options"
@@ -332,8 +323,11 @@ def _verbose_option(command: click.Command) -> click.Option:
 class Program(ProgramGroup):
     """A group whose commands are imported when they are used; a failure is three lines on stderr and an exit code."""
 
-    def __init__(self, *args: Any, places: Mapping[str, CommandPlace], **kwargs: Any) -> None:
-        """`places` is the place of each command's definition."""
+    def __init__(self, *args: Any, places: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        """`places` has each command's definition, as `package.module:name`, and the first sentence of its help.
+
+        The group's help page shows that sentence without importing the command.
+        """
         super().__init__(*args, **kwargs)
         self.places = places
 
@@ -343,16 +337,16 @@ class Program(ProgramGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self.places:
             return None
-        module, _, name = self.places[cmd_name].where.partition(":")
+        module, _, name = self.places[cmd_name][0].partition(":")
         return completed(getattr(importlib.import_module(module), name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.summary) for name, place in self.places.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.places.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete commands, without importing any, and options."""
-        commands = [(name, place.summary) for name, place in self.places.items() if name.startswith(incomplete)]
+        commands = [(name, summary) for name, (_, summary) in self.places.items() if name.startswith(incomplete)]
         return [CompletionItem(name, help=text) for name, text in commands] + click.Command.shell_complete(
             self, ctx, incomplete
         )
@@ -409,7 +403,7 @@ class Program(ProgramGroup):
         named = next((each for each in args if each in self.places), None)
         if named is not None:
             with suppress(Exception):  # it fails again when the command is looked up, and is reported there
-                importlib.import_module(self.places[named].where.partition(":")[0])
+                importlib.import_module(self.places[named][0].partition(":")[0])
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
         try:

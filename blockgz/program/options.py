@@ -317,13 +317,13 @@ def use_config(context: click.Context, path: Path) -> None:
     from blockgz.config.files import read_config_file  # noqa: PLC0415 - it loads pydantic and a YAML parser
     from blockgz.config.resolution import check_kafka, text_of  # noqa: PLC0415
 
-    file = read_config_file(path)
-    check_kafka(file.settings)
-    context.meta[_LOADED] = UsedConfig(path, file.settings, file.notes)
+    settings, notes = read_config_file(path)
+    check_kafka(settings)
+    context.meta[_LOADED] = UsedConfig(path, settings, notes)
     context.default_map = {
-        param: functools.partial(text_of, field, file.settings[field], os.environ)
+        param: functools.partial(text_of, field, settings[field], os.environ)
         for param, field in SHARED.items()
-        if field in file.settings
+        if field in settings
     }
 
 

@@ -9,7 +9,7 @@ import msgspec
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import PARTLY_FAILED, NotInArchive, exit_code
 from blockgz.process import run_async
-from blockgz.program.main import CommandPlace, Program, closing, confirm, print_failure
+from blockgz.program.main import Program, closing, confirm, print_failure
 from blockgz.program.options import Argument, Option, dry_run_option, kafka_options, yes_option
 from blockgz.program.terminal import print_each, print_table
 from replayer.cli.options.options import archive_options, json_option, open_archive
@@ -19,10 +19,11 @@ from replayer.topics import FoundTopic, TopicComparison, TopicPlan, carry_out, c
 DIFFERENT = PARTLY_FAILED
 # Commands, the modules that define them, and their lines on the help page.
 COMMANDS = {
-    "diff": CommandPlace(
-        "replayer.cli.topics:diff", "Compare partitions and configuration of topics with what the archive says of them."
+    "diff": (
+        "replayer.cli.topics:diff",
+        "Compare partitions and configuration of topics with what the archive says of them.",
     ),
-    "apply": CommandPlace(
+    "apply": (
         "replayer.cli.topics:apply",
         "Make topics like the archived ones: create them, add partitions, set their configuration.",
     ),

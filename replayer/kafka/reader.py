@@ -116,4 +116,4 @@ def _readable(place: str, messages: Sequence[Any]) -> Iterator[pa.RecordBatch]:
             raise PartitionUnavailable(
                 f"the record at {place}:{run.record.offset} cannot be read by the Kafka client", why=run.why
             )
-        yield batch_of(run)
+        yield batch_of(*run)

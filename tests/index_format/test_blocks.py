@@ -11,7 +11,6 @@ from index_format.blocks import (
     COMPRESSORS,
     GZIP_HEADER,
     BlockBuilder,
-    BlockSummary,
     Compressor,
     IsalCompressor,
     RawBlock,
@@ -99,13 +98,13 @@ def test_blocks_do_not_depend_on_batches_and_never_split(rows: list[Record], siz
     lengths = [len(record_format("json").encode(batch_from_records([row]), rows[0].timestamp_type)[0]) for row in rows]
     row = 0
     for block in blocks:
-        count = block.summary.num_records
+        count = block.num_records
         mine, following = rows[row : row + count], lengths[row + count : row + count + 1]
         assert len(block.raw) == sum(lengths[row : row + count])
         assert len(block.raw) <= limit or count == 1
         assert not following or len(block.raw) + following[0] > limit, "the block was not full"
         stamps = [each.timestamp for each in mine]
-        assert block.summary == (count, mine[0].offset, mine[-1].offset, min(stamps), max(stamps))
+        assert block[1:-1] == (count, mine[0].offset, mine[-1].offset, min(stamps), max(stamps))
         row += count
     assert row == len(rows)
 
@@ -114,10 +113,10 @@ def test_blocks_do_not_depend_on_batches_and_never_split(rows: list[Record], siz
 def test_text_blocks_end_at_every_hole(rows: list[Record], sizes: list[int], limit: int) -> None:
     blocks = cut(rows, "text", limit, sizes)
     assert blocks == cut(rows, "text", limit)
-    assert sum(block.summary.num_records for block in blocks) == len(rows)
+    assert sum(block.num_records for block in blocks) == len(rows)
     for block in blocks:
-        assert block.summary.last_offset - block.summary.first_offset + 1 == block.summary.num_records
-        assert len(block.raw) <= limit or block.summary.num_records == 1
+        assert block.last_offset - block.first_offset + 1 == block.num_records
+        assert len(block.raw) <= limit or block.num_records == 1
 
 
 def test_json_blocks_span_holes() -> None:
@@ -157,7 +156,7 @@ def test_open_bytes_are_those_that_wait() -> None:
     assert builder.open_bytes == 4
     assert len(list(builder.add(batch_from_records(texts(b"0123456", b"", first=1))))) == 1
     assert builder.open_bytes == 9
-    assert builder.finish() == RawBlock(b"0123456\n\n", BlockSummary(2, 1, 2, 1000, 1000))
+    assert builder.finish() == RawBlock(b"0123456\n\n", 2, 1, 2, 1000, 1000)
     assert builder.open_bytes == 0
 
 

@@ -91,7 +91,7 @@ def test_each_block_knows_its_own_keys(rows: list[Record], block_bytes: int, siz
         start += size
     last = builder.finish()
     for block in [*blocks, *([last] if last else [])]:
-        first, end = block.summary.first_offset, block.summary.last_offset
+        first, end = block.first_offset, block.last_offset
         keys = {row.key for row in rows if first <= row.offset <= end and row.key is not None}
         assert block.key_filter == key_filter(hashes_of(keys), 10)
         assert block.entry(0, 5).key_filter == block.key_filter

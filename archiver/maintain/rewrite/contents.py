@@ -44,7 +44,6 @@ from index_format import objects
 from index_format.blocks import (
     COMPRESSORS,
     BlockBuilder,
-    BlockSummary,
     Compressor,
     RawBlock,
     decode_block,
@@ -282,10 +281,16 @@ def _compress_again(
 ) -> None:
     """Compress the blocks of a chunk again, without decoding them."""
     for member, entry in whole_data(data_of(index), index):
-        first, last = entry.first_record_offset, entry.last_record_offset
-        summary = BlockSummary(entry.num_records, first, last, entry.min_timestamp, entry.max_timestamp)
-        raw = inflate_block(member, entry, index, max_block_bytes)
-        writer.encode(RawBlock(raw, summary, entry.key_filter), compressor)
+        raw = RawBlock(
+            inflate_block(member, entry, index, max_block_bytes),
+            entry.num_records,
+            entry.first_record_offset,
+            entry.last_record_offset,
+            entry.min_timestamp,
+            entry.max_timestamp,
+            entry.key_filter,
+        )
+        writer.encode(raw, compressor)
 
 
 LEVEL_OF_CUT_BLOCKS = 2

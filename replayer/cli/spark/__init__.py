@@ -2,15 +2,15 @@
 
 import click
 
-from blockgz.program.main import CommandPlace, Program, closing
+from blockgz.program.main import Program, closing
 
 # Commands with their modules and their lines on the help page; each is imported when it is used.
 COMMANDS = {
-    "load": CommandPlace(
+    "load": (
         "replayer.cli.spark.export:load",
         "Load records into a table of Spark's catalog, with the columns of `spark export`.",
     ),
-    "export": CommandPlace("replayer.cli.spark.export:export", "Write records to files in a common format."),
+    "export": ("replayer.cli.spark.export:export", "Write records to files in a common format."),
 }
 
 

@@ -50,18 +50,18 @@ class Cluster:
     def answers(self, group_ids: list[str], topics: Mapping[str, int], seconds: float) -> GroupAnswers:
         assert seconds >= 60
         self.asked.append(group_ids)
-        asked = GroupAnswers({}, {})
+        answers, failures = dict[str, GroupAnswer](), dict[str, BlockgzError]()
         for group_id in group_ids[: self.most_asked]:
             offset = self.offsets.get(group_id)
             if isinstance(offset, BlockgzError):
-                asked.failures[group_id] = offset
+                failures[group_id] = offset
             elif isinstance(offset, int):
                 positions = {topic: (GroupPosition(0, offset, None),) for topic in topics}
-                asked.answers[group_id] = GroupAnswer(self.now_ms, positions)
+                answers[group_id] = GroupAnswer(self.now_ms, positions)
             elif offset is None:
-                asked.answers[group_id] = GroupAnswer(self.now_ms, {})
+                answers[group_id] = GroupAnswer(self.now_ms, {})
         self.partitions_asked.append(dict(topics))
-        return asked
+        return answers, failures
 
     def high_watermarks(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
         self.now_ms += 7
@@ -306,8 +306,9 @@ def test_a_clock_that_is_an_hour_off_does_not_reach_the_tables(kept: Kept, skew_
     kept.cluster.now_ms = 1_760_000_000_000
     kept.skew_ms = skew_ms
     kept.store_clock = lambda: kept.cluster.now_ms // 1000  # as S3, which reports whole seconds
-    kept.cluster.answers = lambda *_: GroupAnswers(  # type: ignore[method-assign]
-        {"billing": GroupAnswer(kept.cluster.now_ms + skew_ms, {"orders": (GroupPosition(0, 1, None),)})}, {}
+    kept.cluster.answers = lambda *_: (  # type: ignore[method-assign]
+        {"billing": GroupAnswer(kept.cluster.now_ms + skew_ms, {"orders": (GroupPosition(0, 1, None),)})},
+        {},
     )
     kept.cluster.offsets, kept.cluster.ends = {"billing": 1}, dict(ENDS)
     kept.round()

@@ -172,11 +172,11 @@ class TestReferences:
         assert "hunter2" not in error.what + error.why + error.remedy
 
 
-def values(file: files.ConfigFile) -> dict[str, object]:
-    return {name: setting.value for name, setting in file.settings.items()}
+def values(file: tuple[files.Settings, tuple[str, ...]]) -> dict[str, object]:
+    return {name: setting.value for name, setting in file[0].items()}
 
 
-def connect(**config: str) -> files.ConfigFile:
+def connect(**config: str) -> tuple[files.Settings, tuple[str, ...]]:
     return files.settings_of([DocumentEntry(name, value, "c.json:1") for name, value in config.items()])
 
 
@@ -187,7 +187,7 @@ def refused_files(name: str, text: str) -> UsageError:
 
 
 def test_nothing_under_kafka_is_no_setting() -> None:
-    assert "kafka" not in files.settings_of(parse_document("f.yml", "kafka: {}\n")).settings
+    assert "kafka" not in files.settings_of(parse_document("f.yml", "kafka: {}\n"))[0]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ class TestConnectNames:
     def test_bucket_and_prefix_make_an_address(self, prefix: str) -> None:
         file = connect(**{"s3.prefix": prefix, "s3.bucket": "b-1"})
         assert values(file) == {"archive": "s3://b-1/kafka/backup"}
-        assert file.settings["archive"].origin.alias == "s3.bucket"
+        assert file[0]["archive"].origin.alias == "s3.bucket"
 
     def test_a_prefix_alone(self) -> None:
         with pytest.raises(UsageError, match="is set without"):
@@ -287,14 +287,14 @@ class TestConnectNames:
 
     @pytest.mark.parametrize("name", ["topics.regex", "rotate.schedule.interval.ms"])
     def test_what_differs_is_reported(self, name: str) -> None:
-        (note,) = connect(**{name: "1"}).notes
+        (note,) = connect(**{name: "1"})[1]
         assert f"c.json:1: {name} is taken as" in note
 
     @pytest.mark.parametrize("name", files.NOT_USED)
     def test_what_changes_nothing_is_left_out_with_a_warning(self, name: str) -> None:
         file = connect(**{name: "x"})
-        assert file.settings == {}
-        assert file.notes == (f"c.json:1: {name} is not used: {files.NOT_USED[name]}",)
+        assert file[0] == {}
+        assert file[1] == (f"c.json:1: {name} is not used: {files.NOT_USED[name]}",)
 
     @pytest.mark.parametrize("name", [*files.REFUSED, "transforms.x.type", "consumer.override.fetch.max.bytes"])
     def test_what_would_change_the_archive_is_refused(self, name: str) -> None:

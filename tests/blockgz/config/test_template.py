@@ -66,7 +66,7 @@ EXAMPLES = re.findall(r"^```(yaml|properties|json)\n(.*?)^```$", PAGE.read_text(
 
 @pytest.mark.parametrize(("kind", "text"), EXAMPLES, ids=[kind for kind, _ in EXAMPLES])
 def test_the_examples_are_valid(kind: str, text: str) -> None:
-    settings: Settings = settings_of(parse_document(f"example.{kind}", text)).settings
+    settings: Settings = settings_of(parse_document(f"example.{kind}", text))[0]
     assert resolve(settings, environ={}).config.archive == "s3://backup/kafka"
 
 

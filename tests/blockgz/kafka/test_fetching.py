@@ -53,7 +53,7 @@ def read_until(
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not is_enough(messages, told):
         assert time.monotonic() < deadline, told
-        for each in client.poll(client.most_messages, 0.02).found:
+        for each in client.poll(client.most_messages, 0.02)[0]:
             if isinstance(each, Told):
                 told.append(each)
             else:
@@ -226,9 +226,9 @@ def test_bytes_of_keys_and_headers_are_counted(cluster: MockCluster, client: Fet
     deadline = time.monotonic() + DEADLINE_SECONDS
     while sum(map(len, batches)) < 100:
         assert time.monotonic() < deadline
-        polled = client.poll(1000, 0.02)
-        counted += polled.num_bytes
-        for each in polled.found:
+        polled, _, num_bytes = client.poll(1000, 0.02)
+        counted += num_bytes
+        for each in polled:
             if not isinstance(each, Told):
                 batches += [piece.batch for piece in rising(client, list(each.messages))]
     assert counted + 100 * client.uncounted(batches) >= 100 * 210

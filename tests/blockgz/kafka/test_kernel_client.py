@@ -51,7 +51,7 @@ def first_run(client: KernelClient) -> MessageRun:
     client.assign({LOG: 0})
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
-        for each in client.poll(100, 0.1).found:
+        for each in client.poll(100, 0.1)[0]:
             if isinstance(each, MessageRun):
                 return each
     raise TimeoutError
@@ -201,9 +201,9 @@ def test_ten_thousand_polls_leave_nothing_behind(cluster: MockCluster, client: K
     deadline = time.monotonic() + 60
     while polls < 10_000:
         assert time.monotonic() < deadline
-        polled = client.poll(8, 0.005)
+        polled, _, _ = client.poll(8, 0.005)
         polls += 1
-        for each in polled.found:
+        for each in polled:
             if isinstance(each, MessageRun):
                 num_bytes += sum(batch.nbytes for batch in batches(client, each))
             else:

@@ -137,7 +137,7 @@ SCRIPT = """
 import asyncio, signal, sys, time
 import click
 from blockgz.process import run_async
-from blockgz.program.main import CommandPlace, Program
+from blockgz.program.main import Program
 if sys.argv[2] == "ignored":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -158,7 +158,7 @@ async def wait():
 def asynchronous():
     run_async(wait())
 
-places = {each: CommandPlace(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
+places = {each: (f"__main__:{each}", "") for each in ("plain", "asynchronous")}
 Program("program", places=places).main([sys.argv[1]])
 """
 
@@ -200,7 +200,7 @@ from pathlib import Path
 import click
 sys.path.insert(0, str(Path(sys.argv[3]).parent))
 from blockgz.process import run_async
-from blockgz.program.main import CommandPlace, Program
+from blockgz.program.main import Program
 
 @click.command("plain")
 def plain():
@@ -215,7 +215,7 @@ async def wait():
 def asynchronous():
     run_async(wait())
 
-places = {each: CommandPlace(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
+places = {each: (f"__main__:{each}", "") for each in ("plain", "asynchronous")}
 Program("program", places=places).main([sys.argv[1]])
 """
 

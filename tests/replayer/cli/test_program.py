@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from blockgz.archive.archive import ArchivePlace
-from blockgz.program.main import EXIT_CODES, NEVER_FROM_ENVIRONMENT, CommandPlace, Program, completed
+from blockgz.program.main import EXIT_CODES, NEVER_FROM_ENVIRONMENT, Program, completed
 from blockgz.program.options import TimeOption
 from blockgz.store.local import LocalStore
 from index_format.records import Record
@@ -246,7 +246,7 @@ def test_a_mistyped_command_is_answered_with_those_that_look_alike() -> None:
 def test_the_help_page_has_the_whole_summaries() -> None:
     page = " ".join(program_lines("--help").stdout.split())
     assert "..." not in page.split("Commands:")[1].split("Examples:")[0]
-    assert all(place.summary in page for place in COMMANDS.values())
+    assert all(summary in page for _, summary in COMMANDS.values())
 
 
 def test_commands_inside_groups_are_completed_once() -> None:
@@ -266,7 +266,7 @@ def test_commands_inside_groups_are_completed_once() -> None:
 
 
 def test_commands_of_a_group_inside_the_program_are_completed() -> None:
-    nested = Program("nested", places={"reports": CommandPlace("replayer.cli.report:verify_report", "Reports.")})
+    nested = Program("nested", places={"reports": ("replayer.cli.report:verify_report", "Reports.")})
     outer = completed(click.Group("outer", commands=[nested]))
     help_page = CliRunner().invoke(outer, ["nested", "reports", "--help"]).output
     assert "BLOCKGZ_REPORT_KEY" in help_page

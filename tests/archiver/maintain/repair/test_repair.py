@@ -279,7 +279,7 @@ def test_an_index_of_zstd_frames(form: str) -> None:
         raw = [*builder.add(batch_from_records(LOG.records[start : start + 10])), builder.finish()][-1]
         assert raw is not None
         frame = ZstdCompressor(3).compress(raw.raw)
-        times = (raw.summary.min_timestamp, raw.summary.max_timestamp)
+        times = (raw.min_timestamp, raw.max_timestamp)
         entry = BlockEntry(
             len(raw.raw), 10, len(frame), len(data), start, start + 9, *times, crc32=block_crc32(raw.raw)
         )
