@@ -13,8 +13,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from archiver.ingest.kafka_settings import CLIENT_ID
 from blockgz.errors import BrokerUnreachable
-from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
-from blockgz.kafka.settings import client_settings, make_client
+from blockgz.kafka.connection import (
+    BROKER_DEADLINE_SECONDS,
+    ConnectionErrors,
+    client_settings,
+    cluster_metadata,
+    kafka_failure,
+    make_client,
+)
 
 SEED = 20_260
 ITEMS = ("espresso beans", "paper filters", "Kännchen", "☕ mug", 'the "big" kettle', "grinder\nmanual", "scale")

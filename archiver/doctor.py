@@ -33,8 +33,7 @@ from blockgz.encryption.keyring import keyring_of
 from blockgz.errors import AccessDenied, BlockgzError, StoreUnfit, listed, masked_urls
 from blockgz.kafka.admin import answered
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.connection import DENIED
-from blockgz.kafka.settings import make_client
+from blockgz.kafka.connection import DENIED, make_client
 from blockgz.program.main import kernel_words, kernels
 from blockgz.store.address import LocalAddress, parse_address
 from blockgz.store.customer_key import check_fingerprint, fingerprint_of

@@ -98,26 +98,23 @@ def _whole(scanned: Iterable[Scanned]) -> Iterator[Member]:
 Past = tuple[str | None, tuple[Gap, ...]]
 
 
-class Unknowns(NamedTuple):
-    """The values that each field of a lost index may have had, the likeliest first."""
+def committed_index(
+    entry: ChunkEntry,
+    like: ChunkIndex,
+    *,
+    pasts: Sequence[Past],
+    epochs: Sequence[int],
+    topic_ids: Sequence[str | None],
+    isolation_levels: Sequence[str],
+    timestamp_types: Sequence[str],
+    next_offsets: Sequence[int],
+) -> bytes | None:
+    """Return the bytes that were committed: an index like `like` whose sha256 is the entry's; None if none is found.
 
-    pasts: Sequence[Past]
-    epochs: Sequence[int]
-    topic_ids: Sequence[str | None]
-    isolation_levels: Sequence[str]
-    timestamp_types: Sequence[str]
-    next_offsets: Sequence[int]
-
-
-def committed_index(entry: ChunkEntry, like: ChunkIndex, unknowns: Unknowns) -> bytes | None:
-    """Return the bytes that were committed: an index like `like` whose sha256 is the entry's; None if none is found."""
+    The other arguments are the values that each field of the index may have had, the likeliest first.
+    """
     for (previous, gaps), next_offset, level, kind, topic_id, epoch in product(
-        unknowns.pasts,
-        unknowns.next_offsets,
-        unknowns.isolation_levels,
-        unknowns.timestamp_types,
-        unknowns.topic_ids,
-        unknowns.epochs,
+        pasts, next_offsets, isolation_levels, timestamp_types, topic_ids, epochs
     ):
         index = replace(
             like,

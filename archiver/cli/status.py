@@ -16,7 +16,7 @@ from archiver.ingest.ownership import PartitionState
 from archiver.maintain.status import PartitionStatus, read_status, with_lag
 from archiver.monitor.server import health, readiness, service_snapshot
 from blockgz.errors import PARTLY_FAILED, UsageError
-from blockgz.kafka.settings import client_settings
+from blockgz.kafka.connection import client_settings
 from blockgz.program.archive_options import store_options
 from blockgz.program.main import closing
 from blockgz.program.options import DURATION, kafka_options

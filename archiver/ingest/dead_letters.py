@@ -16,8 +16,7 @@ from archiver.ingest.kafka_settings import dead_letter_settings
 from archiver.ingest.kafka_source import Partition
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, ShuttingDown
-from blockgz.kafka.connection import DENIED
-from blockgz.kafka.settings import make_client
+from blockgz.kafka.connection import DENIED, make_client
 from index_format.record_formats import RecordFormat
 from index_format.records import Record, record_at
 

@@ -31,10 +31,16 @@ from blockgz.kafka.admin import (
     topic_acls,
     topic_ids,
 )
-from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz.kafka.connection import (
+    BROKER_DEADLINE_SECONDS,
+    DENIED,
+    ConnectionErrors,
+    cluster_metadata,
+    kafka_failure,
+    make_client,
+)
 from blockgz.kafka.fetching import Message, batch_of
 from blockgz.kafka.groups import KafkaGroups
-from blockgz.kafka.settings import make_client
 from index_format.identity import EVERY_TOPIC, AclsOfTopics, TopicConfig
 from index_format.records import Record, iter_records
 

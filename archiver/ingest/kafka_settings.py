@@ -9,8 +9,8 @@ from pydantic import SecretStr
 
 from blockgz.config.model import RunConfig
 from blockgz.errors import UnresolvedReference, UsageError
+from blockgz.kafka.connection import LacksKerberos, client_settings, make_client
 from blockgz.kafka.secrets import without_code
-from blockgz.kafka.settings import LacksKerberos, client_settings, make_client
 from blockgz.references import resolve_references
 
 # Bytes that librdkafka takes for a queued record in addition to key and value, which it counts; measured with 2.16.

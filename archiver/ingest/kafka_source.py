@@ -12,9 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from archiver.errors import MemberRefused, UnreadableRecord
 from blockgz.errors import AccessDenied, BlockgzError, PartitionUnavailable
-from blockgz.kafka.connection import kafka_failure, report
+from blockgz.kafka.connection import kafka_failure, make_client, report
 from blockgz.kafka.fetching import ConfluentClient, FetchClient, KernelClient, Rising, Told, kernel_takes
-from blockgz.kafka.settings import make_client
 from index_format.records import Record
 
 # A batch takes about a tenth of that to be handed over and encoded, its records apart: a tenth of a core at most.

@@ -21,8 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 from blockgz.errors import AccessDenied, PartitionUnavailable
 from blockgz.kafka import LogBounds
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
-from blockgz.kafka.settings import make_client
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure, make_client
 from index_format.identity import Acl
 
 # The error of brokers without ACLs.

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from blockgz.kafka.connection import make_client
 from blockgz.kafka.fetching import KERNEL, kernel_takes
-from blockgz.kafka.settings import make_client
 from index_format import arrow_functions as pc
 from index_format.records import SCHEMA, Record, has_headers, header_rows, iter_records, payload_bytes
 

@@ -20,8 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from blockgz.errors import BlockgzError, BrokerUnreachable
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
-from blockgz.kafka.settings import make_client
+from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from index_format.groups import MAX_METADATA_BYTES, GroupPosition
 
 # The kind of client, for rd_kafka_new.

@@ -227,8 +227,8 @@ def _archived(address: str, s3: S3Settings) -> set[str]:
 
 def _of_brokers(kafka: dict[str, str]) -> list[str]:
     from blockgz.kafka.admin import topics_of  # noqa: PLC0415
+    from blockgz.kafka.connection import client_settings  # noqa: PLC0415
     from blockgz.kafka.secrets import without_code  # noqa: PLC0415
-    from blockgz.kafka.settings import client_settings  # noqa: PLC0415
 
     return topics_of(without_code(client_settings(kafka, "blockgz-completion")), DEADLINE_SECONDS)
 

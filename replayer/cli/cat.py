@@ -16,8 +16,7 @@ from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, closing
 from blockgz.program.options import OptionSet
 from blockgz.record_filter import Condition, Not, Pattern, RecordFilter, ValueMatches
-from replayer.cli.options.options import archive_options, limit_option, open_archive
-from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.options import Printing, archive_options, limit_option, open_archive, printing_options
 from replayer.cli.options.selection_options import damage_option, print_cuts, print_skipped, selection_options
 
 NOTHING_FOUND = 4

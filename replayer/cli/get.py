@@ -23,14 +23,15 @@ from blockgz.units import bytes_text
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.options import (
+    Printing,
     archive_options,
     cache_option,
     interval_option,
     open_counted_archive,
+    printing_options,
     time_printer,
     times_option,
 )
-from replayer.cli.options.printing_options import Printing, printing_options
 
 # Records that are looked up at once, and held in memory at once.
 TOGETHER = 500

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import UsageError
+from blockgz.kafka.connection import client_settings
 from blockgz.kafka.secrets import look_up_secrets
-from blockgz.kafka.settings import client_settings
 from blockgz.process import ENDING, ended_soon_after_signals, loop_signals, run_async, share_heaps
 from blockgz.program.main import closing
 from blockgz.program.options import Option, OptionSet, kafka_options, option_zone, zone_option

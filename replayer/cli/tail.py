@@ -18,8 +18,14 @@ from blockgz.errors import StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
 from blockgz.store.reader import DiskCache
-from replayer.cli.options.options import archive_options, cache_option, interval_option, open_archive
-from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.options import (
+    Printing,
+    archive_options,
+    cache_option,
+    interval_option,
+    open_archive,
+    printing_options,
+)
 from replayer.cli.options.selection_options import selection_options
 
 

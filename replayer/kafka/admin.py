@@ -33,9 +33,15 @@ from blockgz.kafka.admin import (
     topic_id,
     topic_ids,
 )
-from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz.kafka.connection import (
+    BROKER_DEADLINE_SECONDS,
+    ConnectionErrors,
+    client_settings,
+    cluster_metadata,
+    kafka_failure,
+    make_client,
+)
 from blockgz.kafka.groups import KafkaGroups, listed_groups
-from blockgz.kafka.settings import client_settings, make_client
 from index_format.identity import Acl, AclsOfTopics
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID

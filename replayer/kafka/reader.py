@@ -8,9 +8,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
-from blockgz.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
+from blockgz.kafka.connection import UNREACHABLE, ConnectionErrors, client_settings, kafka_failure, make_client
 from blockgz.kafka.fetching import UnreadableMessage, batch_of, readable_runs
-from blockgz.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 
 MESSAGES_A_POLL = 2000

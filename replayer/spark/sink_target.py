@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz.errors import NoSuchTopic, UsageError
+from blockgz.kafka.connection import RESERVED
 from blockgz.kafka.secrets import refuse_code
-from blockgz.kafka.settings import RESERVED
 from blockgz.spark.formats import SPARK_OPTIONS, FormatOptions
 from index_format.records import SCHEMA, header_column, header_column_of_lists
 from replayer.errors import ReplayRefused

@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient
 from archiver.doctor import KafkaAccess
 from archiver.ingest.kafka_cluster import KafkaCluster
 from blockgz.kafka.admin_apart import AdminApart
+from blockgz.kafka.connection import client_settings, make_client
 from blockgz.kafka.groups import GroupOffset, KafkaGroups
-from blockgz.kafka.settings import client_settings, make_client
 from index_format.errors import BlockgzError
 from index_format.identity import Acl
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, kafka_groups

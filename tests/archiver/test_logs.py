@@ -13,8 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from archiver.logs import LONGEST_QUIET_SECONDS, ClientLog, LogEvent, log, log_to
-from blockgz.kafka.connection import ConnectionErrors
-from blockgz.kafka.settings import client_settings, make_client
+from blockgz.kafka.connection import ConnectionErrors, client_settings, make_client
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/monitoring.md").read_text()

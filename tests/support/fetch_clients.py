@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from archiver.ingest import kafka_source
+from blockgz.kafka.connection import make_client
 from blockgz.kafka.fetching import KERNEL, ConfluentClient, FetchClient, KernelClient
-from blockgz.kafka.settings import make_client
 
 needs_kernel = pytest.mark.skipif(not KERNEL, reason=f"there is no kernel: {KERNEL.why_not}")
 CLIENTS = [pytest.param("kernel", marks=needs_kernel), "confluent"]

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import TypeVar
 
@@ -46,7 +46,7 @@ from index_format.keys import (
 from index_format.marker import ChunkEntry
 from index_format.old_members import Scanned
 from index_format.old_objects import decode_old_index
-from index_format.rebuild import FROM_DATA_ALONE, Past, Unknowns, blocks_of, committed_index, text_blocks_of
+from index_format.rebuild import FROM_DATA_ALONE, Past, blocks_of, committed_index, text_blocks_of
 from index_format.records import TIMESTAMP_TYPES
 
 T = TypeVar("T")
@@ -219,16 +219,17 @@ def _committed(
             continue
         like = _index(place, key, listed.size, blocks, form, entry.start_offset, entry.next_offset)
         epochs = _likely([index.epoch for index in beside], range(1, marker.epoch + 1))
-        unknowns = Unknowns(
-            pasts=likely_pasts,
+        committed = partial(
+            committed_index,
+            entry,
+            like,
             epochs=epochs,
             topic_ids=_likely([index.topic_id for index in beside], [marker.topic_id, None]),
             isolation_levels=_likely([index.isolation_level for index in beside], ISOLATION_LEVELS),
             timestamp_types=_likely([index.timestamp_type for index in beside], TIMESTAMP_TYPES.values()),
-            next_offsets=(entry.next_offset, *reach[:MOST_NEXT_OFFSETS]),
         )
-        filled = unknowns._replace(pasts=other_pasts, next_offsets=unknowns.next_offsets[:1])
-        body = committed_index(entry, like, unknowns) or committed_index(entry, like, filled)
+        body = committed(pasts=likely_pasts, next_offsets=(entry.next_offset, *reach[:MOST_NEXT_OFFSETS]))
+        body = body or committed(pasts=other_pasts, next_offsets=(entry.next_offset,))
         if body is not None:
             return body
         failure = MalformedObject(

@@ -23,7 +23,7 @@ from archiver.maintain.rewrite.tree import StoredChain, read_chain, read_current
 from blockgz.encryption.keyring import keyring_of
 from blockgz.errors import BlockgzError, BrokerUnreachable, UsageError
 from blockgz.kafka import LogBounds
-from blockgz.kafka.settings import client_settings
+from blockgz.kafka.connection import client_settings
 from index_format.chunk_index import ChunkIndex
 from index_format.keys import LAYOUTS, parse_topic_folder
 from index_format.marker import ChunkEntry, Marker

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -19,11 +19,14 @@ from blockgz.process import every
 from blockgz.program.archive_options import archive_option, keys_option, max_block_option, old_format_option, s3_options
 from blockgz.program.main import noting_what_is_left
 from blockgz.program.options import SIZE, Option, OptionSet, Parsed, choice_option
-from blockgz.program.terminal import print_each, unescaped
+from blockgz.program.terminal import pass_everything, print_each, unescaped
 from blockgz.store.address import parse_address
 from blockgz.store.reader import CountingReader, DiskCache, ObjectReader, WatchedReader, default_folder
 from blockgz.units import MILLISECONDS, timestamp_text
 from replayer.groups import map_of
+
+if TYPE_CHECKING:
+    from blockgz.archive.formatting import Printer
 
 FORMS = ("table", "json", "jsonl", "csv")
 
@@ -375,3 +378,33 @@ def tasks_now(tracker: Any) -> dict[str, int]:
         "failed": sum(stage.numFailedTasks for stage in stages),
         "total": sum(stage.numTasks for stage in stages),
     }
+
+
+class Printing(NamedTuple):
+    """The way to print records: `printer` is None if no option was given; `as_json` is true for --json."""
+
+    printer: "Printer | None"
+    as_json: bool
+
+
+def _printing(as_json: bool, template: str | None, as_envelope: bool, raw: bool) -> Printing:
+    # Here, because it loads pyarrow, which `ls` does without.
+    from blockgz.archive.formatting import envelope_printer, json_printer, template_printer  # noqa: PLC0415
+
+    if (template is not None) + as_envelope + as_json > 1:
+        raise click.UsageError("use only one of -f, -J and --json")
+    if raw:
+        pass_everything()
+    printer = json_printer() if as_json else envelope_printer() if as_envelope else None
+    return Printing(printer if template is None else template_printer(template), as_json)
+
+
+# Passes `printing: Printing`, how records are printed.
+printing_options = OptionSet(
+    "printing",
+    _printing,
+    json_option,
+    Option("-f", "template", envvar="BLOCKGZ_TEMPLATE", metavar="FORMAT", help="Print with kcat's format tokens."),
+    Option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", help="Print kcat's JSON."),
+    Option("--raw", is_flag=True, help="Print control characters as they are, on a terminal too."),
+)

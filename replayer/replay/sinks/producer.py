@@ -16,8 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from blockgz.errors import AccessDenied, BlockgzError, UsageError
 from blockgz.kafka.batch_producer import batch_producer
-from blockgz.kafka.connection import DENIED, ConnectionErrors
-from blockgz.kafka.settings import client_settings
+from blockgz.kafka.connection import DENIED, ConnectionErrors, client_settings
 from index_format.records import iter_records, payload_bytes
 from replayer.errors import DeliveryFailed, JobTakenOver
 from replayer.kafka import CLIENT_ID

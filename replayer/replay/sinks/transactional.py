@@ -13,8 +13,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from blockgz.errors import BlockgzError, BrokerUnreachable, UsageError
-from blockgz.kafka.connection import DENIED, NO_COORDINATOR_YET, ConnectionErrors, kafka_failure
-from blockgz.kafka.settings import client_settings, make_client
+from blockgz.kafka.connection import (
+    DENIED,
+    NO_COORDINATOR_YET,
+    ConnectionErrors,
+    client_settings,
+    kafka_failure,
+    make_client,
+)
 from replayer.errors import CommitLost, DeliveryFailed, ProducerFenced
 from replayer.kafka import CLIENT_ID
 from replayer.replay.job import Job, Position

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from archiver.cli import main
 from blockgz.config.kinds import FIELDS, yaml_template
 from blockgz.config.model import RunConfig
-from blockgz.kafka.settings import client_settings, make_client
+from blockgz.kafka.connection import client_settings, make_client
 from blockgz.program.main import NEVER_FROM_ENVIRONMENT
 from index_format.errors import MASK
 from tests.support.commands import commands, succeeded

@@ -39,7 +39,7 @@ from blockgz.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
 from blockgz.kafka import LOGGER, LogBounds
 from blockgz.kafka.admin import TopicIdAnswers, log_bounds
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.settings import client_settings
+from blockgz.kafka.connection import client_settings
 from index_format.identity import Acl
 from tests.blockgz.kafka.test_admin import DENIED, future
 from tests.support.archives import records, topic_config

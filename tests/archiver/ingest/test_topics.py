@@ -44,7 +44,7 @@ from blockgz import errors
 from blockgz.config.model import RunConfig
 from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import TopicIdAnswers
-from blockgz.kafka.settings import client_settings
+from blockgz.kafka.connection import client_settings
 from blockgz.store.local import LocalStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import objects

@@ -18,9 +18,8 @@ from blockgz.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka import admin_apart, connection
 from blockgz.kafka.admin import answered, log_bounds, topic_id, topic_ids
 from blockgz.kafka.admin_apart import AdminApart
-from blockgz.kafka.connection import ConnectionErrors, cluster_metadata
+from blockgz.kafka.connection import ConnectionErrors, client_settings, cluster_metadata, make_client
 from blockgz.kafka.groups import CommittedOffset, GroupAnswers, KafkaGroups, OffsetsClient
-from blockgz.kafka.settings import client_settings, make_client
 from index_format.errors import BlockgzError
 from index_format.groups import GroupPosition
 from tests.support.mock_cluster import PARTITIONS, MockCluster

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from blockgz.errors import UsageError
+from blockgz.kafka.connection import make_client
 from blockgz.kafka.fetching import KERNEL, KernelClient, MessageRun, Rising, kernel_takes
-from blockgz.kafka.settings import make_client
 from index_format.records import Record, batch_from_records
 from tests.support.fetch_clients import needs_kernel
 from tests.support.mock_cluster import MockCluster

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 
 from archiver.cli import main as archiver
 from blockgz.errors import UnresolvedReference, UsageError
+from blockgz.kafka.connection import client_settings, make_client
 from blockgz.kafka.secrets import IN_A_COMMAND, LOADS_CODE, look_up_secrets, refuse_code, without_code
-from blockgz.kafka.settings import client_settings, make_client
 from blockgz.program.options import property_table
 from blockgz.store.local import LocalStore
 from index_format.errors import MASK

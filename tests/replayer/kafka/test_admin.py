@@ -12,9 +12,8 @@ from confluent_kafka.admin import AdminClient
 from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, PartitionUnavailable, UsageError
 from blockgz.errors import exit_code as exit_code_of
 from blockgz.kafka import LogBounds
-from blockgz.kafka.connection import kafka_failure
+from blockgz.kafka.connection import client_settings, kafka_failure, make_client
 from blockgz.kafka.groups import GroupMembers, KafkaGroups
-from blockgz.kafka.settings import client_settings, make_client
 from index_format.records import Record, iter_records
 from replayer.kafka import admin
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, kafka_groups
