@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from botocore.config import Config
@@ -90,15 +91,16 @@ _NO_ANSWER = (ConnectionError, HTTPClientError, HTTPError, IncompleteReadError, 
 S = TypeVar("S", bound=Session)
 
 
-def open_session(kind: type[S], s3: S3Settings, role: Any = None) -> S:
-    """Return a session with credentials that `role` loads, that the settings refer to, or of AWS's chain.
+def open_session(kind: type[S], s3: S3Settings, assume: Callable[[S3Settings], Any] | None = None) -> S:
+    """Return a session with credentials of the role, those that the settings refer to, or those of AWS's chain.
 
+    `assume` returns the credentials of the role that the settings name; without it, they are those of its caller.
     Raises UnresolvedReference, and ProfileNotFound.
     """
     session = kind(profile=s3.profile)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
-    if role is not None:
-        session.register_component("credential_provider", role)
+    if assume is not None and s3.role_arn is not None:
+        session.register_component("credential_provider", SimpleNamespace(load_credentials=partial(assume, s3)))
         return session
     given = {name: reference for name in CREDENTIALS if (reference := getattr(s3, name)) is not None}
     if given:

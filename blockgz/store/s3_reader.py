@@ -66,7 +66,7 @@ async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader
     options = client_options(s3, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS)
     config = AioConfig(**options)
     with setup_errors(s3):
-        session = open_session(AioSession, s3, _AsyncRole(s3) if s3.role_arn is not None else None)
+        session = open_session(AioSession, s3, _assumed)
         client = await session.create_client(
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         ).__aenter__()
@@ -76,15 +76,9 @@ async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader
         await client.close()
 
 
-class _AsyncRole:
-    """Credentials of the role that is to be assumed, as aiobotocore's session asks for them."""
-
-    def __init__(self, s3: S3Settings) -> None:
-        self._s3 = s3
-
-    async def load_credentials(self) -> AioDeferredRefreshableCredentials:
-        fetch = await asyncio.to_thread(role_fetcher, self._s3)
-        return AioDeferredRefreshableCredentials(partial(asyncio.to_thread, fetch), "assume-role")
+async def _assumed(s3: S3Settings) -> AioDeferredRefreshableCredentials:
+    fetch = await asyncio.to_thread(role_fetcher, s3)
+    return AioDeferredRefreshableCredentials(partial(asyncio.to_thread, fetch), "assume-role")
 
 
 class S3Reader:

@@ -292,20 +292,14 @@ def _client(s3: S3Settings, attempts: int) -> "S3Client":
     """Raise as `setup_errors` does; takes about a second."""
     config = Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts))
     with setup_errors(s3):
-        session = open_session(Session, s3, _SyncRole(s3) if s3.role_arn is not None else None)
+        session = open_session(Session, s3, _assumed)
         return boto3.session.Session(botocore_session=session).client(
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         )
 
 
-class _SyncRole:
-    """Credentials of the role that is to be assumed, as botocore's session asks for them."""
-
-    def __init__(self, s3: S3Settings) -> None:
-        self._s3 = s3
-
-    def load_credentials(self) -> DeferredRefreshableCredentials:
-        return DeferredRefreshableCredentials(role_fetcher(self._s3), "assume-role")
+def _assumed(s3: S3Settings) -> DeferredRefreshableCredentials:
+    return DeferredRefreshableCredentials(role_fetcher(s3), "assume-role")
 
 
 class _PassingOver:
