@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from archiver.ingest.kafka_settings import CLIENT_ID
+from archiver.ingest.kafka_source import CLIENT_ID
 from blockgz.errors import BrokerUnreachable
 from blockgz.kafka.connection import (
     BROKER_DEADLINE_SECONDS,

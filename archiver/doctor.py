@@ -26,8 +26,7 @@ from archiver.commit.archive import GROUP_PREFIX
 from archiver.errors import GroupOfAnother
 from archiver.ingest.assignment import refuse_other_archive
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_settings import cluster_settings
-from archiver.ingest.kafka_source import Partition
+from archiver.ingest.kafka_source import Partition, cluster_settings
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import keyring_of
 from blockgz.errors import AccessDenied, BlockgzError, StoreUnfit, listed, masked_urls
@@ -43,8 +42,8 @@ from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import format_duration, format_size
 from index_format import objects
-from index_format.identity import ArchiveInfo, TopicConfig
 from index_format.keys import LAYOUTS, archive_key
+from index_format.objects import ArchiveInfo, TopicConfig
 
 SHOWN = 20
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
 
-from archiver.commit.claims import wall_ms
+from archiver.commit.recovery import wall_ms
 from archiver.logs import LogEvent, log
 from blockgz.errors import BlockgzError, BrokerUnreachable, FormatError
 from blockgz.kafka.groups import GroupAnswer, GroupAnswers, KafkaGroups
 from blockgz.store.writer import Store
 from index_format.groups import ConsumerGroups, GoneGroup, Group, LogEnd, LogEnds, decode, encode, slot_of
-from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder, dated_key, groups_home, parse_dated_key
+from index_format.objects import ArchiveInfo
 
 # A table is stored this often even if nothing moved: readers look for one near the time that they want.
 LONGEST_MS = 3_600_000

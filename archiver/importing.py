@@ -8,22 +8,18 @@ from typing import Any
 import pyarrow as pa
 
 from archiver.commit.archive import find_incarnation, open_archive
-from archiver.commit.claims import ClaimList
-from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
-from archiver.commit.driver import Driver, Wait
-from archiver.commit.objects import Held
-from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits, is_due
+from archiver.commit.commit import Held, PartitionIdentity, commit_chunk, commit_progress
+from archiver.commit.operations import BackOff, Driver
+from archiver.commit.recovery import Claimed, ClaimList, TakeoverPolicy, take_over
+from archiver.ingest.chunk_builder import BufferFolder, ChunkBuilder, ChunkSettings, RollLimits, is_due
 from blockgz.errors import BlockgzError, NoArchiveThere, NotInArchive, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.store.probe import probe
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format.blocks import COMPRESSORS, Compressor
-from index_format.chunk_index import UNVERIFIED, Gap
-from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS
+from index_format.objects import UNVERIFIED, ArchiveInfo, Gap
 from index_format.old_files import (
     Fetch,
     Fetching,
@@ -215,7 +211,7 @@ def import_partition(
     target: ImportTarget,
     buffer: BufferFolder,
     on_records: Callable[[int], None],
-    wait: Wait | None = None,
+    wait: BackOff | None = None,
 ) -> ImportReport:
     """Import what the target does not hold yet; `on_records` gets how many more are committed.
 

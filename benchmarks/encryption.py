@@ -19,10 +19,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from archiver.commit.commit import PartitionIdentity, commit_chunk
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.operations import Driver, UnreadLog
 from archiver.commit.recovery import TakeoverPolicy, take_over
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits
+from archiver.ingest.chunk_builder import BufferFolder, ChunkBuilder, ChunkSettings, RollLimits
 from benchmarks.data import batches
 from benchmarks.measure import measured_on
 from benchmarks.tables import Table, as_markdown
@@ -33,9 +32,9 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalStore
 from blockgz.store.retry import bounded_backoff
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, decode_block
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, WrappedKey, block_crc32
 from index_format.encryption import CIPHER, BlockCipher, opened_with
 from index_format.keys import LAYOUTS, TopicFolder
+from index_format.objects import AUTHENTICATED, BlockEntry, Encryption, WrappedKey, block_crc32
 from index_format.record_formats import record_format
 
 BLOCK_BYTES = 1024 * 1024

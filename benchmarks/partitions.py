@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from archiver.cli.run import prepare
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.monitor.snapshot import ServiceSnapshot

@@ -7,9 +7,9 @@ from benchmarks.data import START_MS
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format import objects
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject
 from index_format.keys import LAYOUTS, ChunkStart, TopicFolder, data_suffix
 from index_format.marker import appended, entry_of, folded
+from index_format.objects import BlockEntry, ChunkIndex, DataObject
 from tests.support.archives import ArchiveWriter, MemoryArchiveWriter, PartitionWriter, records
 from tests.support.format_objects import index_of
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import click
 
-from archiver.commit.driver import Driver, UnreadLog
-from archiver.ingest.buffer import BufferFolder
+from archiver.commit.operations import Driver, UnreadLog
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain.compact import Compaction, PlannedCompaction, compact
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.prune import Keep, PlannedPruning

@@ -11,9 +11,9 @@ import pyarrow as pa
 from blockgz.errors import UsageError
 from blockgz.units import timestamp_text
 from index_format import arrow_functions as pc
-from index_format.chunk_index import BlockEntry
 from index_format.key_filter import Hashes, hashes_of, may_hold
 from index_format.marker import TimeBounded
+from index_format.objects import BlockEntry
 
 MAX_PATTERN = 10_000
 

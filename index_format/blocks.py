@@ -11,9 +11,9 @@ import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from index_format import zstd_frames
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Stored, block_crc32
 from index_format.errors import CorruptBlock, KeyMissing, TooLarge, UnsupportedVersion
 from index_format.key_filter import Hashes, column_hashes, key_filter
+from index_format.objects import AUTHENTICATED, BlockEntry, Encryption, Stored, block_crc32
 from index_format.record_formats import Piece, RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, small_slices
 from index_format.zstd_frames import ZstdCompressor

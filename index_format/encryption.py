@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, ChunkIndex, Stored, WrappedKey, block_crc32
 from index_format.errors import CorruptBlock, UnsupportedVersion
+from index_format.objects import AUTHENTICATED, BlockEntry, ChunkIndex, Stored, WrappedKey, block_crc32
 
 CIPHER = "AES-256-GCM"
 KEY_BYTES = 32

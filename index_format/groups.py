@@ -10,8 +10,7 @@ from msgspec import UNSET, UnsetType
 from index_format import objects
 from index_format.blocks import GZIP_WINDOW, ZlibCompressor
 from index_format.errors import MalformedObject
-from index_format.identity import PartitionNumber
-from index_format.objects import Name, Offset, Sealed, Timestamp
+from index_format.objects import Name, Offset, PartitionNumber, Sealed, Timestamp
 
 # The most bytes of UTF-8 that an offset's metadata may have; longer metadata is stored as null.
 MAX_METADATA_BYTES = 256

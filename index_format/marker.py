@@ -13,10 +13,24 @@ import msgspec
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.chunk_index import EMPTY, ERASED, BlockEntry, ChunkIndex, Gap, WrappedKey, check_gaps
 from index_format.errors import MalformedObject
 from index_format.keys import PartitionKeys, catalog_name
-from index_format.objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
+from index_format.objects import (
+    EMPTY,
+    ERASED,
+    BlockEntry,
+    ChunkIndex,
+    Count,
+    Gap,
+    Name,
+    Offset,
+    Sealed,
+    Sha256,
+    Timestamp,
+    Word,
+    WrappedKey,
+    check_gaps,
+)
 
 FAN_OUT = 64
 MAX_GAPS_IN_MARKER = 256

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import CorruptBlock, FormatError
+from index_format.objects import UNVERIFIED, Gap
 from index_format.old_members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, ends_as_member, scan
 from index_format.old_objects import (
     FoundData,

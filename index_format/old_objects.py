@@ -13,10 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from index_format import objects
-from index_format.chunk_index import ANCESTOR_FIELDS
 from index_format.errors import CorruptBlock, MalformedObject, TooLarge
 from index_format.keys import INDEX_SUFFIX, SEED_HOME, archive_key
-from index_format.objects import Count, Offset
+from index_format.objects import ANCESTOR_FIELDS, Count, Offset
 
 DATA_SUFFIX = ".gz"
 _TOPIC = r"[a-zA-Z0-9._-]{1,249}"

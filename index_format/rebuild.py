@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from index_format import objects, zstd_frames
 from index_format.blocks import RawBlock, raw_block
-from index_format.chunk_index import ERASED, UNVERIFIED, BlockEntry, ChunkIndex, Gap
 from index_format.errors import CorruptBlock
 from index_format.key_filter import column_hashes, key_filter
 from index_format.keys import is_rewritten
 from index_format.marker import ChunkEntry
+from index_format.objects import ERASED, UNVERIFIED, BlockEntry, ChunkIndex, Gap
 from index_format.old_members import DamagedBytes, Member, Scanned
 from index_format.old_objects import OldBlock
 from index_format.record_formats import record_format

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from blockgz.archive.partition import END, ArchivedPartition, Unreadable
 from blockgz.errors import BlockgzError
 from blockgz.units import time_text
-from index_format.chunk_index import ERASED, Gap
 from index_format.marker import ChunkEntry
+from index_format.objects import ERASED, Gap
 
 Column: TypeAlias = npt.NDArray[np.int64]
 Scale = Literal["time", "offset"]

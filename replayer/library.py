@@ -28,8 +28,8 @@ from blockgz.archive.selection import (
 from blockgz.errors import UsageError
 from blockgz.store.address import S3Settings, parse_address
 from blockgz.store.reader import DiskCache, default_folder
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES
 from index_format.old_objects import ANCESTORS_FORMAT
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
 from replayer.export import Exported, ExportForm, export, format_of

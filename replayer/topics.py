@@ -11,9 +11,9 @@ from msgspec import UNSET
 from blockgz.archive.archive import ArchiveReader
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.topic_patterns import is_pattern, matching
-from index_format.identity import LITERAL, Acl
-from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import parse_topic_folder
+from index_format.objects import LITERAL, Acl
+from index_format.objects import TopicConfig as ArchivedTopic
 from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings
 

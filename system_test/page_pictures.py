@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page
 
 from archiver.demo import DemoRecord, demo_records
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from index_format.records import Headers, Record
 from system_test.support.pages import Watched, chromium, chromium_program, serving
 from tests.support.archives import ArchiveWriter, PartitionWriter

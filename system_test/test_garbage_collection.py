@@ -23,9 +23,9 @@ from blockgz.store.opening import open_existing_store
 from blockgz.store.s3_writer import S3Store
 from blockgz.store.writer import ToolStore
 from index_format import objects
-from index_format.chunk_index import ancestor_index
 from index_format.keys import ChunkStart, Conflict, ObjectKey, ObjectKind, catalog_name, parse_key
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
+from index_format.objects import ancestor_index
 from replayer.verify.report import Depth
 from replayer.verify.verifying import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.maintain.status import read_status

@@ -55,7 +55,7 @@ def importers(*libraries: str) -> set[Path]:
 
 KAFKA = (
     *("archiver/demo.py", "archiver/doctor.py", "archiver/ingest/dead_letters.py", "archiver/ingest/kafka_cluster.py"),
-    *("archiver/ingest/kafka_settings.py", "archiver/ingest/kafka_source.py", "blockgz/kafka", "replayer/kafka"),
+    *("archiver/ingest/kafka_source.py", "blockgz/kafka", "replayer/kafka"),
     *("replayer/replay/sinks",),
 )
 """Where the Kafka seam is: a folder or a module."""

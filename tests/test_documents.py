@@ -15,7 +15,7 @@ import blockgz
 from archiver.cli import main as archiver_main
 from archiver.importing import IMPORT_GROUP
 from blockgz.program.main import EXIT_CODES
-from index_format.chunk_index import UNVERIFIED
+from index_format.objects import UNVERIFIED
 from index_format.old_objects import OLD_FORMATS
 from index_format.records import Record
 from replayer.cli import main as replayer_main

@@ -14,10 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from blockgz.encryption.keyring import LocalKey
 from index_format import objects
 from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex, Encryption
 from index_format.encryption import CIPHER, BlockCipher
 from index_format.groups import ConsumerGroups
-from index_format.identity import ArchiveInfo, Inventory, TopicConfig, TopicInfo
 from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import LAYOUTS
 from index_format.marker import (
@@ -29,6 +27,16 @@ from index_format.marker import (
     Marker,
     decode_catalog,
     decode_index,
+)
+from index_format.objects import (
+    DEFAULT_MAX_BLOCK_BYTES,
+    ArchiveInfo,
+    BlockEntry,
+    ChunkIndex,
+    Encryption,
+    Inventory,
+    TopicConfig,
+    TopicInfo,
 )
 from index_format.record_formats import RECORD_FORMATS, record_format
 from index_format.records import TIMESTAMP_TYPES, canonical_bytes, iter_records, record_hash

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from archiver.cli.planned import buffer_options, carry_out, rewrite_keys_options
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain import compact as compacting
 from archiver.maintain.compact import Compaction, Conversion, PartitionCompaction, PlannedCompaction
 from archiver.maintain.planned import RewriteResult

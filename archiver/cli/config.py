@@ -6,7 +6,7 @@ import click
 import orjson
 
 from archiver.cli.config_options import config_options, print_notes
-from archiver.ingest.kafka_settings import check_settings
+from archiver.ingest.kafka_source import check_settings
 from blockgz.config.files import KAFKA_PREFIX
 from blockgz.config.kinds import FIELDS, json_schema, value_text, yaml_template
 from blockgz.config.resolution import Resolved, check_config_file

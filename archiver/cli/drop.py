@@ -6,7 +6,7 @@ import click
 
 from archiver.cli.planned import carry_out
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_settings import CLIENT_ID
+from archiver.ingest.kafka_source import CLIENT_ID
 from archiver.maintain.drop import PlannedDrop
 from blockgz.kafka.connection import client_settings
 from blockgz.program.archive_options import store_options, writing_s3_options

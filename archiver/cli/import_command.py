@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from archiver.importing import ImportReport, ImportTarget, OldReader, check_target, import_partition, survey
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz.program.archive_options import (
     encrypt_option,

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from archiver.cli.planned import carry_out
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.maintain.prune import Keep, PlannedPruning
 from blockgz.config.model import parse_age, parse_bytes
 from blockgz.errors import UsageError

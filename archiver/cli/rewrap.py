@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from archiver.cli.planned import carry_out
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.maintain.rewrap import PlannedRewrapping
 from blockgz.encryption.keyring import FORMS, load_keyring
 from blockgz.errors import UsageError

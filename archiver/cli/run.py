@@ -23,9 +23,8 @@ from msgspec.structs import replace
 from archiver.cli.config_options import config_options
 from archiver.errors import WorkerLost
 from archiver.ingest.assignment import WHOLE, DrainShare
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.kafka_settings import check_settings
-from archiver.ingest.kafka_source import Partition, name_of
+from archiver.ingest.chunk_builder import BufferFolder
+from archiver.ingest.kafka_source import Partition, check_settings, name_of
 from archiver.ingest.ownership import PartitionHistory, PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import WORKER_VARIABLE, Forks, Workers, own_http, worker_commands

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_settings import CLIENT_ID
+from archiver.ingest.kafka_source import CLIENT_ID
 from archiver.ingest.ownership import PartitionState
 from archiver.maintain.status import PartitionStatus, read_status, with_lag
 from archiver.monitor.server import health, readiness, service_snapshot

@@ -10,7 +10,6 @@ from blockgz.errors import FormatError, MalformedObject, NoArchiveThere, StoreBu
 from blockgz.store.customer_key import check_fingerprint
 from blockgz.store.writer import Store, ToolStore
 from index_format import objects
-from index_format.identity import ArchiveInfo, Incarnation, Inventory, TopicInfo, parse_inventory, united
 from index_format.keys import (
     LAYOUTS,
     TOPIC_OBJECT,
@@ -23,6 +22,7 @@ from index_format.keys import (
     topic_folders,
     topic_home,
 )
+from index_format.objects import ArchiveInfo, Incarnation, Inventory, TopicInfo, parse_inventory, united
 
 GROUP_PREFIX = "blockgz-"
 

@@ -7,16 +7,15 @@ and records below it were left out.
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from archiver.commit.commit import PartitionIdentity, StoredChunk, commit_progress, commit_stored
-from archiver.commit.objects import Held
+from archiver.commit.commit import Held, PartitionIdentity, StoredChunk, commit_progress, commit_stored
 from archiver.commit.operations import Head, NewToken, Protocol, retrying
 from archiver.commit.recovery import TakeoverPolicy, read_own, take_over
 from archiver.errors import Fenced, GapRefused
 from blockgz.errors import StoreError
 from blockgz.store.writer import ObjectHead
 from index_format import marker as markers
-from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.marker import Marker
+from index_format.objects import UNVERIFIED, Gap
 
 
 class BatchReading(NamedTuple):

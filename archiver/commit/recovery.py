@@ -1,27 +1,75 @@
-"""Taking a partition over: the only recovery there is. Nothing is listed, adopted or repaired."""
+"""Taking a partition over: the only recovery there is. Nothing is listed, adopted or repaired.
+
+Claims are added to the archive's inventory by one write for all of them, before the first chunk of any.
+"""
 
 import dataclasses
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from archiver.commit import operations as op
-from archiver.commit.commit import PartitionIdentity, commit_fold, recording_time
-from archiver.commit.objects import Held, read_marker, swap_marker, swap_own_marker, until_swapped
-from archiver.commit.operations import Protocol, retrying
-from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
+from archiver.commit.archive import listed_inventory
+from archiver.commit.commit import (
+    Held,
+    PartitionIdentity,
+    commit_fold,
+    read_marker,
+    recording_time,
+    swap_marker,
+    swap_own_marker,
+    until_swapped,
+)
+from archiver.commit.operations import (
+    BackOff,
+    CompareAndSwap,
+    Driver,
+    Get,
+    ListClaimed,
+    Operation,
+    Protocol,
+    UnreadLog,
+    retrying,
+)
+from archiver.errors import (
+    AssignmentLost,
+    Diverged,
+    Fenced,
+    FolderClosed,
+    GapRefused,
+    Next,
+    OwnedByAnother,
+    Situation,
+    UnreadableRecord,
+    what_next,
+)
+from archiver.logs import LogEvent, log
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import keyring_of, required
-from blockgz.errors import StoreError, UsageError
+from blockgz.errors import BlockgzError, StoreError, StoreUnfit, UsageError
 from blockgz.kafka import LogBounds
-from blockgz.store.writer import StoredObject
+from blockgz.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
-from index_format.chunk_index import ChunkIndex, Gap, WrappedKey
-from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
+from index_format import objects
+from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, inventory_key, parse_topic_folder
 from index_format.marker import Marker
+from index_format.objects import (
+    ArchiveInfo,
+    ChunkIndex,
+    Gap,
+    Incarnation,
+    Inventory,
+    WrappedKey,
+    ended,
+    parse_inventory,
+    united,
+    without,
+)
 from index_format.records import Record, record_hash
 
 
@@ -441,3 +489,145 @@ def name_successors(newest: PartitionKeys, writer: str) -> Protocol[tuple[str, .
             named.insert(0, successor)
         successor = str(old.folder)
     return tuple(named)
+
+
+# After this many refused swaps, the store is broken, or something else is.
+MAX_REFUSALS = 100
+Change = Callable[[Inventory], Inventory]
+
+
+def change_inventory(key: str, change: Change, *, is_declared: bool) -> Protocol[bool]:
+    """Apply a change to the inventory as it is now, and again if another writer was faster.
+
+    A declared inventory that is missing is made from a listing. Returns False if none exists and none is declared: then
+    nothing is added before `archiver repair inventory` made it. Raises FormatError if it is damaged, StoreUnfit if the
+    store keeps refusing, and what a request raises.
+    """
+    tries = 0
+    while True:
+        found: StoredObject | None = yield Get(key)
+        if found is None and not is_declared:
+            return False
+        before: Inventory = parse_inventory(found.body, key) if found else (yield ListClaimed())
+        after = change(before)
+        if found is not None and after == before:
+            return True
+        etag: ContentTag | None = yield CompareAndSwap(key, objects.encode(after), found.etag if found else None)
+        if etag is not None:
+            return True
+        tries += 1
+        if tries >= MAX_REFUSALS:
+            raise StoreUnfit(
+                f"the store refused {tries} swaps of {key}",
+                why="each named the version that the store had just returned",
+                remedy="use a store with working conditional writes",
+            )
+        yield op.Wait(tries, f"another writer changed {key}")
+
+
+# Tries for which a commit waits; then it continues, and the claim is added later.
+MOST_TRIES = 3
+
+
+def wall_ms() -> int:
+    return round(time.time() * 1000)
+
+
+class ClaimList:
+    """Adds claims to the inventory; safe for use by many threads, which share each write."""
+
+    def __init__(self, store: ToolStore, archive: ArchiveInfo, now_ms: Callable[[], int] = wall_ms) -> None:
+        self._archive = archive
+        self._now_ms = now_ms
+        self._store = store
+        # It does not wait for a faster writer: the next try adds what this one could not.
+        self._driver = InventoryDriver(store, lambda _tries, _cause: None, self._rebuilt)
+        self._guard = threading.Lock()
+        self._writing = threading.Lock()
+        # Claims that are not in the inventory, as far as is known.
+        self._new = Inventory()
+        # Newest incarnation that is over -> the topic's id by now, and when that was seen.
+        self._ends: dict[TopicFolder, tuple[str | None, int]] = {}
+        self._newest: dict[str, TopicFolder] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether something is to be written."""
+        return bool(self._new.incarnations or self._ends)
+
+    def add(self, keys: PartitionKeys, topic_id: str | None) -> None:
+        """Note that a partition was claimed: its marker is stored."""
+        folder, now = keys.folder, self._now_ms()
+        claim = Incarnation(*folder, topic_id, seen_from=now, seen_until=None, partitions=(keys.partition,))
+        with self._guard:
+            self._new = united(self._new, [claim])
+            before = self._newest.get(folder.topic, folder)
+            self._newest[folder.topic] = max(before, folder)
+            if topic_id is not None and folder.incarnation > 1:
+                self._ends[folder] = (topic_id, now)
+
+    def gone(self, topic: str) -> None:
+        """Note that the cluster reports a topic as deleted of which this process claimed partitions."""
+        with self._guard:
+            if topic in self._newest:
+                self._ends[self._newest[topic]] = (None, self._now_ms())
+
+    def settle(self, keys: PartitionKeys, wait: BackOff) -> None:
+        """Return once the inventory has the claim, or cannot get it now, which is logged.
+
+        `wait` backs off before another try. What the archive holds does not depend on the inventory, so that no commit
+        waits for it for good.
+        """
+        tries = 0
+        while (claim := self._new.of(keys.folder)) is not None and keys.partition in claim.partitions:
+            error = self.write()
+            if error is None:
+                continue
+            tries += 1
+            if tries >= MOST_TRIES or what_next(error, Situation.SERVING) is not Next.AGAIN:
+                return
+            wait(tries, error)
+
+    def write(self) -> BlockgzError | None:
+        """Add what is new, all at once; gives what failed, which is logged."""
+        # One thread writes for all; the others may add claims while it does.
+        with self._writing:
+            with self._guard:
+                new, ends = self._new, dict(self._ends)
+            if not (new.incarnations or ends):
+                return None
+
+            def change(inventory: Inventory) -> Inventory:
+                after = united(inventory, new.incarnations)
+                for newest, (topic_id, at) in ends.items():
+                    after = ended(after, newest, topic_id, at)
+                return after
+
+            is_declared = self._archive.inventory is True
+            key = inventory_key(self._archive.layout)
+            try:
+                self._driver.run(change_inventory(key, change, is_declared=is_declared))
+            except BlockgzError as error:
+                log.warning(LogEvent.INVENTORY_BEHIND, cause=error.what, why=error.why)
+                return error
+            with self._guard:
+                for each in new.incarnations:
+                    if self._new.of(each.folder) == each:
+                        self._new = without(self._new, each.folder)
+                self._ends = {folder: end for folder, end in self._ends.items() if ends.get(folder) != end}
+        return None
+
+    def _rebuilt(self) -> Inventory:
+        log.warning(LogEvent.INVENTORY_REBUILT, key=inventory_key(self._archive.layout))
+        return listed_inventory(self._store, self._archive.layout, self._now_ms())
+
+
+class InventoryDriver(Driver):
+    """A driver of `change_inventory`, which may need an inventory made from a listing."""
+
+    def __init__(self, store: ToolStore, wait: BackOff, listed: Callable[[], Inventory]) -> None:
+        super().__init__(store, UnreadLog(), wait, lambda: True)
+        self._listed = listed
+
+    def _carry_out(self, operation: Operation) -> Any:
+        return self._listed() if isinstance(operation, ListClaimed) else super()._carry_out(operation)

@@ -10,13 +10,16 @@ because plain names below the chain's end may be deleted late.
 
 from archiver.commit.commit import (
     FinishedChunk,
+    Held,
     PartitionIdentity,
     StoredChunk,
+    read_marker,
     store_catalogs,
     store_data,
     store_index,
+    swap_marker,
+    until_swapped,
 )
-from archiver.commit.objects import Held, read_marker, swap_marker, until_swapped
 from archiver.commit.operations import NewToken, Protocol
 from archiver.commit.recovery import TakeoverPolicy, close_folder, read_own, take_over
 from archiver.errors import Diverged, Fenced, SalvageRefused

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from functools import cached_property
 
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import BUFFER_SHARE_OF_OPEN_CHUNKS, largest
+from archiver.ingest.chunk_builder import BUFFER_SHARE_OF_OPEN_CHUNKS, BufferFolder, largest
 from archiver.ingest.kafka_source import EndReached, Event, Fetched, GroupListener, KafkaSource, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Order

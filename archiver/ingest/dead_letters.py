@@ -12,8 +12,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from archiver.errors import DeadLetterRefused, UnencodableRecord
-from archiver.ingest.kafka_settings import dead_letter_settings
-from archiver.ingest.kafka_source import Partition
+from archiver.ingest.kafka_source import Partition, dead_letter_settings
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, ShuttingDown
 from blockgz.kafka.connection import DENIED, make_client

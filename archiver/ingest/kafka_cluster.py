@@ -41,7 +41,7 @@ from blockgz.kafka.connection import (
 )
 from blockgz.kafka.fetching import Message, batch_of
 from blockgz.kafka.groups import KafkaGroups
-from index_format.identity import EVERY_TOPIC, AclsOfTopics, TopicConfig
+from index_format.objects import EVERY_TOPIC, AclsOfTopics, TopicConfig
 from index_format.records import Record, iter_records
 
 # One record of each log is wanted. librdkafka counts the queue of all partitions: one that is full of the first ones'

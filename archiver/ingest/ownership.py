@@ -11,15 +11,11 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from archiver.commit.claims import ClaimList
-from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, LogReader, UnreadLog, Wait
-from archiver.commit.objects import Held, read_marker
-from archiver.commit.operations import CompareAndSwap, Operation
-from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
+from archiver.commit.commit import Held, PartitionIdentity, read_marker
+from archiver.commit.operations import BackOff, CompareAndSwap, Driver, LogReader, Operation, UnreadLog
+from archiver.commit.recovery import Claimed, ClaimList, TakeoverPolicy, name_successors, take_over_last
 from archiver.errors import AssignmentLost, Fenced, Next, Situation, TopicChanged, TopicGone, what_next
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkSettings
+from archiver.ingest.chunk_builder import BufferFolder, ChunkSettings
 from archiver.ingest.dead_letters import DeadLetters, DeadLetterTopic
 from archiver.ingest.kafka_cluster import AskBounds
 from archiver.ingest.kafka_source import Event, Partition, PartitionFailed, name_of
@@ -551,7 +547,7 @@ class Ownership:
                 f"topic {folder.topic!r} was created again", why=f"its id is {topic_id}, the archive's is {archived}"
             )
 
-    def _back_off(self, partition: Partition) -> Wait:
+    def _back_off(self, partition: Partition) -> BackOff:
         hurried = self._hurried[partition]
 
         def back_off(attempt: int, cause: BlockgzError | str) -> None:

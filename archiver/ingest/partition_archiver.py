@@ -14,13 +14,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
-from archiver.commit.driver import Driver, Wait
-from archiver.commit.objects import Held, RestingMarker
+from archiver.commit.commit import FinishedChunk, Held, PartitionIdentity, RestingMarker, commit_chunk, commit_progress
+from archiver.commit.operations import BackOff, Driver
 from archiver.commit.recovery import Claimed, reclaim
 from archiver.errors import Diverged, Fenced, Next, TopicChanged, UnencodableRecord, what_next
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below, rows_that_fit
+from archiver.ingest.chunk_builder import BufferFolder, ChunkBuilder, ChunkSettings, part_below, rows_that_fit
 from archiver.ingest.dead_letters import NOT_TAKEN, DeadLetters
 from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, RecordRefused
 from archiver.ingest.partition_state import (
@@ -67,7 +65,7 @@ class PartitionArchiver:
         clock: Callable[[], float],
         end_offset: int | None,
         dead_letters: DeadLetters | None = None,
-        settle_claim: Callable[[Wait], None] = lambda _: None,
+        settle_claim: Callable[[BackOff], None] = lambda _: None,
     ) -> None:
         """`topic_id_now` asks the cluster, None if it does not tell; see TopicIds.
 

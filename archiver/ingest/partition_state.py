@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from archiver.commit.commit import FinishedChunk
-from archiver.commit.objects import RestingMarker
+from archiver.commit.commit import FinishedChunk, RestingMarker
 from archiver.errors import Diverged
 from archiver.ingest.chunk_builder import ChunkBuilder, RollLimits, is_due
 from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, RecordRefused, name_of
 from blockgz.errors import BlockgzError, BufferFull
 from index_format import marker as markers
-from index_format.chunk_index import Gap
 from index_format.marker import Marker
+from index_format.objects import Gap
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from importlib.metadata import version
 from typing import Any
 
 from archiver.commit.archive import open_archive
-from archiver.commit.claims import ClaimList
+from archiver.commit.recovery import ClaimList
 from archiver.errors import MemberRefused, Next, Situation, what_next
 from archiver.groups import GroupKeeper, GroupTables, KeepingContext
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember, GroupOffsets, UnownedWatch
 from archiver.ingest.backpressure import BATCHING, QUEUE, Budgets, Fetching
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.dead_letters import DeadLetterTopic
 from archiver.ingest.kafka_cluster import (
     BoundsOrFailure,
@@ -30,8 +30,16 @@ from archiver.ingest.kafka_cluster import (
     Watch,
     WatermarkWatch,
 )
-from archiver.ingest.kafka_settings import cluster_settings, consumer_settings, rebalance_seconds
-from archiver.ingest.kafka_source import POLL_SECONDS, EndReached, Fetched, KafkaSource, Partition
+from archiver.ingest.kafka_source import (
+    POLL_SECONDS,
+    EndReached,
+    Fetched,
+    KafkaSource,
+    Partition,
+    cluster_settings,
+    consumer_settings,
+    rebalance_seconds,
+)
 from archiver.ingest.ownership import (
     ArchivingContext,
     ClaimQueue,
@@ -63,8 +71,8 @@ from blockgz.store.probe import probe
 from blockgz.store.retry import StoreBackoff, retry_while_busy
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection, matcher
-from index_format.identity import ArchiveInfo
 from index_format.keys import PartitionKeys
+from index_format.objects import ArchiveInfo
 
 # One of each kind: topics, their configurations, the ends of logs, the cluster's id.
 QUESTIONS_AT_ONCE = 4

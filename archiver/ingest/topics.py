@@ -23,8 +23,8 @@ from blockgz.kafka.admin import NOTHING_TOLD, TopicIdAnswers
 from blockgz.store.writer import Store
 from blockgz.topic_patterns import TopicSelection
 from index_format import objects
-from index_format.identity import ArchiveInfo, TopicConfig
 from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, configs_home, dated_key, topic_home
+from index_format.objects import ArchiveInfo, TopicConfig
 
 ASK_SECONDS = 3.0
 # Seconds without questions after a cluster answered nothing: commits do not wait for it one by one.

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from archiver.commit.driver import Driver
-from archiver.commit.operations import Protocol
+from archiver.commit.operations import Driver, Protocol
 from archiver.commit.recovery import following_folder
-from archiver.ingest.buffer import BufferFile
+from archiver.ingest.chunk_builder import BufferFile
 from archiver.maintain.planned import FREED, Cell, PlannedRewrite, Problem, RewriteResult, rewritable_partitions
 from archiver.maintain.rewrite import contents
 from archiver.maintain.rewrite.chunks import NO_KEYS, Item, NewChunk, OldChunk, RewriteKeys
@@ -21,9 +20,9 @@ from blockgz.errors import BlockgzError, KeyMissing
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text
-from index_format.chunk_index import ChunkIndex
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference, Marker
+from index_format.objects import ChunkIndex
 
 # Chunks that one rewrite takes at most: small chunks have small indexes.
 RUN_CHUNKS = 4096

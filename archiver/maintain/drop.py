@@ -5,16 +5,16 @@ from functools import partial, reduce
 from typing import Any
 
 from archiver.commit.archive import layout_of
-from archiver.commit.claims import change_inventory
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
+from archiver.commit.recovery import change_inventory
 from archiver.errors import DropRefused
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.maintain.planned import Cell, PlannedCommand, Problem, try_each
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.writer import ListedObject, ToolStore
 from blockgz.units import bytes_text
-from index_format.identity import parse_inventory, without
 from index_format.keys import MARKER_OBJECT, TOPIC_OBJECT, TopicFolder, check_topic, inventory_key, topic_folders
+from index_format.objects import parse_inventory, without
 
 
 class PlannedDrop(PlannedCommand):

@@ -15,9 +15,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from archiver.commit.archive import archive_info, claimed_partitions, layout_of, lost_marker
-from archiver.commit.driver import Driver
-from archiver.commit.operations import Protocol
-from archiver.ingest.buffer import BufferFile, BufferFolder
+from archiver.commit.operations import Driver, Protocol
+from archiver.ingest.chunk_builder import BufferFile, BufferFolder
 from archiver.maintain.planned import Cell, PlannedCommand, Problem, partitions_of, plan_each
 from archiver.maintain.rewrite.chunks import (
     NO_KEYS,
@@ -50,10 +49,9 @@ from blockgz.signing import signature_of, signed
 from blockgz.store.writer import ToolStore
 from blockgz.units import bytes_text
 from index_format.blocks import decode_parts
-from index_format.chunk_index import BlockEntry, ChunkIndex
 from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder, topic_folders
 from index_format.marker import ChunkEntry, Marker
-from index_format.objects import Count, Offset, Sha256, Timestamp
+from index_format.objects import BlockEntry, ChunkIndex, Count, Offset, Sha256, Timestamp
 from index_format.records import RecordsDigest
 
 LARGEST_OFFSET = 2**63 - 1

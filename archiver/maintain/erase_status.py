@@ -29,8 +29,8 @@ from blockgz.signing import check_signature, signature_of
 from blockgz.store.writer import Leftover, ToolStore
 from blockgz.units import timestamp_text
 from index_format import marker as markers
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ERASED
 from index_format.keys import ObjectKind, PartitionKeys, parse_key
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES, ERASED
 
 
 class EraseStatus:

@@ -13,15 +13,15 @@ from typing import NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from archiver.commit.objects import read_marker, try_swap
+from archiver.commit.commit import read_marker, try_swap
 from archiver.commit.operations import Now, Protocol
 from archiver.maintain.rewrite.tree import StoredChain
 from blockgz.errors import FormatError
 from blockgz.store.writer import ListedObject, Store
 from index_format import groups
-from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, dated_key, groups_home
 from index_format.marker import ChunkEntry, Maintenance, Marker
+from index_format.objects import EMPTY, ERASED, Gap
 
 SHORTEST_GRACE_SECONDS = 3600.0
 # The order of deletion: an index before its data, so that no index names missing data.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from archiver.commit.archive import layout_of, refuse_lost_marker
-from archiver.commit.driver import Driver, Wait
+from archiver.commit.operations import BackOff, Driver
 from archiver.maintain import garbage as rules
 from archiver.maintain.garbage import DatedObject, ListedPart
 from archiver.maintain.planned import Cell, PlannedCommand, Problem, check_names, try_each
@@ -23,7 +23,6 @@ from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
 from index_format.keys import (
     ENCRYPTED_SUFFIX,
     INDEX_SUFFIX,
@@ -44,6 +43,7 @@ from index_format.keys import (
     topic_of,
 )
 from index_format.marker import ChunkCatalog, ChunkEntry, Floor, Marker, ReferenceCatalog
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
 from index_format.old_members import MemberScanner, Scanned
 from index_format.old_objects import decode_old_index
 from index_format.rebuild import blocks_of, scan_frames
@@ -273,7 +273,7 @@ class PlannedSweep(PlannedCommand):
 
 
 def plan_sweep(
-    store: ToolStore, patterns: Sequence[str], grace: float, *, keeps_books: bool = True, wait: Wait | None = None
+    store: ToolStore, patterns: Sequence[str], grace: float, *, keeps_books: bool = True, wait: BackOff | None = None
 ) -> PlannedSweep:
     """Plan to delete everything that `garbage` releases, of all topics or of the patterns'; `grace` in seconds.
 
@@ -358,7 +358,7 @@ class _GarbageSearch:
         now: float,
         grace: float,
         keeps_books: bool,
-        wait: Wait | None,
+        wait: BackOff | None,
     ) -> None:
         self.store, self._layout, self._selection, self._now, self._grace = store, layout, selection, now, grace
         self._keeps_books = keeps_books

@@ -10,7 +10,7 @@ from functools import partial
 
 from archiver.errors import Next, Situation, what_next
 from archiver.groups import seconds_to_round
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.logs import LogEvent, log
 from archiver.maintain import compact, prune
 from archiver.maintain.compact import Compaction, PartitionCompaction

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from archiver.commit.driver import Driver
-from archiver.commit.operations import Protocol
+from archiver.commit.operations import Driver, Protocol
 from archiver.maintain.planned import FREED, Cell, PlannedRewrite, one_by_one, rewritable_partitions
 from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome, begin, given_up_on_failure
 from archiver.maintain.rewrite.tree import commit, level_1_lists, read_known

@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from archiver.commit.driver import Driver
-from archiver.commit.operations import Protocol
+from archiver.commit.operations import Driver, Protocol
 from archiver.commit.recovery import claim_and_rewrap
 from archiver.errors import ContentsDiffer
 from archiver.maintain.planned import Cell, PlannedRewrite, one_by_one, rewritable_partitions
@@ -21,9 +20,9 @@ from blockgz.encryption.keyring import Keyring
 from blockgz.errors import KeyMissing
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
-from index_format.chunk_index import ChunkIndex, WrappedKey
 from index_format.keys import PartitionKeys
 from index_format.marker import CatalogReference
+from index_format.objects import ChunkIndex, WrappedKey
 
 # Chunks that one rewrite takes at most: indexes alone are stored again.
 RUN_CHUNKS = 4096

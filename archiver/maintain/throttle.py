@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from archiver.commit.driver import Driver, Wait
-from archiver.commit.operations import Compute, GetAll, Operation, PutIfAbsent
+from archiver.commit.operations import BackOff, Compute, Driver, GetAll, Operation, PutIfAbsent
 from archiver.maintain.rewrite.chunks import RangeStore
 from blockgz.errors import ShuttingDown, UsageError
 from blockgz.store.retry import bounded_backoff
@@ -56,7 +55,7 @@ class ThrottledRanges:
 class ThrottledDriver(Driver):
     """A driver that stores at the throttle's pace; at the end it raises ShuttingDown at the next long step."""
 
-    def __init__(self, store: Store, wait: Wait, throttle: Throttle, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, wait: BackOff, throttle: Throttle, clock: Callable[[], float]) -> None:
         super().__init__(store, wait=wait, clock=clock)
         self._throttle = throttle
 

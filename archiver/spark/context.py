@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.commit.recovery import TakeoverPolicy, last_folder
 from archiver.spark.rows import RowPartition
 from blockgz.config.files import DEFAULT, Origin, OriginKind, Setting
@@ -21,9 +21,8 @@ from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import open_store
 from blockgz.store.probe import probe
 from blockgz.store.writer import ToolStore
-from index_format.chunk_index import UNVERIFIED
-from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
+from index_format.objects import UNVERIFIED, ArchiveInfo
 
 FORMAT = "blockgz-archive"
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from archiver.errors import Diverged, GapRefused
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain.compact import Compaction, PartitionCompaction, compact
 from archiver.maintain.planned import RewriteResult
 from archiver.maintain.rewrite.contents import RewriteTools

@@ -16,9 +16,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from archiver.commit.batch import BatchReading, Committed, check_data, commit_batch, commit_reading
-from archiver.commit.claims import ClaimList
-from archiver.commit.objects import read_marker
-from archiver.commit.recovery import name_successors, take_over
+from archiver.commit.commit import read_marker
+from archiver.commit.recovery import ClaimList, name_successors, take_over
 from archiver.logs import LogEvent, log, log_to
 from archiver.spark.context import WriteContext, open_context, parse_options
 from archiver.spark.read_ranges import ask_ranges
@@ -28,7 +27,7 @@ from blockgz.errors import BlockgzError, UsageError
 from blockgz.spark.errors import WriteFailed, carry_errors, in_options
 from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
 from blockgz.store.retry import bounded_backoff
-from index_format.chunk_index import UNVERIFIED, Gap
+from index_format.objects import UNVERIFIED, Gap
 
 # Partitions that are committed at once: a commit is some requests, one after the other.
 COMMITTERS = 16

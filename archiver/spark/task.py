@@ -9,13 +9,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from archiver.commit.batch import ChainEnd
-from archiver.commit.commit import PartitionIdentity, StoredChunk, store_data
-from archiver.commit.driver import Driver
-from archiver.commit.objects import Held
+from archiver.commit.commit import Held, PartitionIdentity, StoredChunk, store_data
+from archiver.commit.operations import Driver
 from archiver.commit.recovery import read_own
 from archiver.errors import Diverged, UnencodableRecord
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, is_due, largest, rows_that_fit
+from archiver.ingest.chunk_builder import BufferFolder, ChunkBuilder, ChunkSettings, is_due, largest, rows_that_fit
 from archiver.spark.context import WriteContext
 from archiver.spark.rows import BatchRefused, RowPartition, SortedRun, sorted_runs
 from blockgz.archive.lookup import FoundRecord, look_up
@@ -23,8 +21,8 @@ from blockgz.archive.partition import ArchivedPartition
 from blockgz.encryption.keyring import keyring_of
 from blockgz.store.address import parse_address
 from blockgz.store.opening import default_buffer_root, open_reader
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
 from index_format.marker import Marker
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
 from index_format.records import Record, record_at, record_hash
 
 # The share of a task's memory for blocks that are not full, in addition to the records that wait to be sorted.

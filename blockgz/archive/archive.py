@@ -26,8 +26,6 @@ from blockgz.store.address import AT_AWS, Address, LocalAddress, S3Settings
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import ObjectReader
 from index_format import objects
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-from index_format.identity import TopicConfig, TopicInfo
 from index_format.keys import (
     LAYOUTS,
     MARKER_OBJECT,
@@ -45,6 +43,7 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import decode_own_marker
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES, TopicConfig, TopicInfo
 from index_format.old_objects import OldFormat, group_by_partition
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from blockgz.archive.partition import ArchivedPartition, Chunk, Damaged, Unreada
 from blockgz.encryption.keyring import opened_block
 from blockgz.errors import BlockgzError, CorruptBlock, ObjectTruncated, TooLarge
 from index_format.blocks import decode_block
-from index_format.chunk_index import BlockEntry, ChunkIndex, Stored
 from index_format.encryption import check_stored
 from index_format.marker import ChunkEntry, TimeBounded, blocks_between, range_groups
+from index_format.objects import BlockEntry, ChunkIndex, Stored
 
 # Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU.
 RANGE_BYTES = 8 * 1024 * 1024

@@ -15,8 +15,8 @@ from blockgz.archive.positions import BeforeTime, Rule
 from blockgz.errors import CutUndecided
 from blockgz.units import time_text
 from index_format.blocks import decode_block
-from index_format.chunk_index import BlockEntry
 from index_format.marker import CatalogReference, ChunkEntry, Span, TimeBounded, range_groups
+from index_format.objects import BlockEntry
 
 # A cut is settled when this many more records of the time or later than before it follow.
 SETTLED = 1000

@@ -14,7 +14,6 @@ from blockgz.store.reader import ObjectReader
 from blockgz.units import time_text
 from index_format import groups, objects
 from index_format.groups import ConsumerGroups
-from index_format.identity import TopicConfig
 from index_format.keys import (
     TOPIC_CONFIG_OBJECT,
     TopicFolder,
@@ -24,6 +23,7 @@ from index_format.keys import (
     parse_dated_key,
     topic_home,
 )
+from index_format.objects import TopicConfig
 
 # A following archiver writes a table every hour: if it ran in these two days, one request finds the newest.
 WINDOW_MS = 2 * 24 * 3600 * 1000

@@ -10,8 +10,8 @@ from blockgz.archive.archive import ArchiveReader, SurveyedTopic
 from blockgz.archive.partition import ArchivedPartition, Damage, Damaged, prefetched, streamed
 from blockgz.errors import BlockgzError, NotInArchive, ObjectMissing
 from index_format import objects
-from index_format.identity import ArchiveInfo, Inventory, parse_inventory
 from index_format.keys import TopicFolder, archive_key, inventory_key, parse_topic_folder
+from index_format.objects import ArchiveInfo, Inventory, parse_inventory
 
 CONCURRENT_LISTINGS = 16
 

@@ -35,9 +35,9 @@ from blockgz.archive.positions import (
 )
 from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from index_format.blocks import decode_block_near
-from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry, block_at_or_after, gap_at, range_groups
+from index_format.objects import EMPTY, ERASED, Gap
 from index_format.records import Record, batch_from_records, is_large, record_at
 
 CONCURRENT_INDEXES = 16

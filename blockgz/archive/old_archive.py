@@ -16,9 +16,9 @@ from blockgz.errors import CorruptBlock, ObjectMissing
 from blockgz.store.reader import ObjectReader, PassingReader
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
 from index_format.keys import SeedLayoutKeys, TopicFolder
 from index_format.marker import ChunkEntry, Marker
+from index_format.objects import BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
 from index_format.old_files import (
     Fetch,
     OldFile,

@@ -15,8 +15,8 @@ from blockgz.archive.partition import END, MOST_REWRITES, ArchivedPartition, Chu
 from blockgz.archive.positions import BeforeEnd, OffsetRange, Position, resolve_position
 from blockgz.archive.selection import chosen_entries, trimmed
 from index_format.blocks import decode_parts
-from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.marker import ChunkEntry, blocks_between
+from index_format.objects import EMPTY, ERASED, Gap
 from index_format.records import Record, iter_records, payload_bytes
 
 # A page ends after this many bytes of keys, values and headers.

@@ -25,7 +25,6 @@ from blockgz.encryption.keyring import Keyring, required
 from blockgz.errors import BlockgzError, FormatError, MalformedObject, NotInArchive, ObjectMissing
 from blockgz.store.reader import ObjectReader
 from index_format import objects
-from index_format.chunk_index import EMPTY, ChunkIndex, Erased, Gap
 from index_format.keys import PartitionKeys, catalog_level
 from index_format.marker import (
     Catalog,
@@ -41,6 +40,7 @@ from index_format.marker import (
     gap_at,
     span_at_or_after,
 )
+from index_format.objects import EMPTY, ChunkIndex, Erased, Gap
 
 # Errors that mean damage; all others (denied, unavailable) end the work.
 Damaged = (FormatError, ObjectMissing)

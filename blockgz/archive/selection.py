@@ -48,9 +48,9 @@ from blockgz.errors import NotInArchive, UsageError
 from blockgz.record_filter import Condition, RecordFilter
 from blockgz.units import timestamp_text
 from index_format.blocks import decode_parts
-from index_format.chunk_index import ERASED
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog, TimeBounded
+from index_format.objects import ERASED
 
 
 class Selection(NamedTuple):

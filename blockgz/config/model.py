@@ -30,9 +30,8 @@ from blockgz.kafka.secrets import is_secret
 from blockgz.store.address import CHECKED, LocalAddress, S3Settings, check_setting, conflicts, parse_address
 from blockgz.topic_patterns import TopicRules, TopicSelection, matcher
 from blockgz.units import parse_duration, parse_size
-from index_format.chunk_index import MAX_KEY_FILTER_BITS
-from index_format.identity import FORMER_GROUP, ArchiveInfo
 from index_format.keys import check_topic
+from index_format.objects import FORMER_GROUP, MAX_KEY_FILTER_BITS, ArchiveInfo
 
 # The word for no limit, in fields that allow it.
 NONE = "none"

@@ -14,8 +14,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
 
 from blockgz.errors import AccessDenied, StoreUnavailable
-from index_format.chunk_index import WrappedKey
 from index_format.encryption import StoredKey, unwrapped_key, wrapped_key
+from index_format.objects import WrappedKey
 
 # The context that KMS binds the key of a session to, and notes in its log.
 CONTEXT = {"format": "block-gzip"}

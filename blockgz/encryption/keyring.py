@@ -15,7 +15,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from blockgz.errors import KeyMissing, MalformedObject, UsageError
-from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Stored, WrappedKey, block_crc32
 from index_format.encryption import (
     CIPHER,
     KEY_BYTES,
@@ -28,6 +27,7 @@ from index_format.encryption import (
     unwrapped_key,
     wrapped_key,
 )
+from index_format.objects import BlockEntry, ChunkIndex, Encryption, Stored, WrappedKey, block_crc32
 
 FORMS = "file:/path, env:NAME or kms:ARN, several separated by commas, the newest last"
 REMEDY = "give its keys: --keys KEYS, --encrypt KEYS to write, or `encrypt` in the configuration file"

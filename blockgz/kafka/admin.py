@@ -22,7 +22,7 @@ from blockgz.errors import AccessDenied, PartitionUnavailable
 from blockgz.kafka import LogBounds
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure, make_client
-from index_format.identity import Acl
+from index_format.objects import Acl
 
 # The error of brokers without ACLs.
 NO_AUTHORIZER = KafkaError.SECURITY_DISABLED

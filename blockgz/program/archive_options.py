@@ -12,7 +12,7 @@ from blockgz.hosts import unencrypted_endpoint
 from blockgz.program.options import SIZE, F, Option, OptionSet, choice_option, with_options
 from blockgz.store.address import CONNECTION, S3Settings
 from blockgz.units import format_size
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES
 from index_format.old_objects import OLD_FORMATS, OldFormat
 
 

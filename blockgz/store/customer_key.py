@@ -20,8 +20,8 @@ from blockgz.store.reader import ObjectReader, PassingReader
 from blockgz.store.writer import ToolStore
 from index_format import objects
 from index_format.encryption import KEY_BYTES, key_id, parse_key
-from index_format.identity import ArchiveInfo
 from index_format.keys import ARCHIVE_OBJECT, LAYOUTS, archive_key
+from index_format.objects import ArchiveInfo
 
 REMEDY = "give the key that the archive was created with: --customer-key '${file:/path}'"
 

@@ -42,7 +42,7 @@ from blockgz.kafka.connection import (
     make_client,
 )
 from blockgz.kafka.groups import KafkaGroups, listed_groups
-from index_format.identity import Acl, AclsOfTopics
+from index_format.objects import Acl, AclsOfTopics
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID
 from replayer.kafka.topic_facts import ConfigChange, EffectiveConfig, NewTopic, TopicFacts, TopicSettings, parse_config

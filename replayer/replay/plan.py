@@ -40,8 +40,8 @@ from blockgz.kafka.batch_producer import sizes_above
 from blockgz.record_filter import RecordFilter
 from blockgz.units import time_text
 from index_format.blocks import decode_block
-from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry, TimeBounded, blocks_between
+from index_format.objects import BlockEntry, Gap
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import EffectiveConfig, TopicFacts
 from replayer.replay.job import Job

@@ -9,8 +9,8 @@ import msgspec
 from blockgz.errors import BlockgzError, NotInArchive, listed
 from blockgz.kafka.groups import GroupOffset, KafkaGroups
 from blockgz.units import time_text
-from index_format.identity import Acl
 from index_format.keys import parse_topic_folder
+from index_format.objects import Acl
 from replayer.groups import map_of
 from replayer.groups.applying import GroupChanges, refuse_active
 from replayer.groups.planning import (

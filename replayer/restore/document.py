@@ -18,9 +18,8 @@ from blockgz.errors import NotInArchive, UsageError, Verdict
 from blockgz.store.writer import Store
 from blockgz.topic_patterns import is_pattern, matching
 from blockgz.units import time_text
-from index_format.identity import Acl, Inventory
 from index_format.keys import TopicFolder, check_topic, parse_topic_folder
-from index_format.objects import Count, Sealed, Timestamp, encode, stored
+from index_format.objects import Acl, Count, Inventory, Sealed, Timestamp, encode, stored
 from replayer.errors import ReplayRefused
 from replayer.groups import map_of, twins
 from replayer.replay.job import NAME_DIGITS, check_job_name

@@ -17,8 +17,8 @@ from blockgz.archive.selection import Positions, SelectionRequest, cuts_of, posi
 from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, NotInArchive, UsageError
 from blockgz.kafka.groups import GroupOffset
 from blockgz.units import time_text
-from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import TopicFolder, check_topic
+from index_format.objects import TopicConfig as ArchivedTopic
 from replayer.groups import GroupMap, map_of
 from replayer.groups.planning import chosen_groups, idle_globs, positions_of, vanished_text
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, parse_config

@@ -22,8 +22,8 @@ from blockgz.archive.positions import parse_position, parse_time
 from blockgz.archive.selection import DamagePolicies, Positions, SelectionRequest, selected_batches
 from blockgz.errors import BlockgzError, UsageError
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
-from index_format.chunk_index import Gap
 from index_format.keys import parse_topic_folder
+from index_format.objects import Gap
 from index_format.record_formats import json_object
 from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage import Axis, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps

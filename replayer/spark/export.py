@@ -24,7 +24,7 @@ from blockgz.errors import UsageError
 from blockgz.record_filter import RecordFilter
 from blockgz.spark.errors import PREFIX, TaskFailed, carry_errors, spark_errors
 from blockgz.topic_patterns import is_pattern, matching
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from index_format.records import SCHEMA
 from replayer.spark.background import iterated
 from replayer.spark.decoding import REGISTERED, Decoder, RowDecoder, TextDecoder

@@ -29,9 +29,9 @@ from blockgz.archive.positions import (
 from blockgz.archive.selection import first_notes, notes_behind
 from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from blockgz.units import timestamp_text
-from index_format.chunk_index import ERASED, UNVERIFIED, BlockEntry
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry, TimeBounded
+from index_format.objects import ERASED, UNVERIFIED, BlockEntry
 from index_format.records import NO_TIMESTAMP
 from replayer.spark.source_options import Bound, SourceOptions, Subscription, names_partition, position_in
 

@@ -12,8 +12,8 @@ from blockgz.archive.positions import AT_END, AT_START, AtOffset, AtTime, Positi
 from blockgz.errors import BadName, UsageError, camel_case
 from blockgz.spark.formats import FormatOptions, bad_value, json_object
 from blockgz.store.address import CONNECTION, S3Settings, parse_address
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import TopicFolder
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES
 from replayer.spark.decoding import Decoding, parse_decoding
 
 # Stored bytes of one task: a tenth of that in memory, and long enough to be worth a task.

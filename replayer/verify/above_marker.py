@@ -15,9 +15,9 @@ from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.partition import ArchivedPartition, Damage, Damaged, LostRange, prefetched, streamed
 from blockgz.errors import ObjectMissing
 from index_format import objects
-from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, conflict_in, parse_key
 from index_format.marker import MAX_LEVELS, ChunkCatalog, Marker, ReferenceCatalog, Span
+from index_format.objects import ChunkIndex
 from replayer.verify.chunk_checks import ChunkFindings
 from replayer.verify.report import Orphan
 

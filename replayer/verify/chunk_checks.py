@@ -26,9 +26,9 @@ from blockgz.archive.partition import ArchivedPartition, Chunk, Damage, LostRang
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import CorruptBlock, ObjectMissing
 from index_format.blocks import count_records, decode_parts
-from index_format.chunk_index import Erased, Gap
 from index_format.key_filter import column_hashes, holds_all
 from index_format.marker import ChunkEntry
+from index_format.objects import Erased, Gap
 from index_format.records import RecordsDigest, record_hash, record_view
 from replayer.verify.report import Depth, Digests, Orphan
 

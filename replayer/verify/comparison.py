@@ -20,7 +20,7 @@ from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Positions, Selection, chosen_entries, erased_ranges, scan, select
 from blockgz.errors import NoSuchTopic, Verdict, listed
 from blockgz.kafka import LogBounds
-from index_format.chunk_index import ERASED, Gap
+from index_format.objects import ERASED, Gap
 from index_format.records import RecordsDigest, batch_from_records, payload_bytes, record_at
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader

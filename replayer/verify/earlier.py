@@ -12,8 +12,8 @@ from blockgz.archive.partition import END, ArchivedPartition, Damaged
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import erased_ranges
 from blockgz.errors import NotInArchive, UsageError
-from index_format.chunk_index import Erased, Gap
 from index_format.marker import ChunkEntry
+from index_format.objects import Erased, Gap
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChain
 from replayer.verify.report import FORMAT, EarlierDifference, EarlierFindings, StoredPartition, StoredReport
 

@@ -18,8 +18,8 @@ from blockgz.archive.positions import OffsetRange
 from blockgz.atomic_file import write_private
 from blockgz.errors import BlockgzError, UsageError, Verdict, worst
 from blockgz.signing import signature_of, signed
-from index_format.chunk_index import Erased, Gap
 from index_format.keys import TopicFolder, parse_topic_folder
+from index_format.objects import Erased, Gap
 from index_format.record_formats import json_object
 from index_format.records import Record
 

@@ -17,8 +17,6 @@ from blockgz.archive.partition import MOST_REWRITES, ArchivedPartition, Damage, 
 from blockgz.archive.selection import joined_ranges
 from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
-from index_format.chunk_index import EMPTY, ERASED, ChunkIndex, Gap
-from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.keys import (
     INDEX_SUFFIXES,
     TOPIC_CONFIG_OBJECT,
@@ -29,6 +27,7 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import ChunkEntry, Marker
+from index_format.objects import EMPTY, ERASED, ArchiveInfo, ChunkIndex, Gap, TopicConfig, TopicInfo
 from replayer.verify.above_marker import AboveListing, list_above, look_above
 from replayer.verify.chunk_checks import (
     END,

@@ -125,14 +125,14 @@ MUTANTS = (
     ),
     Mutant(
         "an answer that was lost is taken for another writer's object",
-        "archiver/commit/objects.py",
+        "archiver/commit/commit.py",
         "                return head.attempt == attempt\n",
         "                return False\n",
         ("tests/archiver/commit/test_archive.py",),
     ),
     Mutant(
         "a name that is taken is not looked at",
-        "archiver/commit/objects.py",
+        "archiver/commit/commit.py",
         "        was_asked, is_asked = is_asked, True\n",
         "        was_asked = is_asked\n",
         ("tests/archiver/commit/test_archive.py",),
@@ -244,7 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was written of a block that did not fit stays in the buffer",
-        "archiver/ingest/buffer.py",
+        "archiver/ingest/chunk_builder.py",
         "                self._is_torn = True\n",
         "",
         (f"{TESTS}/test_chunk_builder.py::test_a_block_that_fitted_in_part_is_cut_off_and_may_be_written_again",),

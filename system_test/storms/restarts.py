@@ -25,7 +25,7 @@ from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import client_settings, make_client
 from blockgz.kafka.groups import GroupOffset, KafkaGroups
 from index_format.errors import BlockgzError
-from index_format.identity import Acl
+from index_format.objects import Acl
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, kafka_groups
 from replayer.kafka.topic_facts import ConfigChange, NewTopic
 from system_test.support.consumer_groups import commit

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from index_format.records import Record
 from system_test.support.environment import PartMissingError, accepts_connections
 from system_test.support.programs import Running, start

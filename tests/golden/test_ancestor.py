@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from index_format.blocks import ZlibCompressor
-from index_format.chunk_index import ANCESTOR_FIELDS, BlockEntry, ChunkIndex, ancestor_index
 from index_format.keys import ChunkStart, SeedLayoutKeys, TopicFolder
+from index_format.objects import ANCESTOR_FIELDS, BlockEntry, ChunkIndex, ancestor_index
 from tests.index_format.builders import record
 from tests.support.format_objects import block_at, chunk_of, index_of
 

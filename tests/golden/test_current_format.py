@@ -13,9 +13,7 @@ from msgspec.structs import replace
 
 from index_format import groups, objects
 from index_format.blocks import ZlibCompressor, decode_block
-from index_format.chunk_index import ChunkIndex, Gap
 from index_format.groups import ConsumerGroups, Group, GroupPosition
-from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import ChunkStart, TopicFolder, TopicLayoutKeys, catalog_name
 from index_format.marker import (
     ChunkCatalog,
@@ -28,6 +26,7 @@ from index_format.marker import (
     entry_of,
     reference_to,
 )
+from index_format.objects import ArchiveInfo, ChunkIndex, Gap, TopicInfo
 from index_format.records import Record, canonical_bytes, iter_records, record_hash
 from tests.golden.test_ancestor import same_zlib
 from tests.index_format.builders import normal

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from blockgz.encryption.keyring import ChunkSeal, Keyring
 from index_format import objects
 from index_format.blocks import decode_block
-from index_format.chunk_index import ChunkIndex, DataObject, Encryption, Gap
 from index_format.encryption import CIPHER, BlockCipher, cipher_of, opened_with
 from index_format.errors import KeyMissing
 from index_format.keys import data_suffix
 from index_format.marker import Marker, appended, decode_index, decode_marker, encode, entry_of
+from index_format.objects import ChunkIndex, DataObject, Encryption, Gap
 from index_format.records import Record, iter_records, record_hash
 from tests.golden.test_ancestor import same_zlib
 from tests.golden.test_current_format import INDEX, KEYS, MARKER, RECORDS, START, chunk, marker

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Erased, Gap
 from index_format.errors import UnsupportedVersion
 from index_format.keys import Rewritten, catalog_name
 from index_format.marker import ChunkCatalog, Maintenance, Marker, Retired, Rewriting, encode, reference_to
+from index_format.objects import ChunkIndex, Erased, Gap
 from tests.golden import test_current_format as current
 
 MAINTAINED = Path(__file__).parent / "maintained"

@@ -1,4 +1,4 @@
-from index_format.identity import Acl, AclsOfTopics
+from index_format.objects import Acl, AclsOfTopics
 
 
 def acl(pattern: str, name: str, principal: str = "User:a") -> Acl:

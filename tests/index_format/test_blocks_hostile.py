@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor, decode_block, inflate, inflate_block, member_crc32
-from index_format.chunk_index import BlockEntry, ChunkIndex
 from index_format.errors import CorruptBlock, FormatError, TooLarge, UnsupportedVersion
+from index_format.objects import BlockEntry, ChunkIndex
 from tests.index_format.builders import MAX_INT64, record
 from tests.support.format_objects import block_at, chunk_of, index_of
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Gap, ancestor_index
 from index_format.errors import MalformedObject
+from index_format.objects import ChunkIndex, Gap, ancestor_index
 from index_format.records import Record
 from tests.index_format.builders import MAX_INT64, record_lists
 from tests.support.format_objects import block_at, chunk_of, index_of

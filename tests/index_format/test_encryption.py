@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from index_format.blocks import COMPRESSORS, decode_block
-from index_format.chunk_index import AUTHENTICATED, BlockEntry, ChunkIndex, Encryption, Stored, WrappedKey, block_crc32
 from index_format.encryption import (
     CIPHER,
     KEY_BYTES,
@@ -22,6 +21,7 @@ from index_format.encryption import (
     wrapped_key,
 )
 from index_format.errors import CorruptBlock, KeyMissing, UnsupportedVersion
+from index_format.objects import AUTHENTICATED, BlockEntry, ChunkIndex, Encryption, Stored, WrappedKey, block_crc32
 from index_format.records import iter_records
 from tests.index_format.builders import record
 from tests.support.format_objects import chunk_of

@@ -5,8 +5,8 @@ import pytest
 
 from index_format import objects
 from index_format.errors import MalformedObject
-from index_format.identity import Incarnation, Inventory, ended, parse_inventory, united, without
 from index_format.keys import TopicFolder
+from index_format.objects import Incarnation, Inventory, ended, parse_inventory, united, without
 
 
 def seen(

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.chunk_index import Gap
 from index_format.errors import MalformedObject
 from index_format.marker import (
     FAN_OUT,
@@ -22,6 +21,7 @@ from index_format.marker import (
     inserted,
     replaceable_gap,
 )
+from index_format.objects import Gap
 from tests.index_format.builders import MAX_INT64
 from tests.support.format_objects import SHA256, block_at, chunk_entry, index_of, marker_of
 

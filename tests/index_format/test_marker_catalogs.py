@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from index_format.chunk_index import Gap
 from index_format.errors import FormatError, MalformedObject
 from index_format.keys import Conflict, catalog_name
 from index_format.marker import (
@@ -31,6 +30,7 @@ from index_format.marker import (
     span_at_or_after,
     with_catalog_name,
 )
+from index_format.objects import Gap
 from tests.support.format_objects import SHA256, chunk_entry, marker_of
 
 SPAN = 10

@@ -5,8 +5,8 @@ import json
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from index_format.chunk_index import WrappedKey
 from index_format.marker import Maintenance, advanced, appended, decode_marker, encode, rebased, revised
+from index_format.objects import WrappedKey
 from tests.index_format.test_marker import GOOD
 from tests.support.format_objects import chunk_entry
 

@@ -10,12 +10,10 @@ import msgspec
 import pytest
 
 from index_format import objects
-from index_format.chunk_index import ChunkIndex
 from index_format.errors import BlockgzError, FormatError, MalformedObject, TooLarge, UnsupportedVersion
 from index_format.groups import ConsumerGroups
-from index_format.identity import Acl, ArchiveInfo, TopicConfig, TopicInfo
 from index_format.marker import ChunkCatalog, Marker, ReferenceCatalog, encode
-from index_format.objects import Sealed
+from index_format.objects import Acl, ArchiveInfo, ChunkIndex, Sealed, TopicConfig, TopicInfo
 from tests.index_format.builders import MAX_INT64, group, groups_of
 from tests.support.format_objects import block_at, chunk_entry, index_of, marker_of
 

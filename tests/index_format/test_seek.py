@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index_format import marker
-from index_format.chunk_index import BlockEntry, Gap
+from index_format.objects import BlockEntry, Gap
 from tests.support.format_objects import block_at, chunk_entry
 
 probes = st.integers(-5, 150)

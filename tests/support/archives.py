@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from index_format import objects
 from index_format.blocks import IsalCompressor
-from index_format.chunk_index import BlockEntry, ChunkIndex, Gap, ancestor_index
-from index_format.identity import Acl, ArchiveInfo, Incarnation, Inventory, TopicConfig, TopicInfo, united
 from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,
@@ -25,6 +23,19 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import Continues, Marker, advanced, appended, claimed, encode, entry_of, folded
+from index_format.objects import (
+    Acl,
+    ArchiveInfo,
+    BlockEntry,
+    ChunkIndex,
+    Gap,
+    Incarnation,
+    Inventory,
+    TopicConfig,
+    TopicInfo,
+    ancestor_index,
+    united,
+)
 from index_format.records import TIMESTAMP_TYPES, Record, record_hash
 from tests.support.format_objects import chunk_entry, cut, index_of, marker_of
 

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from functools import lru_cache
 
-from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
-from archiver.commit.objects import Held
+from archiver.commit.commit import FinishedChunk, Held, PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import OwnedByAnother
 from index_format.blocks import ZlibCompressor
-from index_format.chunk_index import BlockEntry
 from index_format.keys import LAYOUTS, ChunkStart, TopicFolder
+from index_format.objects import BlockEntry
 from index_format.records import TIMESTAMP_TYPES, Record, record_hash
 from tests.support.format_objects import cut
 from tests.support.memory_store import MemoryBody, MemoryLog

@@ -24,10 +24,9 @@ from blockgz.errors import Verdict
 from index_format import marker as marker_module
 from index_format import objects as format_objects
 from index_format.blocks import GZIP_HEADER, GZIP_TRAILER_BYTES, inflate
-from index_format.chunk_index import ChunkIndex, Gap
 from index_format.errors import BlockgzError
-from index_format.identity import TopicConfig
 from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_catalog, decode_marker
+from index_format.objects import ChunkIndex, Gap, TopicConfig
 from index_format.records import Record, iter_records
 from replayer.verify.report import Depth, PartitionFindings
 from replayer.verify.verifying import Identity, read_identity, verify_partition

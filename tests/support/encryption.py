@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from archiver.commit.commit import FinishedChunk
 from blockgz.encryption.keyring import ChunkSeal, Keyring, LocalKey, Sealing
-from index_format.chunk_index import BlockEntry
+from index_format.objects import BlockEntry
 from index_format.records import Record, record_hash
 from tests.support.chunks import ARCHIVE_ID
 from tests.support.memory_store import MemoryBody

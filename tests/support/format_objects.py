@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from index_format.blocks import BlockBuilder, Compressor, RawBlock, ZlibCompressor
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject
 from index_format.marker import ChunkEntry, Marker
+from index_format.objects import BlockEntry, ChunkIndex, DataObject
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records
 

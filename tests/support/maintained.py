@@ -8,7 +8,6 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.chunk_index import ERASED, ChunkIndex, Erased, Gap
 from index_format.keys import FLOORS_FOLDER, ChunkStart, PartitionKeys, Rewritten, catalog_name, data_suffix
 from index_format.marker import (
     CatalogReference,
@@ -24,6 +23,7 @@ from index_format.marker import (
     reference_to,
     revised,
 )
+from index_format.objects import ERASED, ChunkIndex, Erased, Gap
 from index_format.records import Record
 from tests.support.archives import PartitionWriter, records
 

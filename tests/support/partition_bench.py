@@ -7,11 +7,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import Situation, UnreadableRecord
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkSettings, RollLimits
+from archiver.ingest.chunk_builder import BufferFolder, ChunkSettings, RollLimits
 from archiver.ingest.dead_letters import DeadLetters
 from archiver.ingest.kafka_source import Fetched, RecordRefused
 from archiver.ingest.partition_archiver import PartitionArchiver

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from index_format import objects
-from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import TOPIC_OBJECT, archive_key, topic_home
+from index_format.objects import ArchiveInfo, TopicInfo
 from tests.support.archives import records
 from tests.support.chain import check_markers, check_write_once, read_chain
 from tests.support.chunks import archive_all, identity_of

@@ -23,16 +23,6 @@ from blockgz.errors import BlockgzError, CorruptBlock, FormatError, KeyMissing, 
 from blockgz.errors import listed as listed_names
 from blockgz.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
-from index_format.chunk_index import (
-    MAX_KEY_FILTER_BITS,
-    UNVERIFIED,
-    BlockEntry,
-    ChunkIndex,
-    DataObject,
-    Gap,
-    ancestor_index,
-    fields_of_blocks,
-)
 from index_format.key_filter import probes_of
 from index_format.keys import (
     ENCRYPTED_SUFFIX,
@@ -44,6 +34,16 @@ from index_format.keys import (
     PartitionKeys,
 )
 from index_format.marker import ChunkEntry
+from index_format.objects import (
+    MAX_KEY_FILTER_BITS,
+    UNVERIFIED,
+    BlockEntry,
+    ChunkIndex,
+    DataObject,
+    Gap,
+    ancestor_index,
+    fields_of_blocks,
+)
 from index_format.old_members import Scanned
 from index_format.old_objects import decode_old_index
 from index_format.rebuild import FROM_DATA_ALONE, Past, blocks_of, committed_index, text_blocks_of

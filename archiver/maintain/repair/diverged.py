@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, settle_same_topic
-from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, LogReader
-from archiver.commit.objects import Held
+from archiver.commit.commit import Held, PartitionIdentity
+from archiver.commit.operations import Driver, LogReader
 from archiver.commit.recovery import archived_level, why_diverged
 from archiver.commit.repairs import continue_in
 from archiver.errors import Diverged, UnreadableRecord
 from archiver.ingest.kafka_cluster import KafkaCluster, PartitionLog, RecordReader
-from archiver.ingest.kafka_settings import CLIENT_ID
+from archiver.ingest.kafka_source import CLIENT_ID
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import SalvagedPiece, cut_chunk, last_record
@@ -24,9 +23,9 @@ from blockgz.encryption.keyring import keyring_of
 from blockgz.errors import BlockgzError, BrokerUnreachable, UsageError
 from blockgz.kafka import LogBounds
 from blockgz.kafka.connection import client_settings
-from index_format.chunk_index import ChunkIndex
 from index_format.keys import LAYOUTS, parse_topic_folder
 from index_format.marker import ChunkEntry, Marker
+from index_format.objects import ChunkIndex
 from index_format.records import Record
 
 

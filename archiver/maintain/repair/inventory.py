@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from archiver.commit.archive import listed_inventory
-from archiver.commit.claims import Change, InventoryDriver, change_inventory
+from archiver.commit.recovery import Change, InventoryDriver, change_inventory
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place
 from blockgz.errors import FormatError, NotInArchive, StoreError, UsageError
 from blockgz.store.retry import bounded_backoff
 from blockgz.store.writer import StoredObject, ToolStore
 from index_format import objects
-from index_format.identity import Inventory, parse_inventory, united, without
 from index_format.keys import TopicFolder, inventory_key, parse_topic_folder
+from index_format.objects import Inventory, parse_inventory, united, without
 
 
 def plan_inventory(store: ToolStore, layout: str) -> RepairPlan:

@@ -9,10 +9,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from archiver.commit.archive import archived_topic_id
-from archiver.commit.commit import fold_tail, store_catalogs
-from archiver.commit.driver import Driver
-from archiver.commit.objects import Held, swap_marker
-from archiver.commit.operations import NewToken, Protocol
+from archiver.commit.commit import Held, fold_tail, store_catalogs, swap_marker
+from archiver.commit.operations import Driver, NewToken, Protocol
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes, without_begun
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, stored_marker
@@ -23,7 +21,6 @@ from blockgz.errors import BlockgzError, FormatError, KeyMissing, MalformedObjec
 from blockgz.store.writer import ContentTag, ToolStore
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ERASED, UNVERIFIED, Gap, WrappedKey
 from index_format.keys import (
     CATALOGS_FOLDER,
     FLOORS_FOLDER,
@@ -39,6 +36,7 @@ from index_format.keys import (
     topic_home,
 )
 from index_format.marker import ChunkCatalog, Continues, Maintenance, Marker
+from index_format.objects import ERASED, UNVERIFIED, Gap, WrappedKey
 from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain, rebuilt_rewritten
 from index_format.records import record_hash
 

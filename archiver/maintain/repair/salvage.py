@@ -15,10 +15,10 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from archiver.commit.commit import FinishedChunk, PartitionIdentity
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.commit.repairs import insert_chunk
 from archiver.errors import SalvageRefused
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain.garbage import ListedPart, gaps_met, may_meet_a_gap
 from archiver.maintain.gc import offsets_of, read_offsets
 from archiver.maintain.planned import Problem
@@ -30,9 +30,9 @@ from archiver.maintain.rewrite.tree import StoredChain, read_chain
 from blockgz.encryption.keyring import ChunkSeal, Keyring, Sealing, keyring_of
 from blockgz.errors import BlockgzError
 from index_format.blocks import decode_block
-from index_format.chunk_index import ERASED, ChunkIndex, Gap
 from index_format.keys import ChunkStart, ObjectKind
 from index_format.marker import Marker, blocks_between, replaceable_gap
+from index_format.objects import ERASED, ChunkIndex, Gap
 from index_format.records import Record, record_at, record_hash
 
 

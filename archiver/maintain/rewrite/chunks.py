@@ -11,8 +11,7 @@ import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from archiver.ingest.buffer import BufferFile
-from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
+from archiver.ingest.chunk_builder import MAX_KEY_FILTERS, BufferFile
 from blockgz.encryption.keyring import (
     ChunkSeal,
     Keyring,
@@ -27,9 +26,9 @@ from blockgz.encryption.keyring import (
 from blockgz.errors import CorruptBlock
 from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
-from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Stored
 from index_format.keys import PartitionKeys, data_suffix
 from index_format.marker import ChunkEntry, merged_ranges
+from index_format.objects import BlockEntry, ChunkIndex, Erased, Stored
 
 Offsets = npt.NDArray[np.int64]
 

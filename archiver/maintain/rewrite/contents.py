@@ -10,10 +10,9 @@ import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from archiver.commit.driver import Driver
-from archiver.commit.operations import Protocol
+from archiver.commit.operations import Driver, Protocol
 from archiver.errors import ContentsDiffer
-from archiver.ingest.buffer import BufferFile, BufferFolder
+from archiver.ingest.chunk_builder import BufferFile, BufferFolder
 from archiver.maintain.rewrite.chunks import (
     NO_OFFSETS,
     TEXT,
@@ -50,7 +49,10 @@ from index_format.blocks import (
     decode_parts,
     inflate_block,
 )
-from index_format.chunk_index import (
+from index_format.key_filter import bits_of, column_hashes, holds_all
+from index_format.keys import PartitionKeys
+from index_format.marker import ChunkEntry, Marker, block_at_or_after
+from index_format.objects import (
     DEFAULT_MAX_BLOCK_BYTES,
     BlockEntry,
     ChunkIndex,
@@ -59,9 +61,6 @@ from index_format.chunk_index import (
     Gap,
     fields_of_blocks,
 )
-from index_format.key_filter import bits_of, column_hashes, holds_all
-from index_format.keys import PartitionKeys
-from index_format.marker import ChunkEntry, Marker, block_at_or_after
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, RecordsDigest
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from archiver.commit.objects import Held, read_marker, store_at, try_swap
+from archiver.commit.commit import Held, read_marker, store_at, try_swap
 from archiver.commit.operations import NewToken, Now, Protocol, Wait
 from archiver.commit.recovery import claim_and_fold
 from archiver.errors import Fenced, RewriteOvertaken, RewriteRefused

@@ -30,9 +30,9 @@ from archiver.maintain.rewrite.intent import (
 from archiver.maintain.rewrite.tree import CatalogRun, References, commit, read_all, read_catalogs
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ERASED, Gap
 from index_format.keys import INDEX_SUFFIXES, ChunkStart, PartitionKeys, catalog_name, data_suffix
 from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry
+from index_format.objects import ERASED, Gap
 
 INDEXES_AT_ONCE = 64
 

@@ -9,17 +9,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from archiver.commit.archive import lost_marker
-from archiver.commit.driver import Driver
-from archiver.commit.objects import Held, read_marker, try_swap
-from archiver.commit.operations import GetAll, Protocol, retrying
+from archiver.commit.commit import Held, read_marker, try_swap
+from archiver.commit.operations import Driver, GetAll, Protocol, retrying
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain.rewrite.intent import RewriteAttempt, RewriteOutcome, maintained, maintenance_of, read_existing
 from blockgz.errors import FormatError, MalformedObject, ObjectMissing
 from blockgz.store.writer import StoredObject, ToolStore
 from index_format import marker as markers
-from index_format.chunk_index import Gap
 from index_format.keys import PartitionKeys, catalog_level, catalog_name
 from index_format.marker import Catalog, CatalogReference, ChunkEntry, Marker, ReferenceCatalog, Retired, Span
+from index_format.objects import Gap
 
 References = tuple[CatalogReference, ...]
 

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from archiver.cli import main
 from archiver.cli import main as archiver_main
 from archiver.commit.archive import settle_same_topic
-from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver, UnreadLog
-from archiver.commit.objects import read_marker
+from archiver.commit.commit import commit_chunk, read_marker
+from archiver.commit.operations import Driver, UnreadLog
 from archiver.errors import DropRefused
 from archiver.maintain.drop import PlannedDrop
 from archiver.maintain.throttle import Throttle
@@ -27,9 +26,9 @@ from blockgz.store.local import LocalStore
 from blockgz.store.opening import open_existing_store
 from blockgz.store.writer import FileBody
 from index_format import marker as markers
-from index_format.identity import parse_inventory
 from index_format.keys import ENCRYPTED_SUFFIX, TopicFolder, configs_home, data_suffix, dated_key, groups_home
 from index_format.marker import MAX_RETIRED, Maintenance, Marker, Retired, decode_marker, encode
+from index_format.objects import parse_inventory
 from replayer.cli import main as replayer
 from replayer.cli import main as replayer_main
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in

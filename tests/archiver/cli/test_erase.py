@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
-from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver, UnreadLog
-from archiver.commit.objects import read_marker
+from archiver.commit.commit import commit_chunk, read_marker
+from archiver.commit.operations import Driver, UnreadLog
 from archiver.maintain.erase import ranges_text
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from blockgz.errors import StoreUnavailable
@@ -239,7 +238,7 @@ def test_what_could_not_be_erased_is_named_in_report_and_status(
         return put(self, key, *rest)
 
     monkeypatch.setattr(LocalStore, "put_if_absent", failing)
-    monkeypatch.setattr("archiver.commit.driver.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
+    monkeypatch.setattr("archiver.commit.operations.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
     result = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--report", report, "--yes")
     assert result.exit_code == 3, result.output
     assert "orders:1" in result.stderr

@@ -48,9 +48,9 @@ from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import StoreUnavailable
 from index_format import objects
-from index_format.chunk_index import ChunkIndex
 from index_format.errors import KeyMissing
 from index_format.marker import decode_marker
+from index_format.objects import ChunkIndex
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
 from tests.support.commands import succeeded

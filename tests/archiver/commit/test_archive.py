@@ -15,20 +15,17 @@ import pytest
 
 from archiver.commit import operations as op
 from archiver.commit.archive import find_incarnation, open_archive
-from archiver.commit.claims import MAX_REFUSALS, MOST_TRIES, ClaimList, change_inventory
-from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver
-from archiver.commit.objects import Held, RestingMarker, store_once
-from archiver.commit.operations import CompareAndSwap, Get, Protocol
-from archiver.commit.recovery import take_over
+from archiver.commit.commit import Held, RestingMarker, commit_chunk, store_once
+from archiver.commit.operations import CompareAndSwap, Driver, Get, Protocol
+from archiver.commit.recovery import MAX_REFUSALS, MOST_TRIES, ClaimList, change_inventory, take_over
 from archiver.errors import Diverged, Next, Situation, what_next
 from blockgz import errors
 from blockgz.config.model import RunConfig
 from blockgz.store.writer import PART_BYTES, FileBody, ObjectHead, StoredObject
 from index_format import objects
-from index_format.identity import ArchiveInfo, Incarnation, Inventory, parse_inventory, united
 from index_format.keys import INVENTORY_OBJECT, SeedLayoutKeys, TopicFolder, TopicLayoutKeys, inventory_key
 from index_format.marker import Marker
+from index_format.objects import ArchiveInfo, Incarnation, Inventory, parse_inventory, united
 from tests.support.archives import records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.format_objects import chunk_entry, marker_of

@@ -15,10 +15,9 @@ from archiver.errors import Fenced, GapRefused, OwnedByAnother
 from blockgz.errors import UsageError
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import Gap
-from index_format.identity import ArchiveInfo
 from index_format.keys import archive_key
 from index_format.marker import Marker
+from index_format.objects import ArchiveInfo, Gap
 from index_format.records import Record
 from tests.support.archives import records
 from tests.support.chain import Chain, check_history, read_chain

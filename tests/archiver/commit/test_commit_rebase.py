@@ -11,23 +11,20 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.commit import operations as op
-from archiver.commit.commit import FinishedChunk, commit_chunk, commit_progress
-from archiver.commit.driver import Driver
-from archiver.commit.objects import Held, try_swap
-from archiver.commit.operations import CompareAndSwap, PutIfAbsent
+from archiver.commit.commit import FinishedChunk, Held, commit_chunk, commit_progress, try_swap
+from archiver.commit.operations import CompareAndSwap, Driver, PutIfAbsent
 from archiver.commit.recovery import claim_and_fold, reclaim, take_over
 from archiver.errors import Fenced
-from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, RollLimits
+from archiver.ingest.chunk_builder import BufferFolder, ChunkBuilder, ChunkSettings, RollLimits
 from blockgz.errors import AccessDenied, StoreError, StoreUnavailable
 from blockgz.store import writer as writer_store
 from blockgz.store.local import LocalStore
 from blockgz.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.blocks import ZlibCompressor
-from index_format.chunk_index import EMPTY, Gap
 from index_format.errors import BlockgzError
 from index_format.marker import Maintenance, Marker, decode_catalog, decode_marker
+from index_format.objects import EMPTY, Gap
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
 from tests.golden.test_ancestor import GOLDEN, same_zlib

@@ -9,15 +9,14 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from archiver.commit import operations as op
-from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
-from archiver.commit.driver import Driver
-from archiver.commit.objects import Held, swap_marker
+from archiver.commit.commit import Held, PartitionIdentity, commit_chunk, commit_progress, swap_marker
+from archiver.commit.operations import Driver
 from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over, why_diverged
 from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
 from blockgz import errors
 from blockgz.kafka import LogBounds
-from index_format.chunk_index import Gap
 from index_format.marker import Marker, decode_marker, encode
+from index_format.objects import Gap
 from index_format.records import Record
 from tests.support.archives import records
 from tests.support.chain import check_history, read_chain

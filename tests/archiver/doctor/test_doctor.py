@@ -13,7 +13,7 @@ from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import AccessDenied
 from blockgz.store.s3_writer import S3Store
 from index_format.errors import BlockgzError
-from index_format.identity import ArchiveInfo
+from index_format.objects import ArchiveInfo
 from tests.support.archives import ArchiveWriter, topic_config
 from tests.support.encryption import key_line, key_of
 from tests.support.mock_cluster import MockCluster

@@ -15,8 +15,8 @@ from blockgz.store.local import LocalStore
 from index_format import groups
 from index_format.errors import BlockgzError
 from index_format.groups import ConsumerGroups, GroupPosition, LogEnd, LogEnds
-from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
+from index_format.objects import ArchiveInfo
 
 HOME = "topic=orders/_groups/"
 IDS = {"orders": "id-1", "payments": "id-2"}

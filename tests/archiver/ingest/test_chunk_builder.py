@@ -26,11 +26,12 @@ import pytest
 
 from archiver.commit.commit import FinishedChunk
 from archiver.errors import UnencodableRecord
-from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import (
     ENTRY_BYTES,
     MAX_BLOCKS,
     MAX_GAPS,
+    BufferFile,
+    BufferFolder,
     ChunkBuilder,
     ChunkSettings,
     FinishedEncoding,
@@ -44,9 +45,9 @@ from archiver.logs import log_to
 from blockgz.encryption.keyring import Sealing
 from blockgz.errors import BufferFailed, BufferFull, StoreError
 from index_format.blocks import IsalCompressor, decode_block
-from index_format.chunk_index import Encryption, Gap
 from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import ChunkStart
+from index_format.objects import Encryption, Gap
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records, iter_records, record_hash
 from tests.index_format.builders import record
@@ -512,7 +513,7 @@ def test_open_chunks_that_fill_the_buffer_end_largest_first(
 OWNER = """
 import sys
 from pathlib import Path
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 folder = BufferFolder(Path(sys.argv[1]))
 folder.new_file().append(b"block")
 print("ready", flush=True)

@@ -29,8 +29,7 @@ from archiver.ingest.kafka_cluster import (
     RecordReader,
     WatermarkWatch,
 )
-from archiver.ingest.kafka_settings import QUEUED_RECORD_FOOTPRINT, consumer_settings, queue_settings
-from archiver.ingest.kafka_source import Partition
+from archiver.ingest.kafka_source import QUEUED_RECORD_FOOTPRINT, Partition, consumer_settings, queue_settings
 from archiver.ingest.ownership import confirm_ids
 from archiver.ingest.topics import SILENT_SECONDS, TopicIds, is_same_topic
 from archiver.logs import LogEvent
@@ -40,7 +39,7 @@ from blockgz.kafka import LOGGER, LogBounds
 from blockgz.kafka.admin import TopicIdAnswers, log_bounds
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import client_settings
-from index_format.identity import Acl
+from index_format.objects import Acl
 from tests.blockgz.kafka.test_admin import DENIED, future
 from tests.support.archives import records, topic_config
 from tests.support.mock_cluster import MockCluster

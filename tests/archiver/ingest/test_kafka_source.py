@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from archiver.errors import MemberRefused
 from archiver.ingest import kafka_source
 from archiver.ingest.assignment import GroupMember
-from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import (
     BYTES_A_POLL,
     FIRST_MESSAGES_A_POLL,
@@ -32,6 +31,7 @@ from archiver.ingest.kafka_source import (
     Partition,
     PartitionFailed,
     RecordRefused,
+    consumer_settings,
     messages_a_poll,
 )
 from blockgz.config.model import RunConfig

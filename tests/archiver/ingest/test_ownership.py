@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from archiver.cli.run import RunResult, run_exit_code
-from archiver.commit.claims import ClaimList
+from archiver.commit.recovery import ClaimList
 from archiver.errors import Diverged, TopicChanged, TopicGone
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.ownership import (
     MOST_BETWEEN_LOOKS,
@@ -32,9 +32,9 @@ from blockgz.kafka import LogBounds
 from blockgz.store.retry import StoreBackoff
 from blockgz.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError
-from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
 from index_format.marker import decode_marker
+from index_format.objects import ArchiveInfo
 from index_format.records import batch_from_records
 from tests.support.archives import records
 from tests.support.memory_store import MemoryLog, MemoryStore

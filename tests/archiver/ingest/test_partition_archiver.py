@@ -14,7 +14,7 @@ from archiver.ingest.chunk_builder import ENTRY_BYTES
 from archiver.ingest.kafka_source import EndReached, PartitionFailed
 from archiver.ingest.partition_state import Order, PartitionCounts, Tick
 from blockgz.errors import BufferFailed, PartitionUnavailable, StoreError, StoreUnavailable
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from tests.index_format.builders import record
 from tests.support.archives import records
 from tests.support.partition_bench import FLUSH, PARTITION, Bench, fetched, some, unreadable, until

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from archiver.commit.objects import Held, RestingMarker
+from archiver.commit.commit import Held, RestingMarker
 from archiver.errors import Diverged, Fenced, TopicChanged
-from archiver.ingest.buffer import BufferFile
-from archiver.ingest.chunk_builder import RollLimits
+from archiver.ingest.chunk_builder import BufferFile, RollLimits
 from archiver.ingest.kafka_source import Fetched, PartitionFailed
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import (

@@ -27,8 +27,7 @@ from archiver.ingest.assignment import (
     UnownedWatch,
 )
 from archiver.ingest.kafka_cluster import BoundsOrFailure, KafkaCluster, assigned_partitions
-from archiver.ingest.kafka_settings import rebalance_seconds
-from archiver.ingest.kafka_source import KafkaSource, Partition
+from archiver.ingest.kafka_source import KafkaSource, Partition, rebalance_seconds
 from archiver.ingest.ownership import ClaimQueue
 from archiver.ingest.topics import (
     UNKNOWN_FRESH_SECONDS,
@@ -48,8 +47,8 @@ from blockgz.kafka.connection import client_settings
 from blockgz.store.local import LocalStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import objects
-from index_format.identity import Acl, ArchiveInfo, TopicConfig
 from index_format.keys import TopicFolder
+from index_format.objects import Acl, ArchiveInfo, TopicConfig
 from tests.support.archives import records, topic_config
 from tests.support.executors import Later
 from tests.support.memory_store import MemoryStore

@@ -3,11 +3,10 @@
 import random
 from typing import Any
 
-from archiver.commit.commit import commit_chunk
-from archiver.commit.objects import Held
+from archiver.commit.commit import Held, commit_chunk
 from archiver.commit.recovery import take_over
 from index_format import keys, objects
-from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.objects import ArchiveInfo, TopicInfo
 from tests.support.archives import records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.memory_store import MemoryLog, MemoryStore

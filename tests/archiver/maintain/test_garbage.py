@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from archiver.commit import operations as op
-from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
-from archiver.commit.objects import Held
+from archiver.commit.commit import FinishedChunk, Held, PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import Fenced, OwnedByAnother
 from archiver.maintain.garbage import ListedPart, find_dead
@@ -26,8 +25,6 @@ from blockgz.kafka import LogBounds
 from blockgz.store.writer import ListedObject, ObjectHead, StoredObject
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import BlockEntry, ChunkIndex, Gap
-from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,
@@ -40,6 +37,7 @@ from index_format.keys import (
     parse_key,
     topic_home,
 )
+from index_format.objects import ArchiveInfo, BlockEntry, ChunkIndex, Gap, TopicInfo
 from tests.index_format.builders import record
 from tests.support.chunks import archive_all, finished_chunk, identity_of
 from tests.support.format_objects import chunk_entry

@@ -21,9 +21,9 @@ from blockgz.store.local import LocalStore
 from blockgz.store.writer import Body, ListedObject
 from index_format import groups, keys, objects
 from index_format import marker as markers
-from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.groups import LogEnd, LogEnds
 from index_format.marker import CatalogReference, Floor, Maintenance, Marker, Retired, Rewriting
+from index_format.objects import EMPTY, ERASED, Gap
 from replayer.cli import main as replayer
 from tests.archiver.maintain.fourteen_chunks import KEYS, filled, run
 from tests.index_format.builders import group, groups_of

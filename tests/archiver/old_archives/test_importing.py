@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
-from archiver.commit.claims import ClaimList
+from archiver.commit.recovery import ClaimList
 from archiver.importing import ImportTarget, OldReader, import_partition, survey
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from blockgz.store.local import LocalStore
 from index_format.blocks import ZlibCompressor
-from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder, TopicLayoutKeys
+from index_format.objects import ArchiveInfo
 from index_format.old_objects import OldFormat
 from replayer.cli import main as replayer_main
 from tests.support.ancestor_archives import (

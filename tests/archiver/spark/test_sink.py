@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 
 from archiver.commit.batch import BatchReading
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.operations import Driver, UnreadLog
 from archiver.errors import Diverged, Fenced, OwnedByAnother
 from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction
 from archiver.maintain.rewrite.contents import MergeLimits
@@ -38,7 +38,7 @@ from blockgz.spark.errors import JobFailed, ReadFailed, SparkFailed, TaskFailed,
 from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
 from index_format import marker as markers
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES
 from index_format.records import Record
 from replayer.cli import main as replayer_main
 from replayer.spark.planning import PartitionRange

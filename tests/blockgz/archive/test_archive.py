@@ -23,11 +23,9 @@ from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from blockgz.store.reader import CountingReader
 from index_format import groups, objects
-from index_format.chunk_index import Gap
 from index_format.groups import GoneGroup, LogEnd, LogEnds
-from index_format.identity import Incarnation, Inventory, TopicConfig, TopicInfo
 from index_format.keys import Conflict, TopicFolder, configs_home, dated_key, groups_home, inventory_key, topic_home
-from index_format.objects import encode
+from index_format.objects import Gap, Incarnation, Inventory, TopicConfig, TopicInfo, encode
 from index_format.records import Record, iter_records
 from replayer.cli import main
 from tests.index_format.builders import group, groups_of

@@ -35,7 +35,7 @@ from blockgz.errors import UsageError
 from blockgz.record_filter import KeyIn, Not, RecordFilter
 from blockgz.store.address import LocalAddress
 from blockgz.units import timestamp_text
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from index_format.records import Record, iter_records
 from tests.index_format.builders import record
 from tests.support.archives import ArchiveWriter, PartitionWriter, records

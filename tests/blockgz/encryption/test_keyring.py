@@ -16,8 +16,8 @@ from blockgz.encryption import keyring as keyrings
 from blockgz.encryption.key_service import ServiceKey
 from blockgz.encryption.keyring import Keyring, joined_keys, keyring_of, load_keyring, opened_block, parse_keys
 from blockgz.errors import AccessDenied, StoreUnavailable, UsageError, exit_code
-from index_format.chunk_index import WrappedKey
 from index_format.errors import KeyMissing, MalformedObject
+from index_format.objects import WrappedKey
 from tests.index_format.builders import record
 from tests.support.encryption import key_line, key_of
 from tests.support.format_objects import chunk_of

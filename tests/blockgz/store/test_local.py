@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from blockgz import errors
 from blockgz.atomic_file import replace_file, write_private
 from blockgz.errors import exit_code as exit_code_of

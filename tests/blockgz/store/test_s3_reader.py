@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from archiver.commit.driver import Driver
-from archiver.commit.objects import store_once
+from archiver.commit.commit import store_once
+from archiver.commit.operations import Driver
 from blockgz.errors import AccessDenied, BufferFailed, ObjectChanged, ObjectTruncated, ShuttingDown, StoreUnavailable
 from blockgz.store import s3_writer as s3_store
 from blockgz.store import writer as store_writer

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from index_format import objects
-from index_format.identity import TopicConfig
 from index_format.keys import MARKER_OBJECT, TOPIC_CONFIG_OBJECT
+from index_format.objects import TopicConfig
 from index_format.record_formats import json_object
 from index_format.records import Record
 from replayer.cli import main

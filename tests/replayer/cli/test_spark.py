@@ -19,8 +19,8 @@ from blockgz.program import progress
 from blockgz.program.main import EXIT_CODES
 from blockgz.program.options import spark_needed
 from blockgz.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
-from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
+from index_format.objects import Gap
 from replayer.cli import COMMANDS, main
 from replayer.cli.options import options as progress_module
 from replayer.cli.options.options import stage_progress, tasks_now

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from index_format.chunk_index import Gap
 from index_format.marker import ChunkEntry
+from index_format.objects import Gap
 from replayer.coverage import (
     LEFT,
     WIDTH,

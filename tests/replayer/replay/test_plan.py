@@ -25,8 +25,8 @@ from blockgz.archive.selection import SKIPS, DamagePolicies, Reading, Selection,
 from blockgz.errors import NoSuchTopic, UsageError
 from blockgz.kafka import LogBounds, connection
 from blockgz.record_filter import HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
-from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError, CorruptBlock
+from index_format.objects import Gap
 from replayer.cli import main as replayer
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import ConfigChange, EffectiveConfig, TopicFacts, parse_config

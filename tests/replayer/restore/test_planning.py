@@ -19,8 +19,8 @@ from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import PassingReader
 from index_format import objects
 from index_format.groups import encode as encode_groups
-from index_format.identity import Acl, Incarnation, Inventory, TopicConfig, ended
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
+from index_format.objects import Acl, Incarnation, Inventory, TopicConfig, ended
 from replayer.errors import ReplayRefused
 from replayer.replay.job import is_job_name
 from replayer.replay.request import Surroundings

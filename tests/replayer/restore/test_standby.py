@@ -15,8 +15,8 @@ from blockgz.kafka.groups import GroupOffset
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from index_format import objects
-from index_format.identity import ended
 from index_format.keys import TopicFolder, inventory_key
+from index_format.objects import ended
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
 from replayer.kafka.topic_facts import TopicFacts

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from blockgz.archive.archive import ArchivePlace, opened
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import parse_address
-from index_format.identity import Acl
-from index_format.identity import TopicConfig as ArchivedTopic
+from index_format.objects import Acl
+from index_format.objects import TopicConfig as ArchivedTopic
 from replayer.kafka.topic_facts import ConfigChange, TopicSettings, parse_config
 from replayer.topics import (
     MIN_INSYNC,

@@ -12,7 +12,7 @@ import pytest
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import Verdict
 from blockgz.kafka import LogBounds
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from index_format.records import Record, batch_from_records
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader

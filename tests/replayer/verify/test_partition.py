@@ -16,10 +16,10 @@ from blockgz.errors import Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format import objects
-from index_format.chunk_index import Gap
 from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import INDEX_SUFFIXES
 from index_format.marker import encode, entry_of, inserted
+from index_format.objects import Gap
 from index_format.records import Record
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChain, ChunkChoice, ChunkFindings
 from replayer.verify.report import ArchiveReport, Depth, PartitionFindings

@@ -23,11 +23,10 @@ from blockgz.errors import UsageError, Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader
 from index_format import marker as marker_module
-from index_format.chunk_index import Gap
 from index_format.keys import Conflict
 from index_format.marker import encode as encode_marker
 from index_format.marker import inserted
-from index_format.objects import encode
+from index_format.objects import Gap, encode
 from index_format.records import canonical_bytes
 from replayer.cli import main
 from replayer.verify.chunk_checks import ChunkChoice

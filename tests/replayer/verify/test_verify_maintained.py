@@ -22,9 +22,9 @@ from blockgz.store.local import LocalReader
 from blockgz.store.reader import PassingReader
 from index_format import marker as marker_module
 from index_format import objects
-from index_format.chunk_index import Erased, Gap
 from index_format.keys import Conflict, ObjectKey, ObjectKind, parse_key
 from index_format.marker import Continues, Marker, claimed, decode_marker, encode
+from index_format.objects import Erased, Gap
 from index_format.records import Record, batch_from_records
 from replayer.cli.report import print_report
 from replayer.kafka.topic_facts import TopicFacts

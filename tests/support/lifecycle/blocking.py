@@ -6,7 +6,6 @@ from typing import Any
 
 import greenlet
 
-from archiver.commit import driver
 from archiver.commit import operations as op
 from archiver.maintain import planned
 from blockgz.errors import BlockgzError
@@ -109,8 +108,8 @@ def as_steps(work: Callable[[Any], Any]) -> Run:
 
 def _without_threads(resume: Callable[[], Any]) -> Any:
     before = planned.ThreadPoolExecutor
-    planned.ThreadPoolExecutor = driver.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
+    planned.ThreadPoolExecutor = op.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
     try:
         return resume()
     finally:
-        planned.ThreadPoolExecutor = driver.ThreadPoolExecutor = before  # type: ignore[misc]
+        planned.ThreadPoolExecutor = op.ThreadPoolExecutor = before  # type: ignore[misc]

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from archiver.commit import commit
-from archiver.commit.objects import Held, read_marker, try_swap
+from archiver.commit.commit import Held, read_marker, try_swap
 from archiver.commit.operations import GetAll, NewToken, Now, Protocol
 from archiver.maintain import garbage, gc, prune
 from archiver.maintain.rewrite import intent
@@ -27,9 +27,9 @@ from archiver.maintain.rewrite.tree import read_catalogs
 from blockgz.archive import partition
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ChunkIndex
 from index_format.keys import ObjectKind, catalog_level
 from index_format.marker import MAX_RETIRED, CatalogReference, ChunkEntry, Maintenance, Marker, Rewriting
+from index_format.objects import ChunkIndex
 from tests.support.lifecycle import maintainers
 from tests.support.lifecycle.world import GRACE
 

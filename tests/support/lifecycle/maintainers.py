@@ -20,8 +20,8 @@ from archiver.maintain.rewrite.tree import CatalogRun as Neighbours
 from archiver.maintain.rewrite.tree import level_1_lists
 from blockgz.errors import BlockgzError, ObjectMissing, StoreFull
 from index_format import objects
-from index_format.chunk_index import DataObject, Erased, fields_of_blocks
 from index_format.marker import CatalogReference, Marker
+from index_format.objects import DataObject, Erased, fields_of_blocks
 from index_format.records import Record
 from tests.support.chunks import finished_chunk
 from tests.support.lifecycle.blocking import as_steps

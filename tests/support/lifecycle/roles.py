@@ -5,8 +5,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from archiver.commit.commit import commit_chunk, commit_progress
-from archiver.commit.objects import Held, read_marker
+from archiver.commit.commit import Held, commit_chunk, commit_progress, read_marker
 from archiver.commit.operations import CompareAndSwap, Get, Protocol
 from archiver.commit.recovery import claim_and_fold, close_folder, take_over
 from archiver.commit.repairs import insert_chunk

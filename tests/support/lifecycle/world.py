@@ -11,8 +11,8 @@ from archiver.commit.commit import PartitionIdentity
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from blockgz.kafka import LogBounds
 from index_format import objects
-from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import TOPIC_OBJECT, archive_key, topic_home
+from index_format.objects import ArchiveInfo, TopicInfo
 from index_format.records import Record
 from tests.support.archives import CREATE_TIME
 from tests.support.chunks import identity_of

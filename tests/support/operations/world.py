@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from archiver.commit import driver
+from archiver.commit import operations
 from archiver.commit.archive import find_incarnation
-from archiver.commit.commit import commit_chunk, commit_progress
-from archiver.commit.driver import Driver, UnreadLog
-from archiver.commit.objects import Held
-from archiver.commit.operations import Protocol
+from archiver.commit.commit import Held, commit_chunk, commit_progress
+from archiver.commit.operations import Driver, Protocol, UnreadLog
 from archiver.commit.recovery import take_over_last
 from archiver.errors import Diverged, OwnedByAnother, SalvageRefused
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain import gc, planned
 from archiver.maintain.compact import Compaction, Conversion, PlannedCompaction, compact
 from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, RecordChoice, erase_in, find_records
@@ -48,10 +46,9 @@ from blockgz.archive.selection import Selection
 from blockgz.errors import UsageError
 from blockgz.record_filter import KeyIn, RecordFilter
 from index_format import objects
-from index_format.chunk_index import Gap
-from index_format.identity import ArchiveInfo
 from index_format.keys import FLOORS_FOLDER, PartitionKeys, archive_key
 from index_format.marker import MAX_RETIRED, decode_marker
+from index_format.objects import ArchiveInfo, Gap
 from index_format.records import Record, iter_records
 from replayer.coverage import partition_coverage
 from replayer.verify.report import Depth
@@ -117,7 +114,7 @@ class Tools(NamedTuple):
 def tools(folder: Path) -> Iterator[Tools]:
     """No threads meanwhile, which cost more than what is done in them."""
     with ExitStack() as stack:
-        for module in (driver, planned, chunk_indexes):
+        for module in (operations, planned, chunk_indexes):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", OneAfterAnother))
         stack.enter_context(patch.object(asyncio, "to_thread", _at_once))
         buffers = BufferFolder(folder)
@@ -303,7 +300,7 @@ class World:
         keep = (
             Keep(since_ms=FIRST_TIMESTAMP + since_offset) if self.rng.random() < 0.5 else Keep(newest_bytes=size // 2)
         )
-        tool = driver.Driver(self.store, driver.UnreadLog(), _wait, lambda: True)
+        tool = Driver(self.store, UnreadLog(), _wait, lambda: True)
         plan = self._unless_seed(lambda: PlannedPruning(self.store, None, keep, tool))
         if plan is None:
             return

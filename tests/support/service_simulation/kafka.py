@@ -11,7 +11,7 @@ from archiver.ingest.kafka_cluster import BoundsOrFailure
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka import LogBounds
 from blockgz.kafka.admin import TopicIdAnswers
-from index_format.identity import TopicConfig
+from index_format.objects import TopicConfig
 from tests.support.archives import topic_config
 from tests.support.service_simulation.group import Group, Member
 from tests.support.service_simulation.logs import Cluster, Log, Partition

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain import compact
 from archiver.maintain.compact import (
     Compaction,
@@ -33,10 +33,10 @@ from blockgz.errors import KeyMissing, UsageError
 from blockgz.record_filter import KeyIn
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Encryption, WrappedKey
 from index_format.encryption import CIPHER
 from index_format.keys import ENCRYPTED_SUFFIX, INDEX_SUFFIX
 from index_format.marker import MAX_RETIRED, ChunkCatalog, Maintenance, Retired
+from index_format.objects import ChunkIndex, Encryption, WrappedKey
 from tests.archiver.maintain.contents.random_chunks import Partition, with_blocks
 from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, encrypted_world, keys_in, ranges

@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from archiver.ingest.buffer import BufferFile, BufferFolder
+from archiver.ingest.chunk_builder import BufferFile, BufferFolder
 from archiver.maintain.rewrite.chunks import ChunkData, NewChunk, OldChunk, data_of_body, size_and_hash
 from blockgz.encryption.keyring import Keyring, Sealing, opened_block, opener_of
 from blockgz.store.writer import Body
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import COMPRESSORS, BlockBuilder, decode_block
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Erased, Gap, fields_of_blocks
+from index_format.objects import BlockEntry, ChunkIndex, DataObject, Erased, Gap, fields_of_blocks
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, iter_records
 from tests.index_format.builders import NASTY

@@ -13,7 +13,7 @@ import zstandard
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.errors import ContentsDiffer
 from archiver.maintain.compact import Compaction, Conversion, PartialCompaction, PlannedRun
 from archiver.maintain.rewrite.chunks import (
@@ -47,11 +47,11 @@ from blockgz.errors import BlockgzError, CorruptBlock, KeyMissing, UsageError
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import COMPRESSORS, BlockBuilder
-from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap, WrappedKey
 from index_format.encryption import CIPHER
 from index_format.key_filter import hashes_of, holds_all, key_filter, probes_of
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import ChunkEntry
+from index_format.objects import BlockEntry, ChunkIndex, Encryption, Erased, Gap, WrappedKey
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
 from tests.archiver.maintain.contents.random_chunks import (

@@ -23,8 +23,8 @@ from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
 from blockgz.store.writer import Leftover
 from index_format import marker as markers
-from index_format.chunk_index import Gap
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Retired
+from index_format.objects import Gap
 from index_format.records import Record, RecordsDigest, batch_from_records
 from tests.archiver.maintain.erase.world import KEYS, EraseWorld, log_of, ranges, some
 from tests.archiver.maintain.repair.world import Died

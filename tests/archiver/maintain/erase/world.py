@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.operations import Driver, UnreadLog
 from archiver.errors import Fenced
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain.erase import ErasedPartition, RecordChoice, erase_in, find_records, read_chunks
 from archiver.maintain.rewrite.chunks import NO_KEYS, OffsetRanges, RewriteKeys, data_in, opened_blocks
 from archiver.maintain.rewrite.contents import RewriteTools, erased_in
 from archiver.maintain.rewrite.tree import read_chain
 from index_format import marker as markers
 from index_format.blocks import decode_block
-from index_format.chunk_index import ERASED, Gap
+from index_format.objects import ERASED, Gap
 from index_format.records import Record, iter_records
 from tests.archiver.maintain.repair.world import MAX, MortalStore, World
 from tests.index_format.builders import record

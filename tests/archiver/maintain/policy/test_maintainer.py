@@ -27,10 +27,10 @@ from archiver.monitor.snapshot import MaintenanceSnapshot
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, StoreError
 from index_format import marker as markers
-from index_format.chunk_index import Encryption, WrappedKey
 from index_format.encryption import CIPHER
 from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder
 from index_format.marker import MAX_RETIRED, Maintenance, Retired
+from index_format.objects import Encryption, WrappedKey
 from tests.archiver.maintain.erase.test_running import reference, world_of
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in
 from tests.archiver.maintain.repair.world import Died

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import find_incarnation
 from archiver.commit.commit import commit_chunk, commit_progress
-from archiver.commit.driver import Driver, UnreadLog
+from archiver.commit.operations import Driver, UnreadLog
 from archiver.commit.recovery import last_folder, name_successors, take_over, take_over_last
 from archiver.errors import Diverged, Fenced, FolderClosed, RewriteOvertaken, UnreadableRecord
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain.compact import Compaction, PartitionCompaction, PlannedCompaction, compact
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.planned import RewriteResult
@@ -32,9 +32,9 @@ from blockgz.archive.lookup import FoundRecord, look_up_all
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.selection import scan
 from index_format import marker as markers
-from index_format.chunk_index import Gap
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Continues
+from index_format.objects import Gap
 from replayer.spark import stream
 from replayer.spark.planning import parts_of
 from replayer.verify.report import Depth

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from archiver.cli import main
 from archiver.cli import main as archiver_main
 from archiver.commit.commit import commit_chunk
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import Fenced
 from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_indexes
@@ -27,9 +27,8 @@ from blockgz.errors import StoreError
 from blockgz.store.local import LocalStore
 from index_format import marker as markers
 from index_format.blocks import BlockBuilder
-from index_format.chunk_index import BlockEntry, block_crc32
-from index_format.identity import parse_inventory
 from index_format.keys import Conflict, inventory_key
+from index_format.objects import BlockEntry, block_crc32, parse_inventory
 from index_format.record_formats import record_format
 from index_format.records import batch_from_records
 from index_format.zstd_frames import ZstdCompressor

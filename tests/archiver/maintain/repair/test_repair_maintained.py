@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from archiver.commit.driver import Driver
+from archiver.commit.operations import Driver
 from archiver.commit.recovery import take_over
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.gc import plan_sweep
@@ -21,10 +21,9 @@ from blockgz.archive.lookup import FoundRecord, look_up_all
 from blockgz.archive.selection import scan
 from blockgz.encryption.keyring import Sealing, load_keyring
 from blockgz.errors import KeyMissing, exit_code
-from index_format.chunk_index import ChunkIndex, Gap
 from index_format.keys import CATALOGS_FOLDER, ENCRYPTED_SUFFIX
 from index_format.marker import ChunkCatalog, Marker, decode_marker
-from index_format.objects import decode
+from index_format.objects import ChunkIndex, Gap, decode
 from replayer.verify.report import Depth
 from replayer.verify.verifying import verify_partition
 from tests.archiver.maintain.repair.test_diverged import Cluster, rewritten

@@ -22,7 +22,7 @@ from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Gap
+from index_format.objects import ChunkIndex, Gap
 from replayer.cli import main as replayer_main
 from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
 from tests.support.archives import ARCHIVE_ID

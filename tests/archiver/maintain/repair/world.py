@@ -6,10 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from archiver.commit.commit import PartitionIdentity, commit_chunk
-from archiver.commit.driver import Driver
-from archiver.commit.objects import Held
-from archiver.commit.operations import CompareAndSwap
+from archiver.commit.commit import Held, PartitionIdentity, commit_chunk
+from archiver.commit.operations import CompareAndSwap, Driver
 from archiver.commit.recovery import take_over
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget
 from archiver.maintain.repair.salvage import plan_salvage

@@ -23,8 +23,8 @@ from blockgz.encryption.key_service import ServiceKey
 from blockgz.encryption.keyring import Keyring, load_keyring
 from blockgz.errors import KeyMissing
 from index_format import objects
-from index_format.chunk_index import ChunkIndex
 from index_format.keys import ENCRYPTED_SUFFIX, INDEX_SUFFIX
+from index_format.objects import ChunkIndex
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in, ranges
 from tests.archiver.maintain.repair.world import MAX, Died
 from tests.support.encryption import key_of

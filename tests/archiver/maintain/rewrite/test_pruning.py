@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from archiver.commit.driver import Driver, UnreadLog
-from archiver.commit.objects import try_swap
-from archiver.commit.operations import CompareAndSwap, Protocol
+from archiver.commit.commit import try_swap
+from archiver.commit.operations import CompareAndSwap, Driver, Protocol, UnreadLog
 from archiver.errors import RewriteRefused
 from archiver.maintain.prune import Keep, prunable, prune
 from archiver.maintain.rewrite.chunks import ErasedRun, Item, NewChunk, OldChunk
@@ -19,7 +18,6 @@ from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome
 from archiver.maintain.rewrite.replace import NewCatalog, OldCatalog, Rewrite, apart_from_gaps, new_catalogs, rewrite
 from archiver.maintain.rewrite.tree import CatalogRun, find_run, level_1_lists
 from index_format import marker as markers
-from index_format.chunk_index import ERASED, Gap
 from index_format.marker import (
     MAX_RETIRED,
     CatalogReference,
@@ -34,6 +32,7 @@ from index_format.marker import (
     encode,
     reference_to,
 )
+from index_format.objects import ERASED, Gap
 from tests.archiver.maintain.contents.random_chunks import Partition
 from tests.archiver.maintain.fourteen_chunks import KEYS, LOG, TOKENS, run
 from tests.archiver.maintain.repair.world import MortalStore

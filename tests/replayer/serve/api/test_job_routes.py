@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from index_format.records import Record
 from replayer.errors import TargetInUse
 from replayer.serve.errors import status_of

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from index_format.chunk_index import Gap
+from index_format.objects import Gap
 from index_format.records import Record
 from replayer.serve import archive_view
 from tests.support.archives import ArchiveWriter, records

@@ -25,9 +25,9 @@ from blockgz.errors import NotInArchive, UsageError
 from blockgz.spark.errors import ReadFailed
 from blockgz.spark.formats import KAFKA_COLUMNS
 from blockgz.store.address import Address, LocalAddress, S3Address, S3Settings
-from index_format.chunk_index import Gap
 from index_format.keys import TopicFolder
 from index_format.marker import Continues
+from index_format.objects import Gap
 from index_format.records import Record, batch_from_records
 from replayer.spark import planning, stream
 from replayer.spark.background import iterated
