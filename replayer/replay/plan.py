@@ -94,7 +94,7 @@ class RecordPlace(NamedTuple):
 class ReplayPlan:
     """Everything that is known before the first record; `make_plan` refuses what the target would not keep.
 
-    Without `append`, a target that holds records is refused, without `into_source` the source topic itself.
+    Without `append` or `into_source`, a target that holds records is refused.
     """
 
     topic: str
@@ -419,7 +419,6 @@ def make_plan(plan: ReplayPlan) -> ReplayPlan:
 
     The first reason to refuse is raised.
     """
-    refuse_source(plan.topic, plan.target, into_source=plan.into_source)
     for refusal in _refusals_of_records(plan):
         raise refusal
     if plan.facts is None:
@@ -485,16 +484,6 @@ def refuse_by_config(plan: ReplayPlan, config: EffectiveConfig) -> None:
     """Raise ReplayRefused if the target's configuration would lose, rewrite or reject the records."""
     for refusal in _refusals_by_config(plan, config):
         raise refusal
-
-
-def refuse_source(topic: str, target: str, *, into_source: bool) -> None:
-    """Raise ReplayRefused if the records would go to the topic that they come from, unless that is wanted."""
-    if target == topic and not into_source:
-        raise ReplayRefused(
-            f"{target} is the topic that was archived",
-            why="the replay would append a second copy of its records to it",
-            remedy="choose another topic with --to-topic, or add --into-source if this is what you want",
-        )
 
 
 def _refusals_of_records(plan: ReplayPlan) -> Iterator[ReplayRefused]:

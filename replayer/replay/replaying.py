@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from blockgz.archive.archive import ArchiveReader
-from blockgz.archive.inventory import compare
+from blockgz.archive.inventory import archive_info, compare
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.positions import Budget, OffsetRange
 from blockgz.archive.selection import SKIPS, DamagePolicies, Reading, Selection, cuts_of, notes_of, selected
@@ -58,7 +58,6 @@ from replayer.replay.plan import (
     find_refusable,
     largest_block,
     make_plan,
-    refuse_source,
 )
 from replayer.replay.request import ReplayRequest, Surroundings, asked_of, codec_of
 from replayer.replay.run import JobLog, Keeping, Progress, RecordSink, ReplayResult, ReplayWork, run_replay
@@ -162,6 +161,29 @@ async def missing_sources(request: ReplayRequest, archive: ArchiveReader) -> tup
             remedy="restore it, or replay the rest with --partial",
         )
     return tuple(missing)
+
+
+async def refuse_source(request: ReplayRequest, archive: ArchiveReader, target: TargetTopic | None = None) -> None:
+    """Raise ReplayRefused if the records would go to the topic that they come from, unless that is wanted.
+
+    A topic of its name in another cluster is another topic; so is one that the replay creates after the source was
+    deleted. Without a target, raise only what the archive alone decides.
+    """
+    if request.target != request.source or request.into_source:
+        return
+    info = None if archive.other is not None else await archive_info(archive)
+    archived, cluster = info.cluster_id if info is not None else None, target.admin.cluster_id if target else ""
+    if None not in (archived, cluster):
+        is_missing = target is None or target.facts is None or target.creates is not None
+        if is_missing or archived != cluster:
+            return
+    known = "may be" if None in (archived, cluster) else "is"
+    raise ReplayRefused(
+        f"{request.target} is the topic that was archived",
+        why=f"this {known} the cluster that was archived, and the replay would append a second copy of its records",
+        remedy="choose another topic with --to-topic, or add --into-source if this is what you want; to get a lost "
+        f"topic back as it was, use replayer restore {request.source} --at TIME",
+    )
 
 
 async def opened_partitions(request: ReplayRequest, archive: ArchiveReader) -> tuple[ArchivedPartition, ...]:
@@ -339,10 +361,11 @@ async def check_request(
     """
     topic = request.topic.topic
     check_topic(request.target)
-    refuse_source(parse_topic_folder(topic).topic, request.target, into_source=request.into_source)
+    if missing is None:
+        await archive.partitions(topic)
+    await refuse_source(request, archive)
     if missing is not None:
         return tuple(missing)
-    await archive.partitions(topic)
     return await missing_sources(request, archive)
 
 
@@ -448,6 +471,8 @@ async def planned_replay(
     request, job, kept = await asyncio.to_thread(_known, request, opened, target.pipeline, jobs, kept)
     folder = JobFolder(jobs, job.name)
     fresh = _asked_of_folder(request, job, opened[0], target)
+    if kept is None or kept.created is not True:
+        await refuse_source(request, archive, target)
     if kept is not None:
         await asyncio.to_thread(folder.refuse_undone)
         refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)

@@ -240,7 +240,7 @@ class ReplayRequest:
     ] = False
     on_damage: str = STOPS
     into_source: Annotated[
-        bool, CommandOption("--into-source", "Allow --to-topic to be the archived topic itself.")
+        bool, CommandOption("--into-source", "Allow --to-topic to be the archived topic itself, in the same cluster.")
     ] = False
     transactional: Annotated[
         bool,

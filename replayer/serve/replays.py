@@ -94,6 +94,7 @@ class ReplayForm(BaseModel):
     create_topic: bool = False
     topic_config: Texts = []
     append: bool = False
+    into_source: bool = False
     retention: Literal["refuse", "hold"] | None = None
     on_damage: Literal["stop", "skip"] | None = None
     transactional: bool = False

@@ -21,7 +21,7 @@ from replayer.replay.job import LanePosition, decode_position, refuse_long_metad
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import LeftOut, Pipeline, Routing, TransformStage
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.replaying import check_request, job_of, opened_partitions, plan_work, work_of_job
+from replayer.replay.replaying import check_request, job_of, opened_partitions, plan_work, refuse_source, work_of_job
 from replayer.replay.request import ReplayRequest
 from replayer.replay.run import ReplayResult, ReplayWork, run_replay
 from replayer.replay.target_topic import TargetTopic, find_target
@@ -239,6 +239,7 @@ async def planned_lanes(
     missing = await check_request(request, archive)
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     target = await find_target(request, archive, properties, admin)
+    await refuse_source(request, archive, target)
     pipeline = target.pipeline
     opened = await opened_partitions(request, archive)
     sources = [each.partition for each in opened]

@@ -16,14 +16,17 @@ from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.batch_producer import BatchProducer, batch_producer
 from blockgz.store.address import LocalAddress
+from index_format import objects
 from index_format.errors import BlockgzError
+from index_format.identity import ArchiveInfo
+from index_format.keys import archive_key
 from index_format.records import Record
 from replayer.cli import main
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.serve.replays import Replays
 from replayer.serve.settings import Access, ServeSettings
-from tests.support.archives import ArchiveWriter, records
+from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
 from tests.support.commands import succeeded
 from tests.support.mock_cluster import MockCluster
 
@@ -409,6 +412,49 @@ def test_without_a_terminal_it_wants_yes(program: Program, copy: str) -> None:
     assert result.exit_code == 2
     assert "--yes is not set" in result.stderr
     assert program.held(copy) == 0
+
+
+@pytest.mark.parametrize(
+    ("archived", "has_topic", "refused"),
+    [
+        ("another", True, None),
+        ("another", False, None),
+        ("this", False, None),
+        ("this", True, "this is the cluster that was archived"),
+        ("unknown", True, "this may be the cluster that was archived"),
+        ("unknown", False, "this may be the cluster that was archived"),
+    ],
+)
+def test_a_topic_of_the_same_name_elsewhere(
+    program: Program, cluster: MockCluster, archived: str, has_topic: bool, refused: str | None
+) -> None:
+    known = KafkaAdmin({"bootstrap.servers": cluster.bootstrap_servers}).cluster_id
+    cluster_id = {"this": known, "another": "another", "unknown": None}[archived]
+    topic = f"same-{archived}-{has_topic}"
+    writer = ArchiveWriter(program.root)
+    writer.partition(topic, 0).commit(records(range(3)))
+    info = ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id=cluster_id, layout="topic", inventory=True)
+    writer.put(archive_key("topic"), objects.encode(info))
+    if has_topic:
+        cluster.create_topic(topic)
+    told = program("replay", topic, "--to-topic", topic, "--dry-run").stderr.replace("\n", " ")
+    if refused is None:
+        assert "that was archived" not in told
+        assert (f"{topic} -> {topic}, 3 records" if has_topic else f"no topic '{topic}'") in told, told
+    else:
+        assert re.search(f"that was archived.*{refused}.*second copy.*--into-source.*replayer restore", told), told
+        meant = program("replay", topic, "--to-topic", topic, "--into-source", "--dry-run").stderr
+        assert "that was archived" not in meant
+
+
+def test_records_of_others_in_a_topic_of_the_same_name_are_noticed(program: Program, cluster: MockCluster) -> None:
+    writer = ArchiveWriter(program.root)
+    writer.partition("same-name", 0).commit(records(range(3)))
+    info = ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id="another", layout="topic", inventory=True)
+    writer.put(archive_key("topic"), objects.encode(info))
+    cluster.produce("same-name", 0, records(range(2)))
+    told = program("replay", "same-name", "--to-topic", "same-name", "--yes")
+    assert (told.exit_code, "is not empty" in told.stderr) == (2, True), told.stderr
 
 
 @pytest.mark.slow

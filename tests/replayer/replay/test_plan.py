@@ -351,11 +351,6 @@ def test_a_target_with_as_many_partitions_as_are_used_is_enough() -> None:
     assert plan(facts(2), source(1)).target_partitions == 2
 
 
-def test_the_source_topic_is_refused_unless_it_is_meant() -> None:
-    refused(ReplayRefused, "that was archived.*--into-source", target=facts(), topic="copy")
-    assert plan(facts(), topic="copy", into_source=True).records == 100
-
-
 def test_retention_that_would_eat_the_records_is_refused() -> None:
     refused(
         ReplayRefused,

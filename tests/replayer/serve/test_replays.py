@@ -52,7 +52,7 @@ def test_every_field_is_an_option() -> None:
     fields = {field.alias or name for name, field in ReplayForm.model_fields.items()}
     assert fields - {"topic"} <= options
     kept_back = options - fields
-    assert {"positions", "transforms", "yes", "into_source", "X", "b", "bootstrap_server", "archive"} <= kept_back | {
+    assert {"positions", "transforms", "yes", "X", "b", "bootstrap_server", "archive"} <= kept_back | {
         each.lstrip("_") for each in kept_back
     }
 
