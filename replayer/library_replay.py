@@ -41,6 +41,8 @@ class ReplayChoice(Choice, total=False):
     create_topic: bool
     topic_config: Mapping[str, str]
     """Settings of the topic that is created."""
+    omit_topic_config: Iterable[str]
+    """Settings of the archived topic that are left out."""
     append: bool
     """Allows a topic that holds records already."""
     retention: Literal["refuse", "hold"]
@@ -96,7 +98,7 @@ def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_dam
                 one_of(name, value, option.choices)
             elif option.parse is not None and isinstance(value, str | Path):
                 given[name] = option.parse(value)
-            elif name == "strip_headers":
+            elif name in ("strip_headers", "omit_topic_config"):
                 given[name] = tuple(value)
     target = named_target(to_topic, wanted, None)
     assert target is not None

@@ -107,6 +107,35 @@ def new_topic(
     return NewTopic(name, partitions, dict(sorted({**taken, **chosen}.items())), replication_factor)
 
 
+def without_refused(
+    admin: KafkaAdmin, topic: NewTopic, chosen: Collection[str] = ()
+) -> tuple[NewTopic, dict[str, str]]:
+    """Return the topic without the settings that the cluster does not accept, and why it does not accept each of them.
+
+    A person's choice stays, and so do the settings that decide which records are kept: raise ReplayRefused if the
+    cluster does not accept one of these.
+    """
+    error, changeable = admin.why_uncreatable(topic), admin.changeable_settings()
+    optional = topic.config.keys() - DECISIVE.keys() - set(chosen)
+    why = dict.fromkeys(optional - changeable, "topics of this cluster have no such setting") if changeable else {}
+    if error is not None:
+        needed = {name: value for name, value in topic.config.items() if name not in optional}
+        admin.refuse_uncreatable(replace(topic, config=needed))
+        for name in sorted(optional):
+            with_it = replace(topic, config={**needed, name: topic.config[name]})
+            if (refused := admin.why_uncreatable(with_it)) is not None:
+                why[name] = refused.why
+    made = replace(topic, config={name: value for name, value in topic.config.items() if name not in why})
+    if error is not None:
+        admin.refuse_uncreatable(made)
+    return made, dict(sorted(why.items()))
+
+
+def omission_note(name: str, value: str, why: str) -> str:
+    """Return the note that a setting is left out because the cluster does not accept it."""
+    return f"{name}={value} is left out, because the cluster does not accept it ({why}): choose it with --topic-config"
+
+
 def partition_count(archived: ArchivedTopic | None, numbers: Collection[int]) -> int:
     """Return the number of partitions that a topic had; `numbers` are the archived ones."""
     return max([archived.partitions if archived else 0, *(number + 1 for number in numbers)])

@@ -133,8 +133,10 @@ def _make_options(
     control: bool,
     **given: Any,
 ) -> ReplayOptions:
-    if given["topic_config"] and not given["create_topic"]:
-        raise click.UsageError("--topic-config requires --create-topic: existing topics are not changed")
+    if (given["topic_config"] or given["omit_topic_config"]) and not given["create_topic"]:
+        raise click.UsageError(
+            "--topic-config requires --create-topic, as --omit-topic-config does: existing topics are not changed"
+        )
     if given["undo_retention"] and (dry_run or given["resume"]):
         raise click.UsageError("--undo-retention replays nothing: remove --resume and --dry-run")
     if control and (dry_run or given["undo_retention"]):

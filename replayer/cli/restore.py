@@ -126,6 +126,7 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
     print_table(("SOURCE", "TARGET", "RECORDS", "PROOF", "STATE"), rows)
     for each in outcomes:
         print_each(f"note: {each.topic.target}: ", each.notes, err=True)
+        print_each(f"WARNING {each.topic.target}: ", each.warnings, err=True)
         print_each(f"FAILURE {each.topic.source}: skipped ", each.skipped, err=True)
         if each.state in ("failed", "refused"):
             click.echo(f"FAILURE {each.topic.source}: {each.error}", err=True)

@@ -67,7 +67,10 @@ UNCREATABLE = {
     KafkaError.TOPIC_EXCEPTION,
 }
 ACL_REMEDY = "check the ACLs: Describe and Alter on the cluster"
-CREATION_REMEDY = "choose its settings with --topic-config; a restore takes --replication-factor"
+CREATION_REMEDY = (
+    "choose its settings with --topic-config NAME=VALUE or --omit-topic-config NAME; a restore takes "
+    "--replication-factor"
+)
 
 
 class TopicChanges:
@@ -285,8 +288,13 @@ class KafkaAdmin:
 
     def refuse_uncreatable(self, topic: NewTopic) -> None:
         """Raise ReplayRefused for a topic that the cluster would not create. Do nothing if it does not say."""
+        if (error := self.why_uncreatable(topic)) is not None:
+            raise error
+
+    def why_uncreatable(self, topic: NewTopic) -> ReplayRefused | None:
+        """Return why the cluster would not create a topic; None if it would, or does not say."""
         if not has_controller(self._metadata):
-            return
+            return None
         (answer,) = self._admin.create_topics(
             [_wanted(topic)], validate_only=True, request_timeout=BROKER_DEADLINE_SECONDS
         ).values()
@@ -295,7 +303,19 @@ class KafkaAdmin:
         except KafkaException as error:
             failure: KafkaError = error.args[0]
             if failure.code() in UNCREATABLE:
-                raise ReplayRefused(_cannot_be_created(topic), why=failure.str(), remedy=CREATION_REMEDY) from error
+                return ReplayRefused(_cannot_be_created(topic), why=failure.str(), remedy=CREATION_REMEDY)
+        return None
+
+    def changeable_settings(self) -> frozenset[str] | None:
+        """Return the settings that topics of the cluster may be given, by one that exists; None if it does not say."""
+        if not self.topics or not has_controller(self._metadata):
+            return None
+        topic = self.topics[0]
+        try:
+            entries = answered(ask_configs(self._admin, [topic])[topic], f"the configuration of {topic} cannot be read")
+        except BlockgzError:
+            return None
+        return frozenset(name for name, entry in entries.items() if not entry.is_read_only) if entries else None
 
     def groups(self) -> frozenset[str]:
         """Return the consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""

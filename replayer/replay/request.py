@@ -222,6 +222,15 @@ class ReplayRequest:
             multiple=True,
         ),
     ] = field(default_factory=dict)
+    omit_topic_config: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "--omit-topic-config",
+            "With --create-topic: leave out a setting of the archived topic; may be repeated.",
+            metavar="NAME",
+            multiple=True,
+        ),
+    ] = ()
     append: Annotated[bool, CommandOption("--append", "Allow a topic that already holds records.")] = False
     retention: Annotated[
         Literal["refuse", "hold"],

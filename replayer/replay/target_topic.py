@@ -27,7 +27,7 @@ from replayer.replay.pipeline import (
     TransformStage,
 )
 from replayer.replay.request import ReplayRequest
-from replayer.topics import MIN_INSYNC, creation_note, new_topic, partition_count
+from replayer.topics import MIN_INSYNC, creation_note, new_topic, omission_note, partition_count, without_refused
 
 HELD: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 LIMIT = "max.message.bytes"
@@ -228,7 +228,12 @@ async def find_target(
     target = request.target
     found = await asyncio.to_thread(admin.topic, target)
     creates = await _planned(request, archive) if found is None and request.create_topic else None
-    if creates is not None:
+    refused: list[str] = []
+    if creates is not None and request.new_topic is None:
+        asked = creates.config
+        creates, why = await asyncio.to_thread(without_refused, admin, creates, request.topic_config)
+        refused = [omission_note(name, asked[name], text) for name, text in why.items()]
+    elif creates is not None:
         await asyncio.to_thread(admin.refuse_uncreatable, creates)
     facts = creates.facts if creates else found
     holds = (
@@ -241,7 +246,7 @@ async def find_target(
     router = request.routing.for_target(target, facts.num_partitions) if facts else Routing()
     left_out = LeftOut()
     pipeline = Pipeline(tuple(make_stages(request, left_out)), router)
-    notes = tuple(_notes(request, pipeline, facts, creates, holds=holds))
+    notes = (*refused, *_notes(request, pipeline, facts, creates, holds=holds))
     held = while_held(facts) if facts is not None and holds else facts
     return TargetTopic(request, properties, admin, held, creates, holds, pipeline, left_out, notes)
 
@@ -252,7 +257,7 @@ async def _planned(request: ReplayRequest, archive: ArchiveReader) -> NewTopic:
     topic = request.topic.topic
     archived = await archive.topic_config(topic)
     wanted = request.routing.partitions_for(partition_count(archived, await archive.partitions(topic)))
-    return new_topic(request.target, wanted, archived, request.topic_config, without={MIN_INSYNC})
+    return new_topic(request.target, wanted, archived, request.topic_config, {MIN_INSYNC, *request.omit_topic_config})
 
 
 def make_stages(request: ReplayRequest, left_out: LeftOut) -> Iterator[Stage]:

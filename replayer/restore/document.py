@@ -122,6 +122,10 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     on_damage: str = "stop"
     partial: bool = False
     """True if what the archive lacks is passed over."""
+    topic_config: dict[str, str] = {}
+    """Settings that every topic gets instead of its own."""
+    omit_topic_config: tuple[str, ...] = ()
+    """Settings that no topic gets."""
     prove: Literal["all", "sample", "none"] = "all"
     prove_share: float = SAMPLE.share
     """The share of a sample, above 0 and at most 1; `prove_seed` chooses it."""

@@ -42,7 +42,7 @@ from replayer.restore.document import (
     topic_job,
     wanted_topics,
 )
-from replayer.topics import MIN_INSYNC, left_behind
+from replayer.topics import MIN_INSYNC, left_behind, omission_note, without_refused
 from replayer.topics import new_topic as archived_topic
 
 # Under these a topic keeps every record as it is sent.
@@ -175,6 +175,7 @@ class Looking(NamedTuple):
         if chosen.in_doubt and not await self._began_before(survey.partitions):
             why = f"{chosen.note}, and holds no record from before"
             return TopicLeftOut(chosen.folder.topic, why), archive_id, None
+        plan = self.plan
         archived, damage = await self._config(chosen.folder)
         count = await self._partitions(archived, survey)
         found = TopicToRestore(
@@ -182,7 +183,7 @@ class Looking(NamedTuple):
             target=check_topic(self.rename(chosen.folder.topic)),
             partitions=count,
             numbers=tuple(each.partition for each in survey.partitions if each.partition < count),
-            settings=dict(archived_topic("", count, archived, {}).config),
+            settings=dict(archived_topic("", count, archived, plan.topic_config, plan.omit_topic_config).config),
             left_behind=left_behind(archived.config if archived else None),
             acls=None if archived is None or archived.acls is msgspec.UNSET else archived.acls,
             lacks=(
@@ -354,16 +355,28 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings) -> Res
     return msgspec.structs.replace(whole, warnings=tuple(warnings))
 
 
+def with_accepted_settings(plan: RestorePlan, topic: TopicToRestore, around: Surroundings) -> TopicToRestore:
+    """Return the topic without the settings that the cluster does not accept, which its notes name.
+
+    Raise ReplayRefused as `without_refused` does.
+    """
+    wanted = NewTopic(topic.target, topic.partitions, topic.settings, plan.replication_factor)
+    made, why = without_refused(around.admin, wanted, plan.topic_config)
+    notes = [omission_note(name, topic.settings[name], text) for name, text in why.items()]
+    return msgspec.structs.replace(topic, settings=dict(made.config), notes=(*topic.notes, *notes))
+
+
 async def _planned(plan: RestorePlan, topic: TopicToRestore, name: str, around: Surroundings) -> TopicToRestore:
     topic = msgspec.structs.replace(topic, refused=None)
     try:
+        topic = await asyncio.to_thread(with_accepted_settings, plan, topic, around)
         request = replay_of(plan, topic, name, around)
         async with planned_replay(request, around, topic.lacks) as replay:
             return _measured(topic, replay)
     except (AccessDenied, BrokerUnreachable):
         raise
     except BlockgzError as error:
-        return msgspec.structs.replace(topic, refused=error.reason)
+        return msgspec.structs.replace(topic, refused="; ".join(filter(None, (error.reason, error.remedy))))
 
 
 def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str | None:

@@ -1,6 +1,7 @@
 """Run a restore: its topics side by side, each replayed, proved and given its last settings."""
 
 import asyncio
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,10 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from blockgz.errors import BlockgzError, Verdict, worst
+from blockgz.errors import AccessDenied, BlockgzError, Verdict, worst
 from blockgz.process import allow_open_files
 from replayer.errors import ReplayRefused, TargetChanged
-from replayer.kafka.topic_facts import TopicFacts
+from replayer.kafka.topic_facts import ConfigChange, TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobRequest, refuse_changed_target
 from replayer.replay.pace import Commands
 from replayer.replay.pipeline import wall_clock
@@ -23,6 +24,7 @@ from replayer.replay.target_topic import LIMIT
 from replayer.restore.consumers import Applied
 from replayer.restore.document import RestoreFolder, RestorePlan, TopicDone, TopicToRestore, topic_job
 from replayer.restore.planning import last_settings, new_topic, replay_of
+from replayer.topics import MIN_INSYNC
 
 
 def refuse_foreign(
@@ -89,13 +91,34 @@ def refuse_lost(topic: TopicToRestore, job: str, around: Surroundings) -> None:
         )
 
 
-def set_last(topic: TopicToRestore, around: Surroundings) -> tuple[str, ...]:
-    """Set the topic's last settings, and return which are not set and why."""
+# A topic without these loses or keeps other records than the source did.
+WARNED_OF = frozenset({MIN_INSYNC, "cleanup.policy"})
+
+
+def set_last(topic: TopicToRestore, around: Surroundings) -> tuple[list[str], list[str]]:
+    """Set the topic's last settings, and return notes and warnings of those that are not set.
+
+    A setting that the cluster refuses now does not make the records wrong: it is set by hand.
+    """
     replicas = around.refresh_admin().replication_factor(topic.target)
-    change, notes = last_settings(topic, around.changes.own_config(topic.target), replicas, wall_clock())
-    if change:
-        around.changes.alter(topic.target, change)
-    return notes
+    change, held = last_settings(topic, around.changes.own_config(topic.target), replicas, wall_clock())
+    notes, warnings = list(held), list[str]()
+    try:
+        if change:
+            around.changes.alter(topic.target, change)
+    except (ReplayRefused, AccessDenied):
+        for name, value in change.values.items():  # one of them may be refused, and the others accepted
+            try:
+                around.changes.alter(topic.target, ConfigChange({name: value}))
+            except (ReplayRefused, AccessDenied) as error:
+                text = f"[{value}]" if "," in value else value
+                command = (
+                    f"kafka-configs.sh --bootstrap-server {around.properties['bootstrap.servers']} --alter "
+                    f"--entity-type topics --entity-name {topic.target} --add-config {shlex.quote(f'{name}={text}')}"
+                )
+                told = f"{name}={value} is not set: {error.why}; to set it: {command}"
+                (warnings if name in WARNED_OF else notes).append(told)
+    return notes, warnings
 
 
 TopicState = Literal["restored", "failed", "interrupted", "refused"]
@@ -114,6 +137,8 @@ class TopicOutcome:
     error: str | None = None
     do: str | None = None
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Settings that could not be set, and change which records the topic keeps."""
     skipped: list[str] = field(default_factory=list)
     """Offsets that were passed over at damage."""
 
@@ -252,7 +277,7 @@ class RestoreRun:
         else:
             await asyncio.to_thread(refuse_lost, topic, outcome.job, self.around)
             self.progress(round(topic.records * self.plan.passes), topic.bytes)
-        notes = await asyncio.to_thread(set_last, topic, self.around)
+        notes, outcome.warnings = await asyncio.to_thread(set_last, topic, self.around)
         outcome.records, outcome.verdict, outcome.notes = done.records, done.verdict, [*done.warnings, *notes]
         outcome.state = "restored"
         outcome.seconds = asyncio.get_running_loop().time() - began
@@ -308,7 +333,8 @@ def outcome_document(
     verdicts = [each.verdict for each in outcomes if each.verdict is not None]
     verdicts += [Verdict.UNPROVED] if plan.prove == "none" else []
     failed = not restored or any(each is not None and each.error for each in (groups, acls))
-    verdicts += [Verdict.FAILURE] if failed else [Verdict.WARNING] if lacks else []
+    warned = lacks or any(each.warnings for each in outcomes)
+    verdicts += [Verdict.FAILURE] if failed else [Verdict.WARNING] if warned else []
     return {
         "verdict": worst(verdicts),
         "restore": name,
@@ -333,6 +359,7 @@ def outcome_document(
                 "lacks": each.topic.lacks,
                 "skipped": each.skipped,
                 "notes": [*each.topic.notes, *each.notes],
+                "warnings": each.warnings,
             }
             for each in outcomes
         ],

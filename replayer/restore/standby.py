@@ -35,7 +35,7 @@ from replayer.restore.document import (
     TopicToRestore,
     topic_job,
 )
-from replayer.restore.planning import TRUNCATED, gathered, sized, surveyed_topics
+from replayer.restore.planning import TRUNCATED, gathered, sized, surveyed_topics, with_accepted_settings
 from replayer.restore.running import TopicOutcome, TopicReplays
 
 # Milliseconds past now up to which records are copied, so that timestamps of a clock ahead of this one count too.
@@ -242,6 +242,8 @@ class StandbyRun:
         if not ends or not is_due:
             return self._stand(topic, "following")
         topic = msgspec.structs.replace(topic, partitions=max(topic.partitions, max(ends) + 1))
+        if topic.source not in self._reached:
+            topic = await asyncio.to_thread(with_accepted_settings, self.plan, topic, around)
         outcome = TopicOutcome(topic, topic_job(self.folder.name, topic.source))
         if topic.source not in followed:
             begun = TopicFollowed(topic=topic, at=wall_clock())

@@ -93,6 +93,7 @@ class ReplayForm(BaseModel):
     allow_unchanged: bool = False
     create_topic: bool = False
     topic_config: Texts = []
+    omit_topic_config: Texts = []
     append: bool = False
     into_source: bool = False
     retention: Literal["refuse", "hold"] | None = None

@@ -30,6 +30,7 @@ from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups import map_of
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
 from replayer.replay.pipeline import wall_clock
+from replayer.replay.request import parse_topic_config
 from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan, WantedTopics
 from replayer.verify.report import ReportFiles
 
@@ -43,6 +44,8 @@ OPTIONS_OF_PLAN: Mapping[str, str] = {
     "prove_share": "--sample",
     "replication_factor": "--replication-factor",
     "on_damage": "--on-damage",
+    "topic_config": "--topic-config",
+    "omit_topic_config": "--omit-topic-config",
     "partial": "--partial",
     "at": "--at",
 }
@@ -197,7 +200,7 @@ def _refuse_contradiction(
     if from_plan is not None and (given.keys() & OPTIONS_OF_PLAN.keys() or groups != RestoreGroups()):
         raise click.UsageError(
             "--from-plan says how topics are restored: remove the options of groups, --prove, --sample, --partial, "
-            "--replication-factor, --on-damage and --no-transactional, or edit the plan"
+            "--replication-factor, --topic-config, --on-damage and --no-transactional, or edit the plan"
         )
     if doing == "follow" and ("at" in given or rest["plan"] or from_plan or "transactional" in given):
         raise click.UsageError("--follow has no end and needs transactions: remove --at, plans, --no-transactional")
@@ -227,6 +230,8 @@ def _restore(
     prove: Literal["all", "sample", "none"] | None,
     share: float | None,
     replication_factor: int | None,
+    topic_config: dict[str, str],
+    omit_topic_config: tuple[str, ...],
     **rest: Any,
 ) -> RestoreOptions:
     wanted = WantedTopics(topics, topic_map)
@@ -237,6 +242,8 @@ def _restore(
         "at_rule": at_rule,
         "transactional": False if no_transactional else None,
         "replication_factor": replication_factor,
+        "topic_config": topic_config or None,
+        "omit_topic_config": omit_topic_config or None,
         "on_damage": None if on_damage == STOPS else on_damage,
         "partial": partial or None,
         "prove": prove,
@@ -297,6 +304,19 @@ restore_options = OptionSet(
         help=r"Give topics other names, such as '(.*)=restored.\1'; may be repeated, the first match counts.",
     ),
     factor_option,
+    Option(
+        "--topic-config",
+        multiple=True,
+        metavar="NAME=VALUE",
+        parse=lambda texts: dict(map(parse_topic_config, texts)),
+        help="Give every topic this setting instead of its own; may be repeated.",
+    ),
+    Option(
+        "--omit-topic-config",
+        multiple=True,
+        metavar="NAME",
+        help="Leave out this setting of the topics; may be repeated.",
+    ),
     groups_options,
     Option(
         "--acls/--no-acls",

@@ -402,6 +402,8 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
         (("--prove", "none"), "--prove"),
         (("--prove", "sample", "--sample", "1%"), "--prove, --sample"),
         (("--replication-factor", "2"), "--replication-factor"),
+        (("--topic-config", "retention.ms=1"), "--topic-config"),
+        (("--omit-topic-config", "retention.ms"), "--omit-topic-config"),
         (("--groups", "bil*"), "--groups or --group-map"),
         (("--group-map", "a=b", "--groups", "bil*"), "--groups or --group-map"),
         (("--on-damage", "skip", "--no-transactional"), "--no-transactional, --on-damage"),

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import AtOffset, BeforeTime
-from blockgz.errors import AccessDenied, NotInArchive, UsageError
+from blockgz.errors import AccessDenied, NotInArchive, UsageError, Verdict
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import PassingReader
@@ -22,6 +23,7 @@ from index_format.groups import encode as encode_groups
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
 from index_format.objects import Acl, Incarnation, Inventory, TopicConfig, ended
 from replayer.errors import ReplayRefused
+from replayer.kafka.topic_facts import ConfigChange
 from replayer.replay.job import is_job_name
 from replayer.replay.request import Surroundings
 from replayer.restore.consumers import Applied, acls_to_create, set_acls
@@ -52,7 +54,7 @@ from replayer.restore.document import (
     wanted_topics,
 )
 from replayer.restore.planning import KEEPING_ALL, first_settings, found_topics, last_settings, replay_of
-from replayer.restore.running import outcome_document, plan_document
+from replayer.restore.running import TopicOutcome, outcome_document, plan_document, set_last
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import CLAIMED_MS, ArchiveWriter, put_topic_config, records
 from tests.support.memory_reader import MemoryReader
@@ -614,6 +616,52 @@ def test_what_would_delete_records_at_once_or_refuse_new_ones_is_not_set(
     if held is not None:
         assert held not in change.values
         assert notes[0].startswith(f"{held}={settings[held]} is not set")
+
+
+@dataclass
+class PickyTopic:
+    """A restored topic of a cluster that refuses some settings."""
+
+    refuses: dict[str, Exception]
+    own: dict[str, str] = field(default_factory=lambda: first_settings(SETTINGS))
+
+    def again(self) -> "PickyTopic":
+        return self
+
+    def replication_factor(self, _: str) -> int:
+        return 3
+
+    def own_config(self, _: str) -> dict[str, str]:
+        return self.own
+
+    def alter(self, _: str, change: ConfigChange) -> None:
+        for name in change.values:
+            if name in self.refuses:
+                raise self.refuses[name]
+        self.own |= change.values
+
+
+def test_a_setting_that_is_refused_at_the_end_is_named_with_the_command(tmp_path: Path) -> None:
+    unknown = ReplayRefused("it cannot be changed", why="Unknown topic config name", remedy="check the ACLs")
+    cluster = PickyTopic({"cleanup.policy": AccessDenied("no", why="not authorized"), "retention.ms": unknown})
+    reader = ArchiveReader(MemoryReader({}))
+    around = Surroundings(reader, {"bootstrap.servers": "new:9092"}, LocalStore(tmp_path))
+    vars(around).update(admin=cluster, changes=cluster)
+    (note,), (warning,) = set_last(topic_settings(None), around)
+    assert note.startswith(f"retention.ms={7 * DAY} is not set: Unknown topic config name; to set it: kafka-configs.sh")
+    assert "--bootstrap-server new:9092 --alter --entity-type topics --entity-name a " in warning
+    assert warning.endswith("--add-config 'cleanup.policy=[compact,delete]'")
+    assert cluster.own["min.insync.replicas"] == "2", "the others are set"
+    outcome = TopicOutcome(topic("a~1"), "j", "restored", verdict=Verdict.OK, warnings=[warning])
+    document = outcome_document("night", RestorePlan(archive_id="a", at=1), [outcome], None, None, 1.0)
+    assert (document["verdict"], document["topics"][0]["warnings"]) == ("WARNING", [warning])
+
+
+def test_settings_that_are_chosen_or_left_out(writer: ArchiveWriter) -> None:
+    put_topic_config(writer, "orders", 2, {"segment.bytes": "5", "retention.ms": "7"})
+    plan = planned(writer, topics=("orders",), topic_config={"retention.ms": "9"}, omit_topic_config=("segment.bytes",))
+    (orders,) = plan.topics
+    assert (orders.settings["retention.ms"], "segment.bytes" in orders.settings) == ("9", False)
 
 
 def acl(name: str, principal: str = "User:a", pattern: str = "LITERAL") -> Acl:

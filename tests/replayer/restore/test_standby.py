@@ -19,7 +19,7 @@ from index_format.keys import TopicFolder, inventory_key
 from index_format.objects import ended
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.groups.planning import GroupPlan, LaneTranslation, PlannedGroup
-from replayer.kafka.topic_facts import TopicFacts
+from replayer.kafka.topic_facts import NewTopic, TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.request import Surroundings
 from replayer.restore.consumers import FollowedGroups, PlannedGroups
@@ -155,6 +155,12 @@ class Cluster:
 
     def again(self) -> "Cluster":
         return self
+
+    def why_uncreatable(self, _: NewTopic) -> None:
+        """It creates whatever it is asked for."""
+
+    def changeable_settings(self) -> None:
+        """It does not say."""
 
 
 @dataclass

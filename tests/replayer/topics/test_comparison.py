@@ -13,7 +13,8 @@ from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.address import parse_address
 from index_format.objects import Acl
 from index_format.objects import TopicConfig as ArchivedTopic
-from replayer.kafka.topic_facts import ConfigChange, TopicSettings, parse_config
+from replayer.errors import ReplayRefused
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings, parse_config
 from replayer.topics import (
     MIN_INSYNC,
     Difference,
@@ -33,6 +34,7 @@ from replayer.topics import (
     new_topic,
     partition_count,
     plan_topic,
+    without_refused,
 )
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 from tests.support.mock_cluster import MockCluster
@@ -53,6 +55,63 @@ def live(
     own: Mapping[str, str] = SAME, inherited: Mapping[str, str] = INHERITED, partitions: int = 3, replicas: int = 1
 ) -> LiveTopic:
     return LiveTopic(partitions, replicas, TopicSettings(own, inherited))
+
+
+class PickyCluster:
+    """A cluster that creates no topic with one of these settings, and may list those that its topics can be given."""
+
+    def __init__(self, *refused: str, listed: frozenset[str] | None = None, creates_any: bool = True) -> None:
+        self.refused, self.listed, self.creates_any = refused, listed, creates_any
+
+    def why_uncreatable(self, topic: NewTopic) -> ReplayRefused | None:
+        wrong = [name for name in topic.config if name in self.refused]
+        if not wrong and self.creates_any:
+            return None
+        return ReplayRefused("topic cannot be created", why=f"Unknown topic config name: {wrong}", remedy="do it")
+
+    def refuse_uncreatable(self, topic: NewTopic) -> None:
+        if error := self.why_uncreatable(topic):
+            raise error
+
+    def changeable_settings(self) -> frozenset[str] | None:
+        return self.listed
+
+
+WANTED = NewTopic(
+    "copy", 1, {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "5", "segment.bytes": "9"}
+)
+
+
+def accepted(cluster: PickyCluster, *chosen: str) -> tuple[set[str], dict[str, str]]:
+    made, why = without_refused(cluster, WANTED, chosen)  # type: ignore[arg-type]
+    return set(made.config), why
+
+
+def test_settings_that_the_cluster_does_not_know_are_left_out() -> None:
+    assert accepted(PickyCluster()) == (set(WANTED.config), {})
+    kept, why = accepted(PickyCluster("message.timestamp.before.max.ms"))
+    assert kept == {"cleanup.policy", "segment.bytes"}
+    assert list(why) == ["message.timestamp.before.max.ms"]
+    assert "Unknown topic config name" in why["message.timestamp.before.max.ms"]
+    kept, why = accepted(PickyCluster(listed=frozenset({"cleanup.policy", "segment.bytes"})))
+    assert (kept, list(why)) == ({"cleanup.policy", "segment.bytes"}, ["message.timestamp.before.max.ms"])
+    both, _ = accepted(PickyCluster("segment.bytes", listed=frozenset({"cleanup.policy", "segment.bytes"})))
+    assert both == {"cleanup.policy"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "chosen"),
+    [
+        (PickyCluster("cleanup.policy"), ()),
+        (PickyCluster("segment.bytes"), ("segment.bytes",)),
+        (PickyCluster(creates_any=False), ()),
+    ],
+)
+def test_what_decides_about_records_or_was_chosen_is_never_left_out(
+    cluster: PickyCluster, chosen: tuple[str, ...]
+) -> None:
+    with pytest.raises(ReplayRefused, match="cannot be created"):
+        accepted(cluster, *chosen)
 
 
 def compared(
