@@ -18,7 +18,6 @@ from blockgz.kafka.batch_producer import BatchProducer, batch_producer
 from blockgz.store.address import LocalAddress
 from index_format import objects
 from index_format.errors import BlockgzError
-from index_format.identity import ArchiveInfo
 from index_format.keys import archive_key
 from index_format.records import Record
 from replayer.cli import main
@@ -433,7 +432,7 @@ def test_a_topic_of_the_same_name_elsewhere(
     topic = f"same-{archived}-{has_topic}"
     writer = ArchiveWriter(program.root)
     writer.partition(topic, 0).commit(records(range(3)))
-    info = ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id=cluster_id, layout="topic", inventory=True)
+    info = objects.ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id=cluster_id, layout="topic", inventory=True)
     writer.put(archive_key("topic"), objects.encode(info))
     if has_topic:
         cluster.create_topic(topic)
@@ -450,7 +449,7 @@ def test_a_topic_of_the_same_name_elsewhere(
 def test_records_of_others_in_a_topic_of_the_same_name_are_noticed(program: Program, cluster: MockCluster) -> None:
     writer = ArchiveWriter(program.root)
     writer.partition("same-name", 0).commit(records(range(3)))
-    info = ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id="another", layout="topic", inventory=True)
+    info = objects.ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id="another", layout="topic", inventory=True)
     writer.put(archive_key("topic"), objects.encode(info))
     cluster.produce("same-name", 0, records(range(2)))
     told = program("replay", "same-name", "--to-topic", "same-name", "--yes")
