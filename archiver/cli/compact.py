@@ -15,10 +15,11 @@ from archiver.maintain.planned import RewriteResult
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from archiver.maintain.throttle import paced
+from blockgz.config.model import parse_age
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing
-from blockgz.program.options import SIZE, Option, OptionSet, plan_options, spark_needed
+from blockgz.program.options import SIZE, Option, OptionSet, Parsed, plan_options, spark_needed
 from blockgz.store.address import S3Settings
 from blockgz.store.opening import default_buffer_root, open_existing_store
 from blockgz.topic_patterns import TopicSelection
@@ -112,6 +113,16 @@ conversion_options = OptionSet(
     "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="Merge chunks to at most this size of data."
 )
 @click.option("--small-bytes", type=SIZE, help="Merge only chunks below this size. The default is half of a chunk.")
+@click.option(
+    "--chunk-span",
+    type=Parsed("age", parse_age),
+    default="1d",
+    show_default=True,
+    # The archiver's variable is about the chunks that it writes.
+    allow_from_autoenv=False,
+    metavar="AGE",
+    help="Merge chunks only if their timestamps span at most this together; `none` for any time.",
+)
 @conversion_options
 @rewrite_keys_options
 @max_block_option
@@ -132,6 +143,7 @@ def compact(
     s3: S3Settings,
     chunk_bytes: int,
     small_bytes: int | None,
+    chunk_span: float | None,
     conversion: Conversion | None,
     rewrite_keys: RewriteKeys,
     max_block_bytes: int,
@@ -163,7 +175,8 @@ def compact(
             from archiver.spark.job import CompactionTask, compact_on  # noqa: PLC0415
     _refuse_empty({"--chunk-bytes": chunk_bytes, "--buffer-bytes": buffer_bytes})
     small = chunk_bytes // 2 if small_bytes is None else small_bytes
-    compaction = Compaction(MergeLimits(small, chunk_bytes), conversion, rewrite_keys)
+    limits = MergeLimits(small, chunk_bytes, span_ms=None if chunk_span is None else round(chunk_span * 1000))
+    compaction = Compaction(limits, conversion, rewrite_keys)
     store = open_existing_store(archive, s3)
     ranges, driver = paced(store, rate)
 

@@ -31,6 +31,8 @@ from index_format.marker import MAX_RETIRED, CatalogReference, Marker
 
 RETIRED_A_DOUBLING = 8
 RUNS_A_ROUND = 4
+# Milliseconds that the timestamps of a merged chunk span, unless a retention asks for less.
+SPAN_MS = 86_400_000
 # Seconds of copying in one rewrite at the configured rate, unless a single chunk needs more.
 REWRITE_SECONDS = 600
 
@@ -44,8 +46,8 @@ class MaintenancePolicy:
         self.has_retention = bool(config.archive_retention or config.archive_retention_bytes)
         # None: no topic is compacted.
         self.compacted = TopicSelection(config.compact) if config.compact else None
-        limits = MergeLimits(config.chunk_bytes // 2, config.chunk_bytes)
-        self.compaction = Compaction(limits, keys=RewriteKeys.of(config.encrypt, None))
+        limits = MergeLimits(config.chunk_bytes // 2, config.chunk_bytes, span_ms=SPAN_MS)
+        self._compaction = Compaction(limits, keys=RewriteKeys.of(config.encrypt, None))
 
     def keeps(self, topic: str, clock: Callable[[], float]) -> list[Keep]:
         """Return what of each partition stays; several rules if anything beyond any of them goes."""
@@ -56,6 +58,13 @@ class MaintenancePolicy:
 
     def is_compacted(self, topic: str) -> bool:
         return self.compacted is not None and bool(self.compacted([topic]))
+
+    def compaction_of(self, topic: str) -> Compaction:
+        """Return how chunks of a topic are merged: within a day, or a tenth of the time that its records are kept."""
+        keep_seconds, limits = self._keep_seconds(topic), self._compaction.limits
+        # Records stay as long as the newest one in their chunk.
+        span_ms = SPAN_MS if keep_seconds is None else min(SPAN_MS, round(keep_seconds * 1000 / 10))
+        return dataclasses.replace(self._compaction, limits=limits._replace(span_ms=span_ms))
 
 
 def worth(retired: int) -> int:
@@ -228,19 +237,19 @@ class Maintainer:
         )
 
     def _compact(self, keys: PartitionKeys) -> None:
-        policy = self._policy
-        if not policy.is_compacted(keys.folder.topic):
+        if not self._policy.is_compacted(keys.folder.topic):
             return
+        compaction = self._policy.compaction_of(keys.folder.topic)
         small = retired = 0
 
         def is_due(marker: Marker, references: Sequence[CatalogReference]) -> bool:
             nonlocal small, retired
-            small, retired = num_small(references, policy.compaction.limits.small_bytes), len(marker.retired)
+            small, retired = num_small(references, compaction.limits.small_bytes), len(marker.retired)
             left = min(small, self._left.get(keys.home, 0))
             return is_compaction_due(small, left, self._config.compact_chunks, retired)
 
         room_bytes = rewrite_bytes(self._config.maintenance_buffer, self._config.maintenance_rate)
-        plan = self._driver.run(compact.plan_partition(keys, policy.compaction, room_bytes, is_due))
+        plan = self._driver.run(compact.plan_partition(keys, compaction, room_bytes, is_due))
         if plan is None:
             return
         self._compact_some(plan, small, retired, room_bytes)
@@ -258,7 +267,7 @@ class Maintainer:
             self._buffers = BufferFolder(self._config.buffer_dir or default_buffer_root(self._config.archive))
         ranges = ThrottledRanges(self._store, self._throttle)
         tools = RewriteTools(self._driver, ranges, self._buffers, room_bytes)
-        ended = compact.compact(plan, self._policy.compaction, tools)
+        ended = compact.compact(plan, self._policy.compaction_of(plan.keys.folder.topic), tools)
         done = ended.done
         self._merged_chunks += sum(run.chunks - run.chunks_after for run in done)
         if done:

@@ -84,28 +84,49 @@ class MergeLimits(NamedTuple):
     """Chunks that become one at most."""
     max_blocks: int = 16_384
     """Blocks of a merged chunk at most, if they are copied: its index has some 220 bytes for each."""
+    span_ms: int | None = None
+    """Milliseconds that the timestamps of chunks that become one span at most; None for any time."""
+
+    def times_of(self, entry: ChunkEntry) -> tuple[int, int]:
+        """Return the lowest and the highest timestamp of a chunk; if it spans more than a merged one may, the highest.
+
+        So late records, and those with wrong or no timestamps, do not keep their chunks from being merged.
+        """
+        is_wide = self.span_ms is not None and entry.max_timestamp - entry.min_timestamp > self.span_ms
+        return entry.max_timestamp if is_wide else entry.min_timestamp, entry.max_timestamp
+
+    def may_span(self, start_ms: int, end_ms: int) -> bool:
+        """Return whether chunks may become one whose timestamps are in these bounds, both included."""
+        return self.span_ms is None or end_ms - start_ms <= self.span_ms
 
 
 def may_be_merged(before: ChunkEntry, after: ChunkEntry, limits: MergeLimits) -> bool:
-    """Return whether two chunks, one after the other, are small enough to merge, with no gap between them."""
+    """Return whether two chunks, one after the other, are small and near enough to merge, with no gap between them."""
     follows = before.next_offset == after.start_offset
     are_small = max(before.bytes, after.bytes) < limits.small_bytes
-    return follows and are_small and before.bytes + after.bytes <= limits.chunk_bytes
+    times = limits.times_of(before) + limits.times_of(after)
+    are_near = limits.may_span(min(times), max(times))
+    return follows and are_small and are_near and before.bytes + after.bytes <= limits.chunk_bytes
 
 
 def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits, num_blocks: Sequence[int] = ()) -> list[range]:
     """Return the neighbours to merge, as ranges of places in `entries`; at least two in each, none over a gap."""
     groups: list[range] = []
     start, size, blocks = 0, 0, 0
+    oldest_ms = newest_ms = 0
     for place, entry in enumerate(entries):
         own = num_blocks[place] if num_blocks else 0
+        own_oldest_ms, own_newest_ms = limits.times_of(entry)
         fits = size + entry.bytes <= limits.chunk_bytes and blocks + own <= limits.max_blocks
         fits &= place - start < limits.max_chunks
+        fits &= limits.may_span(min(oldest_ms, own_oldest_ms), max(newest_ms, own_newest_ms))
         if place > start and fits and may_be_merged(entries[place - 1], entry, limits):
             size, blocks = size + entry.bytes, blocks + own
+            oldest_ms, newest_ms = min(oldest_ms, own_oldest_ms), max(newest_ms, own_newest_ms)
             continue
         groups.append(range(start, place))
         start, size, blocks = (place, entry.bytes, own) if entry.bytes < limits.small_bytes else (place + 1, 0, 0)
+        oldest_ms, newest_ms = own_oldest_ms, own_newest_ms
     groups.append(range(start, len(entries)))
     return [part for group in groups for part in _worth_copying(entries, group)]
 

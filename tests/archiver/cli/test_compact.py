@@ -238,6 +238,35 @@ DAY_MS = 86_400_000
 NOW_MS = 1_790_000_000_000
 
 
+@pytest.fixture
+def fortnight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive of 15 days with a chunk every two hours, in catalogs but for the newest."""
+    monkeypatch.setattr(LocalStore, "clock", lambda _: NOW_MS / 1000)
+    root = tmp_path / "archive"
+    partition = ArchiveWriter(root).partition("orders", 0)
+    for number in range(15 * 12 + 1):
+        stamps = [NOW_MS - 15 * DAY_MS + (12 * number + n) * DAY_MS // 144 for n in range(ROWS)]
+        partition.commit(records(range(ROWS * number, ROWS * (number + 1)), timestamps=stamps))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("options", "chunks"), [((), 11), (("--chunk-span", "12h"), 22), (("--chunk-span", "none"), 1)]
+)
+def test_merged_chunks_span_a_day_unless_another_time_is_given(
+    options: tuple[str, ...], chunks: int, fortnight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOCKGZ_CHUNK_SPAN", "1m")  # of the archiver
+    found = archived(fortnight)
+    result = run("compact", *options, "-a", fortnight, "--yes")
+    assert result.exit_code == 0, result.output
+    marker = marker_of_prune(fortnight)
+    assert marker.num_chunks - len(marker.tail) == chunks
+    assert archived(fortnight) == found
+    is_sound(fortnight)
+    assert run("compact", *options, "-a", fortnight, "--yes").output == "nothing to compact\n"
+
+
 def run_prune(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["prune", *arguments], env={"COLUMNS": "250"})
 

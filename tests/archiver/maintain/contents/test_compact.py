@@ -504,6 +504,32 @@ def test_neither_large_chunks_nor_gaps_are_merged_over() -> None:
     assert merge_groups(entries, MergeLimits(50, 1000)) == [range(2), range(3, 5), range(5, 7)]
 
 
+def timed(*bounds: tuple[int, int]) -> list[ChunkEntry]:
+    """Small neighbours with those lowest and highest timestamps."""
+    pairs = enumerate(bounds)
+    return [replace(entry(10 * n, 1), min_timestamp=low, max_timestamp=high) for n, (low, high) in pairs]
+
+
+def test_merged_chunks_span_a_limited_time() -> None:
+    limits = MergeLimits(50, 1000, span_ms=100)
+    steady = timed(*((40 * n, 40 * n + 30) for n in range(6)))
+    assert merge_groups(steady, limits) == [range(2), range(2, 4), range(4, 6)]
+    assert merge_groups(steady, limits._replace(span_ms=None)) == [range(6)]
+    (first, second), third = steady[:2], timed((0, 0), (0, 70), (80, 110))[2]
+    merged = replace(first, next_offset=second.next_offset, max_timestamp=second.max_timestamp)
+    assert merge_groups([merged, third], limits) == [], "not by several runs either"
+
+
+def test_wrong_timestamps_neither_prevent_merges_nor_join_what_is_far_apart() -> None:
+    limits = MergeLimits(50, 1000, span_ms=100)
+    late = timed((0, 1000), (10, 1050), (5, 1090), (20, 1200))
+    assert merge_groups(late, limits) == [range(3)]
+    ahead = timed((1000, 1010), (1010, 1020), (1020, 9000), (1030, 1040), (1040, 1050))
+    assert merge_groups(ahead, limits) == [range(2), range(3, 5)]
+    undated = timed((-1, -1), (-1, -1), (1000, 1010), (-1, 1010))
+    assert merge_groups(undated, limits) == [range(2), range(2, 4)]
+
+
 def test_what_is_large_beside_its_neighbours_is_not_copied_again() -> None:
     mib = 1 << 20
     limits = MergeLimits(1 << 30, 1 << 40)

@@ -23,6 +23,7 @@ from archiver.maintain.policy import (
     worth,
 )
 from archiver.maintain.prune import Keep, PartitionPruning
+from archiver.maintain.rewrite.tree import read_chain
 from archiver.monitor.snapshot import MaintenanceSnapshot
 from blockgz.config.model import RunConfig
 from blockgz.errors import AccessDenied, StoreError
@@ -323,9 +324,26 @@ def test_the_first_rule_that_matches_a_topic_counts(topic: str, keeps: list[Keep
 def test_topics_are_compacted_by_pattern_and_to_the_size_of_new_chunks() -> None:
     rules = decided_policy(compact="orders,eu-*", chunk_bytes=1000)
     assert [rules.is_compacted(topic) for topic in ("orders", "eu-1", "us-1")] == [True, True, False]
-    assert rules.compaction.limits[:2] == (500, 1000)
-    assert rules.compaction.conversion is None
+    compaction = rules.compaction_of("orders")
+    assert (compaction.limits[:2], compaction.limits.span_ms, compaction.conversion) == ((500, 1000), DAY_MS, None)
     assert not rules.has_retention
+
+
+def test_merged_chunks_span_a_tenth_of_the_retention_at_most() -> None:
+    rules = decided_policy(compact="*", archive_retention=("audit=none", "clicks=5d", "90d"), chunk_span=60)
+    spans = [rules.compaction_of(topic).limits.span_ms for topic in ("audit", "clicks", "orders")]
+    assert spans == [DAY_MS, DAY_MS // 2, DAY_MS]
+
+
+def test_a_retention_keeps_records_of_different_times_in_different_chunks(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, compact="*", compact_chunks=2, archive_retention="1s")
+    before = kept.world.marker
+    kept.round()
+    chain = read_chain(kept.world.store, kept.world.keys)
+    assert chain is not None
+    merged = [each for each in chain.entries if "~r" in each.name]
+    assert len(chain.entries) < before.num_chunks and len(merged) > 2
+    assert all(each.max_timestamp - each.min_timestamp <= 100 for each in merged)
 
 
 def test_an_archiver_that_encrypts_compacts_what_it_encrypted(tmp_path: Path) -> None:
@@ -334,8 +352,9 @@ def test_an_archiver_that_encrypts_compacts_what_it_encrypted(tmp_path: Path) ->
     encrypted = replace(index, version=2, encryption=Encryption(CIPHER, WrappedKey(key_of(1).id, b"wrapped")))
     for keys, opens in ((f"file:{tmp_path / 'keys'}", True), (None, False)):
         rules = decided_policy(compact="*", encrypt=keys)
-        assert (rules.compaction.keys.opens(index), rules.compaction.keys.opens(encrypted)) == (True, opens)
-        assert not rules.compaction.keys.encrypts_all
+        compaction_keys = rules.compaction_of("orders").keys
+        assert (compaction_keys.opens(index), compaction_keys.opens(encrypted)) == (True, opens)
+        assert not compaction_keys.encrypts_all
 
 
 def plan(going: int, left: int, retired: int) -> PartitionPruning:
