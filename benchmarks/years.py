@@ -20,7 +20,8 @@ from archiver.commit.operations import Driver, UnreadLog
 from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain.compact import Compaction, PlannedCompaction, compact
 from archiver.maintain.gc import plan_sweep
-from archiver.maintain.prune import Keep, PlannedPruning
+from archiver.maintain.planned import one_by_one
+from archiver.maintain.prune import Keep, PlannedPruning, prune_partition
 from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.lookup import FoundRecord, look_up
@@ -107,7 +108,7 @@ class Year:
         )
         plan.carry_out()
         keep = Keep(since_ms=round((self.store.now - self._keep_days * DAY) * 1000))
-        old = PlannedPruning(self.store, None, keep, Driver(self.store, UnreadLog(), _never, lambda: True))
+        old = PlannedPruning(self.store, None, keep, driver, one_by_one(lambda each: prune_partition(each, tools)))
         old.carry_out()
         garbage = plan_sweep(self.store, (), GRACE, wait=_never)
         garbage.carry_out()

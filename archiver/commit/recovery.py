@@ -431,8 +431,9 @@ def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds)
     end, newest = marker.next_offset, marker.newest_offset
     if end is None or newest is None:
         return
-    # Where the tail was folded whole, the catalog has the gaps inside the newest chunk.
-    passed = newest + 1 if marker.tail else max([newest + 1, *(span.next_offset for span in marker.spans)])
+    # If the tail was folded whole, the catalog has the gaps inside the newest chunk, or had them before it was pruned.
+    ends = [marker.pruned_before, *(span.next_offset for span in marker.spans)]
+    passed = newest + 1 if marker.tail else max([newest + 1, *ends])
     start = max(passed, bounds.low, *(gap.end for gap in marker.gaps))
     if start >= end:
         return

@@ -13,7 +13,7 @@ from archiver.maintain.rewrite import contents
 from archiver.maintain.rewrite.chunks import NO_KEYS, Item, NewChunk, OldChunk, RewriteKeys
 from archiver.maintain.rewrite.contents import ConvertSettings, MergeLimits, RewriteTools
 from archiver.maintain.rewrite.intent import RewriteOutcome
-from archiver.maintain.rewrite.replace import OldCatalog, num_catalogs, old_catalogs, old_chunks
+from archiver.maintain.rewrite.replace import OldCatalog, Rewrite, num_catalogs, old_catalogs, old_chunks, rewrite
 from archiver.maintain.rewrite.tree import CatalogRun, RunLimits, find_run, level_1_lists, read_known, runs_of
 from blockgz.encryption.keyring import REMEDY
 from blockgz.errors import BlockgzError, KeyMissing
@@ -287,6 +287,9 @@ class PartialCompaction(contents.ChunkRewrite):
         self._turn: int | None = None
         # Start of the first chunk that the buffer had no room for.
         self.left_from: int | None = None
+
+    def steps(self, what: Rewrite) -> Protocol[RewriteOutcome]:
+        return rewrite(self.keys, self.choose, what)
 
     def choose(self, marker: Marker) -> Protocol[CatalogRun | None]:
         following = yield from following_folder(self.keys, marker)

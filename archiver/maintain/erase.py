@@ -31,7 +31,7 @@ from archiver.maintain.rewrite.chunks import (
 )
 from archiver.maintain.rewrite.contents import ChunkRewrite, RewriteTools, without
 from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail, not_done
-from archiver.maintain.rewrite.replace import chunks_of, parts_of
+from archiver.maintain.rewrite.replace import Rewrite, chunks_of, parts_of, rewrite
 from archiver.maintain.rewrite.tree import (
     CatalogRun,
     References,
@@ -324,6 +324,9 @@ class _PartialErase(ChunkRewrite):
         """The offsets without such a record once this rewrite is committed; none if there was no run."""
         run = [range(self._run.start, self._run.stop)] if self._run else []
         return OffsetRanges(run) - OffsetRanges(self._left)
+
+    def steps(self, what: Rewrite) -> Protocol[RewriteOutcome]:
+        return rewrite(self.keys, self.choose, what)
 
     def choose(self, marker: Marker) -> Protocol[CatalogRun | None]:
         spans = list(self.drop)

@@ -17,7 +17,7 @@ from archiver.maintain.compact import Compaction, PartitionCompaction
 from archiver.maintain.prune import Keep, PartitionPruning
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
-from archiver.maintain.rewrite.intent import RewriteOutcome, not_done
+from archiver.maintain.rewrite.intent import RewriteOutcome, not_done, request_fold
 from archiver.maintain.throttle import Throttle, ThrottledDriver, ThrottledRanges
 from archiver.monitor.snapshot import MaintenanceKind, MaintenanceSnapshot
 from blockgz.config.model import RunConfig, parse_age, parse_bytes
@@ -47,7 +47,8 @@ class MaintenancePolicy:
         # None: no topic is compacted.
         self.compacted = TopicSelection(config.compact) if config.compact else None
         limits = MergeLimits(config.chunk_bytes // 2, config.chunk_bytes, span_ms=SPAN_MS)
-        self._compaction = Compaction(limits, keys=RewriteKeys.of(config.encrypt, None))
+        self.rewrite_keys = RewriteKeys.of(config.encrypt, None)
+        self._compaction = Compaction(limits, keys=self.rewrite_keys)
 
     def keeps(self, topic: str, clock: Callable[[], float]) -> list[Keep]:
         """Return what of each partition stays; several rules if anything beyond any of them goes."""
@@ -219,11 +220,19 @@ class Maintainer:
 
     def _prune(self, keys: PartitionKeys) -> None:
         keeps = self._policy.keeps(keys.folder.topic, self._store.clock)
-        plans = [self._driver.run(prune.plan_partition(keys, keep)) for keep in keeps]
-        plan = max(filter(None, plans), key=lambda plan: plan.pruned_before, default=None)
+        rewrite_keys = self._policy.rewrite_keys
+        planned = [self._driver.run(prune.plan_partition(keys, keep, rewrite_keys, is_thrifty=True)) for keep in keeps]
+        plans = [plan for plan in planned if plan is not None and plan.floor is not None]
+        plan = max(plans, key=lambda plan: plan.pruned_before, default=None)
         if plan is None or not is_prune_due(plan):
             return
-        if not _is_committed(keys, "pruned", self._driver.run(prune.prune(keys, plan.pruned_before))):
+        if plan.folds_before is not None and not plan.is_silent:
+            # The archiver of the partition, most likely this one, is not to be fenced: it folds with its next chunk.
+            self._driver.run(request_fold(keys, plan.folds_before))
+            plan = plan.without_tail()
+        if plan.floor is None:
+            return
+        if not _is_committed(keys, "pruned", prune.prune_partition(plan, self._tools(0), rewrite_keys)):
             return
         self._pruned_chunks += plan.num_chunks
         log.info(
@@ -261,13 +270,14 @@ class Maintainer:
         if (not now.runs or self._carried_out(now, room_bytes)) and now == plan and not plan.encrypted:
             self._left[plan.keys.home] = max(0, small - (plan.chunks - plan.chunks_after))
 
-    def _carried_out(self, plan: PartitionCompaction, room_bytes: int) -> bool:
-        """Return whether everything was compacted; raises the failure."""
+    def _tools(self, room_bytes: int) -> RewriteTools:
         if self._buffers is None:
             self._buffers = BufferFolder(self._config.buffer_dir or default_buffer_root(self._config.archive))
-        ranges = ThrottledRanges(self._store, self._throttle)
-        tools = RewriteTools(self._driver, ranges, self._buffers, room_bytes)
-        ended = compact.compact(plan, self._policy.compaction_of(plan.keys.folder.topic), tools)
+        return RewriteTools(self._driver, ThrottledRanges(self._store, self._throttle), self._buffers, room_bytes)
+
+    def _carried_out(self, plan: PartitionCompaction, room_bytes: int) -> bool:
+        """Return whether everything was compacted; raises the failure."""
+        ended = compact.compact(plan, self._policy.compaction_of(plan.keys.folder.topic), self._tools(room_bytes))
         done = ended.done
         self._merged_chunks += sum(run.chunks - run.chunks_after for run in done)
         if done:

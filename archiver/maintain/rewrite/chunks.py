@@ -27,7 +27,7 @@ from blockgz.errors import CorruptBlock
 from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
 from index_format.keys import PartitionKeys, data_suffix
-from index_format.marker import ChunkEntry, merged_ranges
+from index_format.marker import ChunkEntry, block_at_or_after, merged_ranges
 from index_format.objects import BlockEntry, ChunkIndex, Erased, Stored
 
 Offsets = npt.NDArray[np.int64]
@@ -125,6 +125,25 @@ class OldChunk:
 
     entry: ChunkEntry
     index: ChunkIndex
+
+    def from_offset(self, offset: int) -> "OldChunk":
+        """Return what a prune leaves of the chunk, from the block on that begins at this offset."""
+        blocks = [block for block in self.index.blocks if block.first_record_offset >= offset]
+        num_records = sum(block.num_records for block in blocks)
+        size = sum(block.byte_length for block in blocks)
+        entry = replace(self.entry, start_offset=offset, first_offset=offset, num_records=num_records, bytes=size)
+        return OldChunk(entry, self.index)
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the entry is that of a part of the chunk; see `from_offset`."""
+        return self.entry.start_offset > self.index.start_offset
+
+    @property
+    def block_numbers(self) -> range:
+        """Numbers of the blocks in the part of the chunk that the entry spans."""
+        start = block_at_or_after(self.index.blocks, self.entry.start_offset) or 0
+        return range(start, len(self.index.blocks))
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ from archiver.maintain.rewrite.chunks import (
     whole_data,
 )
 from archiver.maintain.rewrite.intent import RewriteOutcome
-from archiver.maintain.rewrite.replace import Rewrite, rewrite
-from archiver.maintain.rewrite.tree import CatalogRun
+from archiver.maintain.rewrite.replace import Rewrite
 from blockgz.encryption.keyring import ChunkSeal
 from blockgz.errors import UsageError
 from index_format import objects
@@ -51,7 +50,7 @@ from index_format.blocks import (
 )
 from index_format.key_filter import bits_of, column_hashes, holds_all
 from index_format.keys import PartitionKeys
-from index_format.marker import ChunkEntry, Marker, block_at_or_after
+from index_format.marker import ChunkEntry, block_at_or_after
 from index_format.objects import (
     DEFAULT_MAX_BLOCK_BYTES,
     BlockEntry,
@@ -168,6 +167,14 @@ def merged(old: Sequence[OldChunk], data_of: DataOf, buffer: BufferFile, seal: C
     return new_chunk(old, writer)
 
 
+def rest_of(old: OldChunk, data_of: DataOf, buffer: BufferFile, seal: ChunkSeal | None = None) -> NewChunk:
+    """Copy the blocks that a prune leaves of a chunk, encrypted with `seal`; raises CorruptBlock, BufferFull."""
+    writer = BlockWriter(buffer, seal)
+    for block in opened_blocks(data_of(old.index), old.index.blocks, old.block_numbers):
+        writer.copy(*block)
+    return new_chunk([old], writer)
+
+
 def new_chunk(
     old: Sequence[OldChunk],
     writer: BlockWriter,
@@ -196,7 +203,8 @@ def new_chunk(
 
 def gaps_of(old: Sequence[OldChunk]) -> tuple[Gap, ...]:
     """Return the gaps before neighbours, and inside them."""
-    gaps = list(old[0].index.gaps)
+    first = old[0]
+    gaps = [gap for gap in first.index.gaps if not first.is_cut or gap.start >= first.entry.start_offset]
     for chunk in old[1:]:
         # A gap below the start of its chunk was filled by the chunk before it in the meantime.
         gaps += [gap for gap in chunk.index.gaps if gap.start >= chunk.entry.start_offset]
@@ -205,7 +213,9 @@ def gaps_of(old: Sequence[OldChunk]) -> tuple[Gap, ...]:
 
 def erased_of(old: Sequence[OldChunk]) -> OffsetRanges:
     """Return the offsets that were erased inside neighbours before."""
-    return OffsetRanges(erased for chunk in old for erased in erased_in(chunk.index))
+    return OffsetRanges(
+        erased for chunk in old for erased in erased_in(chunk.index) if erased.start >= chunk.entry.start_offset
+    )
 
 
 def erased_in(index: ChunkIndex) -> tuple[Erased, ...]:
@@ -403,7 +413,7 @@ class ChunkRewrite(ABC):
     """One rewrite of chunks, whose new data is in files of the buffer until it ends."""
 
     kind: str
-    """merge, convert or erase, for the marker."""
+    """merge, convert, erase or prune, for the marker."""
     is_repacked = False
     """True if the chunks move to as few catalogs as possible."""
 
@@ -418,8 +428,8 @@ class ChunkRewrite(ABC):
         self._used = 0
 
     @abstractmethod
-    def choose(self, marker: Marker) -> Protocol[CatalogRun | None]:
-        """Return the catalogs to rewrite; None if there are none."""
+    def steps(self, what: Rewrite) -> Protocol[RewriteOutcome]:
+        """Choose what to rewrite, and do `what` with it."""
 
     @abstractmethod
     def contents(self, old: Sequence[OldChunk]) -> Iterator[Item]:
@@ -429,7 +439,7 @@ class ChunkRewrite(ABC):
         """Do it; raises what `rewrite` raises."""
         what = Rewrite(self.kind, self.contents, self.check, is_repacked=self.is_repacked)
         try:
-            return self._tools.driver.run(rewrite(self.keys, self.choose, what))
+            return self._tools.driver.run(self.steps(what))
         finally:
             self.discard()
 
@@ -481,7 +491,7 @@ def check_contents(
     left = (
         leave_out(batch)
         for chunk in old
-        for member, entry in opened_blocks(data_of(chunk.index), chunk.index.blocks)
+        for member, entry in opened_blocks(data_of(chunk.index), chunk.index.blocks, chunk.block_numbers)
         for batch in decode_parts(member, entry, chunk.index, max_block_bytes)
     )
     right: Iterator[pa.RecordBatch] = iter(())

@@ -77,6 +77,8 @@ class RewriteAttempt:
         self.successor = successor
         # The intent as it was last renewed.
         self.intent = intent
+        # The floor that this rewrite raises the marker's to; None if it is not a prune.
+        self.floor: int | None = None
         self._lease_ms = lease_ms
         self._numbers = count()
 
@@ -239,6 +241,16 @@ def maintained(marker: Marker, body: Maintenance) -> Marker:
     return replace(marker, version=2, maintenance=body)
 
 
+def request_fold(keys: PartitionKeys, before: int) -> Protocol[None]:
+    """Request that the writer folds the entries of the tail that end at or below this offset, with its next swap."""
+    while True:
+        held = yield from read_existing(keys)
+        body = maintenance_of(held.marker)
+        if body.fold_before >= before:
+            return
+        yield from try_swap(keys.marker, maintained(held.marker, replace(body, fold_before=before)), held.etag)
+
+
 def fold_tail(keys: PartitionKeys, offsets: OffsetRanges, writer: str) -> Protocol[None]:
     """Fold the tail up to the last entry that spans one of these offsets, by claiming the partition for that."""
     tries = 0
@@ -247,12 +259,7 @@ def fold_tail(keys: PartitionKeys, offsets: OffsetRanges, writer: str) -> Protoc
         meant = [each for each in held.marker.tail if offsets.meets(each.start_offset, each.next_offset)]
         if not meant:
             return
-        before = meant[-1].next_offset
-        body = maintenance_of(held.marker)
-        if body.fold_before < before:
-            asked = maintained(held.marker, replace(body, fold_before=before))
-            yield from try_swap(keys.marker, asked, held.etag)
-            continue
+        yield from request_fold(keys, meant[-1].next_offset)
         try:
             yield from claim_and_fold(keys, writer)
         except Fenced as error:

@@ -197,6 +197,26 @@ def _stored(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol
     return tuple(references)
 
 
+def stored_rest(
+    attempt: RewriteAttempt, reference: CatalogReference, floor: int, what: Rewrite | None
+) -> Protocol[References]:
+    """Store what a prune leaves of a catalog of level 1, and return the reference to it.
+
+    `what` makes the new chunk if the floor is inside one, at the beginning of a block.
+    """
+    ((_, catalog),) = yield from old_catalogs(attempt.keys, (reference,))
+    items: list[ChunkEntry | ErasedRun] = [each for each in catalog.entries if each.next_offset > floor]
+    if items[0].start_offset < floor:
+        assert what is not None
+        (chunk,) = yield from chunks_of(attempt.keys, catalog.entries[-len(items) :][:1])
+        old = [chunk.from_offset(floor)]
+        replacement = yield from _replacement(attempt, old, what)
+        items[:1] = yield from _stored_chunks(attempt, old, replacement)
+    gaps = [gap for gap in catalog.gaps if gap.end > floor]
+    (rest,) = _packed([each for each in items if isinstance(each, ChunkEntry)], gaps, floor, reference.next_offset)
+    return ((yield from _store_catalog(attempt, rest)),)
+
+
 def _replacement(attempt: RewriteAttempt, old: Sequence[OldChunk], what: Rewrite) -> Protocol[Replacement]:
     """Return the replacement of the chunks, after checking it; renews the intent after each item."""
     replacement = list[Item]()

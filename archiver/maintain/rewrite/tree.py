@@ -229,11 +229,12 @@ Levels = tuple[References, ...]
 Copies = dict[CatalogReference, CatalogReference]
 
 
-def commit(attempt: RewriteAttempt, new: References | None) -> Protocol[RewriteOutcome]:
+def commit(attempt: RewriteAttempt, new: References) -> Protocol[RewriteOutcome]:
     """Commit a rewrite whose objects are stored, no matter how often a writer swaps the marker in between.
 
     The references `new` to catalogs of level 1 replace its run, over the same offsets, even if writers have moved that
-    into higher catalogs. None is a prune: what ends at or below the run's end goes, and that becomes the floor.
+    into higher catalogs. In a prune, what ends at or below the floor goes, and `new` is what stays of a catalog across
+    it, if there is one.
     Raises RewriteRefused if its run is not in the tree, although nobody else may remove it, and RewriteOvertaken if the
     folder was closed: no chunk may span the offset where the partition continues in another folder.
     """
@@ -256,24 +257,27 @@ def commit(attempt: RewriteAttempt, new: References | None) -> Protocol[RewriteO
                 raise
             continue
         found = yield from try_swap(
-            attempt.keys.marker, changed(attempt, held.marker, catalogs, is_prune=new is None), held.etag
+            attempt.keys.marker, changed(attempt, held.marker, catalogs, floor=attempt.floor), held.etag
         )
         if attempt.is_committed(found.marker):
             return RewriteOutcome.COMMITTED
 
 
-def changed(attempt: RewriteAttempt, marker: Marker, catalogs: Levels, *, is_prune: bool) -> Marker:
-    """Return the marker with other catalogs, and without the intent; it retires the references that are gone."""
+def changed(attempt: RewriteAttempt, marker: Marker, catalogs: Levels, *, floor: int | None) -> Marker:
+    """Return the marker with other catalogs, and without the intent; it retires the references that are gone.
+
+    `floor` is the new floor, None to leave it as it is.
+    """
     before = maintenance_of(marker)
     kept = {each for references in catalogs for each in references}
     gone = tuple(each for references in marker.catalogs for each in references if each not in kept)
     body = replace(before, rewriting=None, retired=(*before.retired, Retired(references=gone, token=attempt.token)))
-    if is_prune:
-        body = replace(body, pruned_before=attempt.intent.end)
+    if floor is not None:
+        body = replace(body, pruned_before=floor)
     return maintained(replace(marker, catalogs=catalogs), body)
 
 
-def place(attempt: RewriteAttempt, marker: Marker, new: References | None, copies: Copies) -> Protocol[Levels]:
+def place(attempt: RewriteAttempt, marker: Marker, new: References, copies: Copies) -> Protocol[Levels]:
     """Return the marker's catalogs with the change in them; stores copies of those above it under new names."""
     placing = _Placing(attempt, new, copies)
     catalogs = []
@@ -289,7 +293,7 @@ def place(attempt: RewriteAttempt, marker: Marker, new: References | None, copie
 class _Placing:
     """One attempt to put a change into one version of the tree."""
 
-    def __init__(self, attempt: RewriteAttempt, new: References | None, copies: Copies) -> None:
+    def __init__(self, attempt: RewriteAttempt, new: References, copies: Copies) -> None:
         self.is_placed = False
         self._attempt, self._new, self._copies = attempt, new, copies
 
@@ -297,11 +301,11 @@ class _Placing:
         """Return the references of a list of that level, with the change in it and in everything below it."""
         replaced = [each for each in references if self._is_replaced(each, level)]
         if replaced:
-            self._check(replaced)
+            self._check(replaced, level)
         result: list[CatalogReference] = []
         for each in references:
             if each in replaced:
-                result += self._new or () if each is replaced[0] else ()
+                result += self._new if level == 1 and each is replaced[-1] else ()
             elif self._reaches_in(each):
                 result.append((yield from self._copied(each, level)))
             else:
@@ -309,21 +313,27 @@ class _Placing:
         return tuple(result)
 
     def _is_replaced(self, reference: CatalogReference, level: int) -> bool:
-        intent = self._attempt.intent
-        if self._new is None:
-            return reference.next_offset <= intent.end
+        intent, floor = self._attempt.intent, self._attempt.floor
+        if floor is not None and reference.next_offset <= floor:
+            return True
         return level == 1 and intent.start <= reference.start_offset and reference.next_offset <= intent.end
 
     def _reaches_in(self, reference: CatalogReference) -> bool:
         intent = self._attempt.intent
-        start = 0 if self._new is None else intent.start
+        start = intent.start if self._attempt.floor is None else 0
         return reference.start_offset < intent.end and start < reference.next_offset
 
-    def _check(self, replaced: Sequence[CatalogReference]) -> None:
-        bounds = (replaced[0].start_offset, replaced[-1].next_offset)
-        if self._new is not None and bounds != (self._attempt.intent.start, self._attempt.intent.end):
+    def _check(self, replaced: Sequence[CatalogReference], level: int) -> None:
+        """Note that the run was found; raises RewriteRefused for another one."""
+        intent, floor = self._attempt.intent, self._attempt.floor
+        if floor is not None and not self._new:
+            self.is_placed = True
+            return
+        # A prune may drop higher catalogs before it comes to the one that it cuts.
+        start = replaced[0].start_offset if floor is None else intent.start
+        if level == 1 and (start, replaced[-1].next_offset) != (intent.start, intent.end):
             raise _not_there(self._attempt)
-        self.is_placed = True
+        self.is_placed |= level == 1
 
     def _copied(self, reference: CatalogReference, level: int) -> Protocol[CatalogReference]:
         if level == 1:  # a catalog of chunks is replaced whole or not at all

@@ -299,22 +299,23 @@ def test_the_plan_says_what_goes_and_what_stays(root: Path) -> None:
     assert marker_of_prune(root) == before
     told = json.loads(run_prune("--keep", "5d", "-a", str(root), "--dry-run", "--json").output)
     (going,) = told["partitions"]
-    assert (going["pruned_before"], going["records"], going["chunks"], going["pruned"]) == (12, 12, 4, False)
-    assert (going["left_records"], going["left_chunks"], told["untouched"], told["dry_run"]) == (18, 6, 1, True)
+    assert (going["pruned_before"], going["records"], going["chunks"], going["pruned"]) == (15, 15, 5, False)
+    assert (going["left_records"], going["left_chunks"], told["untouched"], told["dry_run"]) == (15, 5, 1, True)
+    assert (going["claimed"], told["older_records"]) == (False, [])
 
 
 def test_it_prunes_what_it_planned(root: Path) -> None:
     result = succeeded(run_prune("--keep", "5d", "-a", str(root), "--yes"))
     assert "pruned 1 of 1 partitions" in result.output
     marker = marker_of_prune(root)
-    assert (marker.version, marker.pruned_before, marker.start_offset, marker.num_records) == (2, 12, 0, 18)
+    assert (marker.version, marker.pruned_before, marker.start_offset, marker.num_records) == (2, 15, 0, 15)
     again = run_prune("--keep", "5d", "-a", str(root), "--yes")
     assert (again.exit_code, again.output.splitlines()[0]) == (0, "nothing to prune")
     assert marker_of_prune(root, "quiet").version == 1
     status = CliRunner().invoke(main, ["status", "-a", str(root), "--json"])
     fields = ("pruned_before", "retired", "retired_chunks")
     told = [tuple(each[field] for field in fields) for each in json.loads(status.output)["partitions"]]
-    assert told == [(12, 1, 4), (0, 0, 0)]
+    assert told == [(15, 1, 6), (0, 0, 0)]
 
 
 def test_a_size_says_what_stays_too(root: Path) -> None:
@@ -323,7 +324,8 @@ def test_a_size_says_what_stays_too(root: Path) -> None:
     assert told["partitions"] == []
     told = json.loads(run_prune("orders", "--keep-bytes", "1", "-a", str(root), "--yes", "--json").output)
     (gone,) = told["partitions"]
-    assert (gone["pruned_before"], gone["left_chunks"], gone["pruned"], told["untouched"]) == (24, 2, True, 0)
+    assert (gone["pruned_before"], gone["left_chunks"], gone["pruned"], told["untouched"]) == (29, 1, True, 0)
+    assert gone["claimed"]
 
 
 def test_it_asks_first(root: Path) -> None:
@@ -331,6 +333,65 @@ def test_it_asks_first(root: Path) -> None:
     result = CliRunner().invoke(main, ["prune", "--keep", "5d", "-a", str(root)], input="n\n")
     assert result.exit_code != 0
     assert marker_of_prune(root) == before
+
+
+@pytest.mark.parametrize("span", ["1d", "none"])
+def test_after_a_compaction_nothing_older_than_what_is_kept_stays(span: str, fortnight: Path) -> None:
+    assert run("compact", "--chunk-span", span, "-a", fortnight, "--yes").exit_code == 0
+    result = run_prune("--keep", "5d", "-a", str(fortnight), "--yes")
+    assert result.exit_code == 0, result.output
+    assert "pruned 1 of 1 partitions" in result.output
+    left = [each["timestamp"] for each in archived(fortnight)]
+    assert len(left) > 4 * 12 * ROWS and min(left) >= NOW_MS - 5 * DAY_MS - DAY_MS // 12
+    is_sound(fortnight)
+    again = run_prune("--keep", "5d", "-a", str(fortnight), "--yes")
+    assert again.exit_code == 0, again.output
+    older = sum(each < NOW_MS - 5 * DAY_MS for each in left)
+    assert ("nothing to prune" in again.stdout) is (older == 0)
+    collect(fortnight)
+    is_sound(fortnight)
+    assert [each["timestamp"] for each in archived(fortnight)] == left
+
+
+def test_a_silent_topic_is_pruned_to_its_end_and_the_plan_says_how(root: Path) -> None:
+    planned = run_prune("orders", "--keep", "1h", "-a", str(root), "--dry-run")
+    assert "note: the newest chunks of orders:0 are in no catalog yet: prune claims the partition" in planned.stderr
+    assert marker_of_prune(root).version == 1
+    result = run_prune("orders", "--keep", "1h", "-a", str(root), "--yes")
+    assert result.exit_code == 0, result.output
+    marker = marker_of_prune(root)
+    assert (marker.catalogs, marker.tail, marker.pruned_before, marker.next_offset) == ((), (), 30, 30)
+    is_sound(root)
+    collect(root)
+    is_sound(root)
+    assert archived(root) == []
+    again = run_prune("orders", "--keep", "1h", "-a", str(root), "--yes")
+    assert (again.exit_code, again.stdout, again.stderr) == (0, "nothing to prune\n", "")
+
+
+@pytest.mark.parametrize(
+    ("stamps", "told", "why"),
+    [
+        ([DAY_MS, -9 * DAY_MS, -8 * DAY_MS], (2, 2, 0), "behind a younger record"),
+        ([-1 - NOW_MS, -9 * DAY_MS, -8 * DAY_MS], (2, 2, 0), "behind records without a timestamp, which have no age"),
+        ([-9 * DAY_MS, DAY_MS, -8 * DAY_MS], (1, 1, 1), "behind a younger record"),
+    ],
+)
+def test_older_records_that_stay_are_counted_with_the_reason(
+    stamps: list[int], told: tuple[int, int, int], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "clock", lambda _: NOW_MS / 1000)
+    partition = ArchiveWriter(tmp_path).partition("orders", 0)
+    for offset, stamp in enumerate(stamps):
+        partition.commit(records([offset], timestamps=[NOW_MS + stamp]))
+    result = run_prune("--keep", "5d", "-a", str(tmp_path), "--yes")
+    assert result.exit_code == 0, result.output
+    assert "nothing to prune" not in result.output
+    assert f"note: older records stay {why}: orders:0 ({told[0]} from offset {told[2]} on" in result.stderr
+    document = json.loads(run_prune("--keep", "5d", "-a", str(tmp_path), "--json", "--dry-run").stdout)
+    (older,) = document["older_records"]
+    assert (older["at_least"], older["at_most"], older["from_offset"], older["why"]) == (*told, why)
+    assert (older["topic"], older["partition"], document["partitions"]) == ("orders", 0, [])
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def commit_with_old_tree() -> AbstractContextManager[Any]:
 def prune_by_start_offset() -> AbstractContextManager[Any]:
     """A prune raises the writer's start_offset."""
 
-    def changed(attempt: intent.RewriteAttempt, marker: Marker, catalogs: Any, *, is_prune: bool) -> Marker:
-        result = real(attempt, marker, catalogs, is_prune=False)
-        return replace(result, start_offset=attempt.intent.end) if is_prune else result
+    def changed(attempt: intent.RewriteAttempt, marker: Marker, catalogs: Any, *, floor: int | None) -> Marker:
+        result = real(attempt, marker, catalogs, floor=None)
+        return result if floor is None else replace(result, start_offset=floor)
 
     real = commits.changed
     return patch.object(commits, "changed", changed)
@@ -149,8 +149,8 @@ def prune_by_start_offset() -> AbstractContextManager[Any]:
 def at_stamped_by_the_commit() -> AbstractContextManager[Any]:
     """The commit says when it happened."""
 
-    def changed(attempt: intent.RewriteAttempt, marker: Marker, catalogs: Any, *, is_prune: bool) -> Marker:
-        result = real(attempt, marker, catalogs, is_prune=is_prune)
+    def changed(attempt: intent.RewriteAttempt, marker: Marker, catalogs: Any, *, floor: int | None) -> Marker:
+        result = real(attempt, marker, catalogs, floor=floor)
         body = intent.maintenance_of(result)
         newest = replace(body.retired[-1], at=attempt.intent.since)
         return replace(result, maintenance=replace(body, retired=(*body.retired[:-1], newest)))

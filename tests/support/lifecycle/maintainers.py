@@ -39,6 +39,8 @@ class Maintenance:
     kind: str
     is_patient: bool = False
     """Whether it leaves a living one alone, takes as much as it can, and never changes its mind."""
+    is_all: bool = False
+    """Whether a prune takes all that is in catalogs."""
 
 
 def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
@@ -49,19 +51,16 @@ def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
     changes_mind = not what.is_patient and rng.random() < 1 / 12
     keys = partition.identity.keys
     try:
-        if what.kind == "prune":
-            end = yield from _some_end(rng, partition)
-            return (yield from prune(keys, end, lease_ms=lease_ms))._value_ if end else RewriteOutcome.NOTHING._value_
-        choose = partial(_some_neighbours, rng, partition, what)
         make = partial(CONTENTS[what.kind], world, partition)
         check = partial(_check, changes_mind)
-        steps = rewrite(
-            keys,
-            choose,
-            Rewrite(what.kind, lambda old: iter(make(old)), check, is_repacked=what.kind == "merge"),
-            lease_ms=lease_ms,
-        )
-        return (yield from steps)._value_
+        how = Rewrite(what.kind, lambda old: iter(make(old)), check, is_repacked=what.kind == "merge")
+        if what.kind == "prune":
+            floor = yield from _some_floor(rng, partition, what)
+            if floor is None:
+                return RewriteOutcome.NOTHING._value_
+            return (yield from prune(keys, floor, how, lease_ms=lease_ms))._value_
+        choose = partial(_some_neighbours, rng, partition, what)
+        return (yield from rewrite(keys, choose, how, lease_ms=lease_ms))._value_
     except StoreFull:
         return "aborted"
     except RewriteOvertaken:
@@ -78,12 +77,16 @@ def _check(changes_mind: bool, old: Sequence[OldChunk], new: NewChunk | ErasedRu
         raise StoreFull("there is no space left")
 
 
-def _some_end(rng: random.Random, partition: Partition) -> Protocol[int | None]:
-    """Where a catalog of level 1 ends, as the monitor saw the chain last."""
+def _some_floor(rng: random.Random, partition: Partition, what: Maintenance) -> Protocol[int | None]:
+    """Where a catalog of level 1 ends, or a chunk or block of one begins, as the monitor saw the chain last."""
     yield Get(partition.identity.keys.marker)
-    ends = [each["next_offset"] for each in level_1_of(partition)]
-    above = [end for end in ends if end > partition.monitor.floor]
-    return rng.choice(above) if above else None
+    references = level_1_of(partition)
+    ends = [each["next_offset"] for each in references]
+    starts = [start for each in references for start in partition.monitor.starts_in(each)]
+    above = [offset for offset in (*ends, *starts) if offset > partition.monitor.floor]
+    if not above:
+        return None
+    return max(above) if what.is_all else rng.choice(above)
 
 
 def level_1_of(partition: Partition) -> list[dict[str, int]]:
@@ -184,6 +187,15 @@ def _erased(world: World, partition: Partition, old: Sequence[OldChunk]) -> Repl
     return result
 
 
+def _cut(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
+    """What a prune leaves of a chunk."""
+    (chunk,) = old
+    records, gone = _records(world, partition, chunk)
+    start = chunk.entry.start_offset
+    left = [record for record in records if record.offset >= start]
+    return [_new_chunk(old, left, [offset for offset in gone if offset >= start])]
+
+
 def _rewrapped(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
     return [RewrappedChunk(chunk.entry, chunk.index) for chunk in old]
 
@@ -193,6 +205,7 @@ CONTENTS: dict[str, Callable[[World, Partition, Sequence[OldChunk]], Replacement
     "convert": _converted,
     "erase": _erased,
     "rewrap": _rewrapped,
+    "prune": _cut,
 }
 
 

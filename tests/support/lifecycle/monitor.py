@@ -134,6 +134,12 @@ class Monitor:
             found += (each for reference in references for each in self._level_1_below(reference, level))
         return found
 
+    def starts_in(self, reference: Json) -> list[int]:
+        """Where the chunks and blocks of a catalog of level 1 begin."""
+        entries = parsed(self._bodies[reference["sha256"]])["entries"]
+        blocks = [block for entry in entries for block in parsed(self._bodies[entry["sha256"]])["chunks"]]
+        return [*(entry["start_offset"] for entry in entries), *(block["first_record_offset"] for block in blocks)]
+
     def _level_1_below(self, reference: Json, level: int) -> list[Json]:
         if level == 1:
             return [reference]

@@ -22,8 +22,8 @@ def prune_keeps_the_floor() -> Iterator[None]:
     """A prune takes catalogs out of the tree and does not say so."""
     real = commits.changed
 
-    def changed(attempt: Any, marker: Any, catalogs: Any, *, is_prune: bool) -> Any:
-        return real(attempt, marker, catalogs, is_prune=False)
+    def changed(attempt: Any, marker: Any, catalogs: Any, **_: Any) -> Any:
+        return real(attempt, marker, catalogs, floor=None)
 
     with patch.object(commits, "changed", changed):
         yield

@@ -24,8 +24,8 @@ from archiver.maintain.compact import Compaction, Conversion, PlannedCompaction,
 from archiver.maintain.erase import AtOffsets, ErasedPartition, Matching, RecordChoice, erase_in, find_records
 from archiver.maintain.erase_status import remains_of
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
-from archiver.maintain.planned import archived_partitions
-from archiver.maintain.prune import Keep, PlannedPruning
+from archiver.maintain.planned import archived_partitions, one_by_one
+from archiver.maintain.prune import Keep, PlannedPruning, prune_partition
 from archiver.maintain.repair import chunk_indexes
 from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
@@ -300,8 +300,13 @@ class World:
         keep = (
             Keep(since_ms=FIRST_TIMESTAMP + since_offset) if self.rng.random() < 0.5 else Keep(newest_bytes=size // 2)
         )
-        tool = Driver(self.store, UnreadLog(), _wait, lambda: True)
-        plan = self._unless_seed(lambda: PlannedPruning(self.store, None, keep, tool))
+        maintainer = self._maintainer()
+        tools = RewriteTools(maintainer, self.store, self.buffers, 0, MAX_BLOCK_BYTES)
+        plan = self._unless_seed(
+            lambda: PlannedPruning(
+                *(self.store, None, keep, maintainer), one_by_one(lambda each: prune_partition(each, tools))
+            )
+        )
         if plan is None:
             return
         assert not plan.problems, plan.problems

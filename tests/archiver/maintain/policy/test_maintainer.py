@@ -132,7 +132,8 @@ def test_a_round_does_what_the_policy_says(tmp_path: Path) -> None:
     assert after.maintenance.rewriting is None
     kept.archive()
     again = kept.round()
-    assert (again.pruned_chunks, again.merged_chunks) == (seen.pruned_chunks, seen.merged_chunks)
+    assert again.pruned_chunks > seen.pruned_chunks, "the archiver has folded what was asked for"
+    assert (kept.round().pruned_chunks, again.merged_chunks) == (again.pruned_chunks, seen.merged_chunks)
 
 
 @pytest.mark.slow
@@ -280,6 +281,32 @@ def test_a_writer_commits_while_the_thread_maintains(tmp_path: Path) -> None:
     kept.archive()
 
 
+def test_the_newest_chunks_of_a_silent_topic_are_pruned_as_well(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, 5, archive_retention="1s")
+    kept.world.store.now = HOUR
+    assert kept.round().pruned_chunks == 5
+    assert kept.world.marker.spans == ()
+    kept.world.claim()
+    kept.archive()
+
+
+def test_the_archiver_of_a_living_topic_folds_its_older_chunks_itself(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, 5, archive_retention="1s")
+    first, second = kept.world.marker.tail[:2]
+    kept.world.store.now = (first.max_timestamp + 1 + 1000) / 1000
+    epoch = kept.world.marker.epoch
+    for _ in range(2):
+        assert kept.round().pruned_chunks == 0
+        body = kept.world.marker.maintenance
+        assert body and (body.fold_before, body.revision) == (first.next_offset, 1)
+    kept.world.archive(random.Random(8), 1)
+    assert kept.round().pruned_chunks == 1
+    marker = kept.world.marker
+    assert (marker.epoch, marker.pruned_before) == (epoch, first.next_offset)
+    assert marker.spans[0] == second
+    kept.archive()
+
+
 @pytest.mark.slow
 def test_the_thread_ends_at_once(tmp_path: Path) -> None:
     kept = Maintained(tmp_path, archive_retention_bytes="1kB")
@@ -361,7 +388,7 @@ def plan(going: int, left: int, retired: int) -> PartitionPruning:
     keys = LAYOUTS["topic"](TopicFolder("orders"), 0)
     marker: Any = SimpleNamespace(num_bytes=going + left, retired=(None,) * retired)
     gone: Any = SimpleNamespace(bytes=going)
-    return PartitionPruning(keys, marker, [gone])
+    return PartitionPruning(keys, marker, [gone], 1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from archiver.commit.commit import try_swap
 from archiver.commit.operations import CompareAndSwap, Driver, Protocol, UnreadLog
 from archiver.errors import RewriteRefused
-from archiver.maintain.prune import Keep, prunable, prune
+from archiver.maintain.prune import Keep, divided, prune
 from archiver.maintain.rewrite.chunks import ErasedRun, Item, NewChunk, OldChunk
 from archiver.maintain.rewrite.intent import LEASE_MS, RewriteOutcome
 from archiver.maintain.rewrite.replace import NewCatalog, OldCatalog, Rewrite, apart_from_gaps, new_catalogs, rewrite
@@ -74,18 +74,18 @@ THREE = [reference(0, 10, newest=5), reference(10, 20, newest=3), reference(20, 
     ],
 )
 def test_whole_catalogs_go_as_long_as_enough_stays(keep: Keep, going: list[CatalogReference]) -> None:
-    assert prunable(THREE, 350, keep) == going
+    assert divided(THREE, 350, keep) == (going, THREE[len(going) :])
 
 
 def test_an_erased_catalog_goes_with_its_neighbours() -> None:
     erased = replace(reference(0, 10, newest=-1), num_records=0, num_chunks=0, bytes=0)
-    assert prunable([erased, *THREE[1:]], 250, Keep(since_ms=4)) == [erased, THREE[1]]
+    assert divided([erased, *THREE[1:]], 250, Keep(since_ms=4)) == ([erased, THREE[1]], THREE[2:])
 
 
 def test_what_has_no_timestamp_has_no_age() -> None:
     undated = reference(10, 20, newest=-1)
-    assert prunable([THREE[0], undated, THREE[2]], 350, Keep(since_ms=100)) == THREE[:1]
-    assert prunable([undated], 350, Keep(newest_bytes=100)) == [undated]
+    assert divided([THREE[0], undated, THREE[2]], 350, Keep(since_ms=100))[0] == THREE[:1]
+    assert divided([undated], 350, Keep(newest_bytes=100))[0] == [undated]
 
 
 def test_one_of_time_and_size_says_what_stays() -> None:
@@ -129,9 +129,29 @@ def test_the_floor_rises_and_catalogs_across_it_are_copied(store: MemoryStore) -
     assert (marker_in(store).catalogs, marker_in(store).cover(1), marker_in(store).num_chunks) == ((), 12, 2)
 
 
-def test_only_the_end_of_a_catalog_becomes_the_floor(store: MemoryStore) -> None:
+@pytest.mark.parametrize("floor", range(1, 13))
+def test_the_floor_may_be_in_a_catalog_on_any_level(floor: int, store: MemoryStore) -> None:
     before = marker_in(store)
-    assert [run(store, prune(KEYS, floor)) for floor in (5, 13, 14, 100)] == [RewriteOutcome.NOTHING] * 4
+    assert len(before.catalogs) == 2
+    assert run(store, prune(KEYS, floor)) is RewriteOutcome.COMMITTED
+    after = marker_in(store)
+    first = [(floor, floor + 1)] if floor % 2 else []
+    assert spans_of(store) == first + [(n, n + 2) for n in range(floor + floor % 2, 12, 2)]
+    assert (after.pruned_before, after.start_offset, after.num_chunks, after.tail) == (
+        floor,
+        0,
+        14 - floor,
+        before.tail,
+    )
+    assert all(len(new) <= len(old) for new, old in zip(after.catalogs, before.catalogs, strict=False))
+    gone = [each for level in before.catalogs for each in level if each not in sum(after.catalogs, ())]
+    assert list(after.retired[0].references) == gone
+    assert run(store, prune(KEYS, 12)) is (RewriteOutcome.COMMITTED if floor < 12 else RewriteOutcome.NOTHING)
+
+
+def test_only_where_a_chunk_in_a_catalog_begins_or_ends_can_be_the_floor(store: MemoryStore) -> None:
+    before = marker_in(store)
+    assert [run(store, prune(KEYS, floor)) for floor in (13, 14, 100)] == [RewriteOutcome.NOTHING] * 3
     assert marker_in(store) == before
     run(store, prune(KEYS, 4))
     assert run(store, prune(KEYS, 4)) is RewriteOutcome.NOTHING
