@@ -187,6 +187,15 @@ def listed(names: Iterable[object], none: str = "nothing") -> str:
     return (", ".join(texts[:SHOWN_NAMES]) or none) + more
 
 
+def unfit_store(url: object, what: str) -> StoreUnfit:
+    """Return the error of a store that does not keep two writers apart; `what` is what it does instead."""
+    return StoreUnfit(
+        f"{url} cannot hold an archive safely: it {what}",
+        why="without working conditional writes, two writers (or one that comes back) can overwrite each other",
+        remedy="use a store with conditional writes, or --single-writer if only one process ever writes to it",
+    )
+
+
 CORE_DUMP = "see 'How a process died' in docs/troubleshooting.md for a core dump"
 
 

@@ -13,6 +13,7 @@ from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import ObjectStore
 from system_test.support.programs import run
 from system_test.support.topics import NewRecord, create_topic, fill_topic, produce
+from tests.support.http_proxy import Unconditional
 
 
 class RcloneServer(ObjectStore):
@@ -56,6 +57,26 @@ def test_the_archiver_refuses_it(rclone: RcloneServer, broker: KafkaBroker, topi
     assert not rclone.keys("alone/"), "nothing is written to a store that was refused"
 
 
+def test_a_store_without_conditional_writes_is_named_and_a_single_writer_needs_none(
+    rclone: RcloneServer, broker: KafkaBroker, topic_name: str
+) -> None:
+    fill_topic(broker.bootstrap, topic_name, [NewRecord(b"value %d" % number) for number in range(20)])
+    with Unconditional(rclone.endpoint_url) as proxy:
+        command = ["run", topic_name, "-b", broker.bootstrap, "-a", rclone.url("without"), "--once"]
+        command += ["--endpoint-url", proxy.endpoint_url]
+        refused = run("archiver", *command, env=rclone.env, check=1)
+        assert "answers NotImplemented to a conditional write" in refused.stderr
+        assert "--single-writer" in refused.stderr and proxy.num_refused > 0
+        proxy.num_refused = 0
+        for _ in range(2):
+            run("archiver", *command, "--single-writer", env=rclone.env)
+        assert proxy.num_refused == 0
+        site = store_site(broker.bootstrap, rclone, "without")
+        assert len(site.exact(topic_name).records) == 20
+        names = [key for key in rclone.keys("without/topic=") if key.endswith((".gz", ".index.json"))]
+        assert names and all("~e" in name for name in names), "no later writer can overwrite a chunk"
+
+
 def test_a_single_writer_is_told_what_it_gives_up_and_archives_exactly(
     rclone: RcloneServer, broker: KafkaBroker, topic_name: str
 ) -> None:
@@ -69,7 +90,7 @@ def test_a_single_writer_is_told_what_it_gives_up_and_archives_exactly(
         done = site.run(topic_name, "--once", "--single-writer")
         (warning,) = [line for line in done.stderr.splitlines() if "single_writer" in line]
         assert "WARNING" in warning and rclone.url("single") in warning
-        assert "can overwrite markers and chunks" in warning and "lost or doubled" in warning
+        assert "can overwrite markers" in warning and "lost or doubled" in warning
     assert len(site.exact(topic_name).records) == 40
     assert site.replayer_json("verify", topic_name, "--deep", "--records")["verdict"] == "OK"
 

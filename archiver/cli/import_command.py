@@ -101,7 +101,7 @@ def import_command(
         records = sum(each.num_records for each in partitions)
         question = f"Import {records:,} records of {len(partitions)} partitions?"
         confirm(question, undone="nothing was imported", is_agreed=yes)
-        store = open_store(archive, s3)
+        store = open_store(archive, s3, single_writer=single_writer)
         check_target(reader, store, single_writer=single_writer)
         buffers = contextlib.closing(BufferFolder(buffer_dir or default_buffer_root(archive)))
         console = Console(file=unescaped(sys.stderr))

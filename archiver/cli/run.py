@@ -234,7 +234,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
     """
     if config.encrypt is not None:
         _ = load_keyring(config.encrypt).tail  # what keeps the keys from being used shows now
-    store = open_store(config.archive, config.s3)
+    store = open_store(config.archive, config.s3, single_writer=config.single_writer)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer, share=share)
 

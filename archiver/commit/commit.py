@@ -247,6 +247,8 @@ class PartitionIdentity:
     """The store's prefix of keys; the ancestor's marker names keys in full."""
     encrypt: str | None = None
     """The setting that says where the keys to encrypt chunks are; None for plain chunks."""
+    single_writer: bool = False
+    """Whether the store has no conditional writes, so that a late request could overwrite an object of its name."""
 
     @classmethod
     def of(
@@ -254,7 +256,7 @@ class PartitionIdentity:
     ) -> "PartitionIdentity":
         group, level = config.group, config.isolation_level
         formats = (config.record_format, config.codec)
-        return cls(keys, archive_id, topic_id, group, *formats, level, key_prefix, config.encrypt)
+        return cls(keys, archive_id, topic_id, group, *formats, level, key_prefix, config.encrypt, config.single_writer)
 
     @property
     def sealing(self) -> Sealing | None:
@@ -337,7 +339,7 @@ def store_data(
     if isinstance(keys, SeedLayoutKeys):
         sidecar = ancestor_index(chunk.blocks)
         parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
-    conflict = yield from store_once(parts, epoch, names_are_shared=below_end or _shares_names(keys))
+    conflict = yield from store_once(parts, epoch, names_are_shared=below_end or _shares_names(identity))
     name = keys.data_name(chunk.start, suffix, conflict)
     return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, chunk)
 
@@ -346,7 +348,7 @@ def commit_stored(identity: PartitionIdentity, held: Held, stored_chunk: StoredC
     """Store the index of a chunk whose data is stored, then swap the marker; see `commit_chunk`."""
     keys, chunk = identity.keys, stored_chunk.content
     # Data, index, marker: no object ever names one that is not stored yet.
-    entry = yield from store_index(identity, held.marker, stored_chunk, names_are_shared=_shares_names(keys))
+    entry = yield from store_index(identity, held.marker, stored_chunk, names_are_shared=_shares_names(identity))
     nonce: str = yield NewToken()
     stored = StoredCatalogs()
 
@@ -377,9 +379,10 @@ def store_index(
     return markers.entry_of(index, keys.index_name(start, conflict), body)
 
 
-def _shares_names(keys: PartitionKeys) -> bool:
+def _shares_names(identity: PartitionIdentity) -> bool:
     # In layout seed, the incarnations of a topic share the names of chunks; plain ones are the first incarnation's.
-    return isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1
+    keys = identity.keys
+    return identity.single_writer or (isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1)
 
 
 def commit_progress(

@@ -90,8 +90,8 @@ TRIES_OF_ONCE = 30
 # A run that comes to an end is not to wait for records that nobody wants.
 POLL_SECONDS_OF_ONCE = 0.01
 GIVEN_UP = (
-    "the store is not checked for conditional writes: a second process, or one that was thought dead and came "
-    "back, can overwrite markers and chunks, and records get lost or doubled"
+    "nothing is written on a condition: a second process, or one that was thought dead and came back, can "
+    "overwrite markers, and records get lost or doubled"
 )
 
 

@@ -107,7 +107,7 @@ class WriteContext:
     @property
     def store(self) -> ToolStore:
         """The store, opened once in a process."""
-        return _opened(self.config.archive, self.config.s3)
+        return _opened(self.config.archive, self.config.s3, self.config.single_writer)
 
     @property
     def policy(self) -> TakeoverPolicy:
@@ -134,7 +134,7 @@ def open_context(options: ArchiveSinkOptions, *, is_batch: bool) -> WriteContext
     would take longer than what they write.
     """
     config = options.config
-    store = _opened(config.archive, config.s3)
+    store = _opened(config.archive, config.s3, config.single_writer)
     is_new = store.head(archive_key(config.layout)) is None
     if (is_batch or is_new) and not config.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
@@ -144,6 +144,6 @@ def open_context(options: ArchiveSinkOptions, *, is_batch: bool) -> WriteContext
 
 
 @lru_cache(maxsize=8)
-def _opened(address: str, s3: S3Settings) -> ToolStore:
+def _opened(address: str, s3: S3Settings, single_writer: bool) -> ToolStore:
     """Spark keeps its Python processes, and a client of S3 takes a second to make."""
-    return open_store(address, s3)
+    return open_store(address, s3, single_writer=single_writer)

@@ -208,7 +208,7 @@ class RunConfig(BaseModel):
     dlq_topic: str | None = Field(None, min_length=1)
     """Topic for records that cannot be archived, with Kafka Connect's context headers; for on_bad_record dlq."""
     single_writer: bool = False
-    """Skip the check for conditional writes. Only one process may write to the archive."""
+    """Use no conditional writes, and do not check for them. Only one process may write to the archive."""
     takeover: bool = False
     """Claim partitions even if another group archives them, or if another archive used this group."""
     topic_refresh: Seconds = Field(30, gt=0)

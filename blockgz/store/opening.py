@@ -26,15 +26,18 @@ async def open_reader(address: Address, s3: S3Settings = AT_AWS) -> AsyncIterato
         yield KeyCheckingReader(HedgingReader(reader), fingerprint_of(s3.customer_key))
 
 
-def open_store(address: str, s3: S3Settings) -> ToolStore:
-    """Open the store at `s3://bucket/prefix`, `file:///dir` or `./dir`; create a missing folder, but no bucket."""
+def open_store(address: str, s3: S3Settings, *, single_writer: bool = False) -> ToolStore:
+    """Open the store at `s3://bucket/prefix`, `file:///dir` or `./dir`; create a missing folder, but no bucket.
+
+    For a single writer, S3 is used without conditional writes, which some of its work-alikes do not have.
+    """
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
         return LocalStore(parsed.root())
     # A client for S3 takes a third of the start of a program that only uses a folder.
     from blockgz.store.s3_writer import S3Store  # noqa: PLC0415
 
-    return S3Store(parsed, s3)
+    return S3Store(parsed, s3, is_conditional=not single_writer)
 
 
 def open_existing_store(address: str, s3: S3Settings) -> ToolStore:

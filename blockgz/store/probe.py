@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from blockgz.errors import BlockgzError, StoreUnavailable, StoreUnfit
+from blockgz.errors import BlockgzError, StoreUnavailable, unfit_store
 from blockgz.store.writer import FileBody, Store
 
 RACERS = 32
@@ -49,7 +49,7 @@ def _ask(store: Store, question: Callable[[Store, str], None], key: str, keys: l
             question(store, keys[-1])
         except _WriteRefused as refused:
             if tries == TRIES:
-                raise _unfit(store, str(refused)) from None
+                raise unfit_store(store.url, str(refused)) from None
         else:
             return
 
@@ -58,7 +58,7 @@ def _probe_create(store: Store, key: str) -> None:
     if not store.put_if_absent(key, b"first", "probe-1"):
         raise _WriteRefused("refused to create a new object")
     if store.put_if_absent(key, b"second", "probe-2"):
-        raise _unfit(store, "ignored If-None-Match: * on an existing object")
+        raise unfit_store(store.url, "ignored If-None-Match: * on an existing object")
 
 
 def _probe_swap(store: Store, key: str) -> None:
@@ -66,12 +66,12 @@ def _probe_swap(store: Store, key: str) -> None:
     if first is None:
         raise _WriteRefused("refused to create a new object")
     if store.compare_and_swap(key, b"again", None) is not None:
-        raise _unfit(store, "ignored If-None-Match: * on an existing object")
+        raise unfit_store(store.url, "ignored If-None-Match: * on an existing object")
     second = store.compare_and_swap(key, b"second", first)
     if second is None:
-        raise _WriteRefused("refused If-Match with the object's own ETag")
+        raise _WriteRefused("refused If-Match with the object's own ETag, which some stores want without its quotes")
     if store.compare_and_swap(key, b"third", first) is not None:
-        raise _unfit(store, "ignored a stale If-Match")
+        raise unfit_store(store.url, "ignored a stale If-Match")
 
 
 def _probe_race(store: Store, key: str) -> None:
@@ -84,7 +84,7 @@ def _probe_race(store: Store, key: str) -> None:
     with ThreadPoolExecutor(RACERS) as racers:
         winners = sum(racers.map(wins, range(RACERS)))
     if winners > 1:
-        raise _unfit(store, f"let {winners} of {RACERS} concurrent conditional writes win")
+        raise unfit_store(store.url, f"let {winners} of {RACERS} concurrent conditional writes win")
     if winners == 0 and store.head(key) is None:
         raise _WriteRefused(f"let none of {RACERS} concurrent conditional writes win")
 
@@ -97,12 +97,4 @@ def _probe_parts(store: Store, key: str) -> None:
         path.write_bytes(content)
         body = FileBody(path, len(content), hashlib.sha256(content).hexdigest())
         if store.put_if_absent(key, body, "probe-2"):
-            raise _unfit(store, "ignored If-None-Match: * on CompleteMultipartUpload")
-
-
-def _unfit(store: Store, what: str) -> StoreUnfit:
-    return StoreUnfit(
-        f"{store.url} cannot hold an archive safely: it {what}",
-        why="without working conditional writes, two writers (or one that comes back) can overwrite each other",
-        remedy="use a store with conditional writes, or --single-writer if only one process ever writes to it",
-    )
+            raise unfit_store(store.url, "ignored If-None-Match: * on CompleteMultipartUpload")

@@ -31,7 +31,16 @@ from botocore.parsers import ResponseParserError
 from botocore.session import Session
 from urllib3.exceptions import HTTPError
 
-from blockgz.errors import AccessDenied, BlockgzError, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
+from blockgz.errors import (
+    AccessDenied,
+    BlockgzError,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UsageError,
+    unfit_store,
+)
 from blockgz.references import naming, resolve_references
 from blockgz.store.address import CREDENTIALS, S3Address, S3Settings
 
@@ -74,6 +83,9 @@ _BUSY = _codes(
     "TooManyRequests TooManyRequestsException XAmzContentSHA256Mismatch"
 )
 _FULL = _codes("507 InsufficientStorage QuotaExceeded XMinioAdminBucketQuotaExceeded XMinioStorageFull")
+# Answers to a write with a condition by stores that have no conditional writes, or their own idea of them.
+_UNCONDITIONAL = _codes("304 501 NotImplemented NotModified")
+_CONDITIONAL_WRITES = {"PutObject", "CompleteMultipartUpload"}
 _ELSEWHERE = _codes("301 307 AuthorizationHeaderMalformed PermanentRedirect")
 _NO_CREDENTIALS = (
     CredentialRetrievalError,
@@ -232,6 +244,8 @@ def _refusal(error: ClientError, address: S3Address, key: str, permissions: str)
         )
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     for answer in (error_code(error), "" if status == "400" else status):
+        if answer in _UNCONDITIONAL and error.operation_name in _CONDITIONAL_WRITES:
+            return unfit_store(address, f"answers {answer} to a conditional write")
         refusal = _refusal_of(answer, error, address, key, permissions)
         if refusal is not None:
             return refusal

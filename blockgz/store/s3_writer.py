@@ -73,8 +73,16 @@ COMPLETED_FIELDS = {"ETag", *(f"Checksum{algorithm}" for algorithm in CHECKSUMS)
 class S3Store:
     """An archive under a prefix of a bucket."""
 
-    def __init__(self, address: S3Address, s3: S3Settings, *, attempts: int = REQUEST_ATTEMPTS) -> None:
-        """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
+    def __init__(
+        self, address: S3Address, s3: S3Settings, *, attempts: int = REQUEST_ATTEMPTS, is_conditional: bool = True
+    ) -> None:
+        """Open the store.
+
+        `attempts`: how often one request is tried before it fails as StoreUnavailable. `is_conditional=False` is for
+        stores that refuse or ignore conditions: the store then asks before each write and compares after it, which
+        keeps a single writer exact and does not keep two writers apart.
+        """
+        self._is_conditional = is_conditional
         self._bucket = address.bucket
         self.prefix = address.prefix
         self._address = address
@@ -109,23 +117,46 @@ class S3Store:
         if isinstance(body, FileBody):
             body.check_size()
         settings = self._s3.of_objects | (self._s3.of_data if isinstance(body, FileBody) else {})
+        if not self._is_conditional and self.head(key) is not None:
+            return False
         with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED):
             if in_parts(body):
                 self._upload_parts(where, settings, body, attempt)
             else:
                 with _content(body) as content:
                     self._client.put_object(
-                        **where, **settings, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt}
+                        **where, **settings, Body=content, **self._if_absent, Metadata={ATTEMPT: attempt}
                     )
-            return True
+            return self._is_conditional or self._holds_attempt(key, attempt)
         return False
 
     def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+        if not self._is_conditional:
+            return self._compare_then_swap(key, body, expected)
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED | MISSING):
             answer = self._client.put_object(**self._content_of(key), **self._s3.of_objects, Body=body, **condition)
             return ContentTag(answer["ETag"])
         return None
+
+    def _compare_then_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+        """Swap without a condition; the body that is read back shows whether another writer was faster."""
+        before = self.get(key)
+        if (before.etag if before is not None else None) != expected:
+            return None
+        with self._errors(key):
+            self._client.put_object(**self._content_of(key), **self._s3.of_objects, Body=body)
+        after = self.get(key)
+        return after.etag if after is not None and after.body == body else None
+
+    def _holds_attempt(self, key: str, attempt: str) -> bool:
+        # Stores that know no conditions may lose an object's metadata, too; a writer of ours always sends some.
+        head = self.head(key)
+        return head is not None and head.attempt in (attempt, None)
+
+    @property
+    def _if_absent(self) -> dict[str, Any]:
+        return {"IfNoneMatch": "*"} if self._is_conditional else {}
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         for page in self._pages("list_objects_v2", prefix):
@@ -222,7 +253,7 @@ class S3Store:
             uploaded = [part.result() for part in parts]
             self._check_not_abandoned()
             self._client.complete_multipart_upload(
-                **where, UploadId=upload, MultipartUpload={"Parts": uploaded}, IfNoneMatch="*"
+                **where, UploadId=upload, MultipartUpload={"Parts": uploaded}, **self._if_absent
             )
         except BaseException:
             # A part that arrives after the abort would stay, and cost, forever.

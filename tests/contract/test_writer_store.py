@@ -26,7 +26,8 @@ from blockgz.store.local import LocalStore
 from blockgz.store.opening import default_buffer_root, open_store
 from blockgz.store.probe import probe
 from blockgz.store.s3_writer import S3Store
-from blockgz.store.writer import PART_BYTES, FileBody, Store, StoredObject
+from blockgz.store.writer import PART_BYTES, ContentTag, FileBody, ObjectHead, Store, StoredObject
+from tests.support.http_proxy import Unconditional
 from tests.support.memory_store import MemoryStore
 from tests.support.s3_server import CREDENTIALS, s3_server
 from tests.support.scripted_http import CLOSE, Answer, Script, scripted_server
@@ -58,23 +59,27 @@ def endpoint_url(_credentials: None) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def s3_stores(endpoint_url: str) -> Iterator[dict[str, tuple[S3Store, S3Store]]]:
-    """Two stores at the top of a bucket and two below a prefix; a client is slow to make."""
+    """Two stores at the top of a bucket, two below a prefix, two without conditions; a client is slow to make."""
     client = boto3.client("s3", endpoint_url=endpoint_url)
-    for bucket in ("top", "below"):
+    for bucket in ("top", "below", "single"):
         client.create_bucket(Bucket=bucket)
     client.put_object(Bucket="below", Key="outside", Body=b"not of the archive")
     client.close()
     with ExitStack() as opened:
+        unconditional = opened.enter_context(Unconditional(endpoint_url))
 
-        def opening(bucket: str, prefix: str) -> S3Store:
-            store = S3Store(S3Address(bucket, prefix), S3Settings(endpoint_url))
+        def opening(bucket: str, prefix: str, *, is_conditional: bool = True) -> S3Store:
+            url = endpoint_url if is_conditional else unconditional.endpoint_url
+            store = S3Store(S3Address(bucket, prefix), S3Settings(url), is_conditional=is_conditional)
             opened.callback(store.close)
             return store
 
         yield {
             "s3": (opening("top", ""), opening("top", "")),
             "s3-prefix": (opening("below", "a/b/"), opening("below", "a/b/")),
+            "s3-single": (opening("single", "", is_conditional=False), opening("single", "", is_conditional=False)),
         }
+        assert unconditional.num_refused == 0, "a single writer sends no conditions"
 
 
 class Place(NamedTuple):
@@ -89,7 +94,7 @@ def keys_of(store: Store, prefix: str) -> list[str]:
     return sorted(found.key for found in store.list(prefix))
 
 
-@pytest.fixture(params=["local", "s3", "s3-prefix", "memory"])
+@pytest.fixture(params=["local", "s3", "s3-prefix", "s3-single", "memory"])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, s3_stores: dict[str, tuple[S3Store, S3Store]]
 ) -> Iterator[Place]:
@@ -259,7 +264,8 @@ def test_list_and_delete(store: Store) -> None:
     assert store.put_if_absent("t/b", b"again", "attempt")
 
 
-def test_a_race_to_create_has_one_winner(place: Place) -> None:
+def test_a_race_to_create_has_one_winner(place: Place, request: pytest.FixtureRequest) -> None:
+    skip_without_conditions(request)
     stores = [place.again() for _ in range(4)]
     with ThreadPoolExecutor(RACERS) as pool:
         wins = list(pool.map(lambda n: stores[n % 4].put_if_absent("race", b"%d" % n, f"a-{n}"), range(RACERS)))
@@ -267,7 +273,8 @@ def test_a_race_to_create_has_one_winner(place: Place) -> None:
     assert body_of(place.store, "race") == b"%d" % wins.index(True)
 
 
-def test_a_race_to_swap_has_one_winner(place: Place) -> None:
+def test_a_race_to_swap_has_one_winner(place: Place, request: pytest.FixtureRequest) -> None:
+    skip_without_conditions(request)
     stores = [place.again() for _ in range(4)]
     etag = place.store.compare_and_swap("race", b"start", None)
     with ThreadPoolExecutor(RACERS) as pool:
@@ -276,8 +283,14 @@ def test_a_race_to_swap_has_one_winner(place: Place) -> None:
     assert place.store.get("race") == StoredObject(b"%d" % winner, etags[winner] or "")
 
 
+def skip_without_conditions(request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.params["place"] == "s3-single":
+        pytest.skip("a store without conditions keeps no two writers apart")
+
+
 @pytest.mark.slow
-def test_the_probe_finds_it_fit_and_leaves_it_clean(store: Store) -> None:
+def test_the_probe_finds_it_fit_and_leaves_it_clean(store: Store, request: pytest.FixtureRequest) -> None:
+    skip_without_conditions(request)
     probe(store, multipart=True)
     assert keys_of(store, "") == []
 
@@ -528,7 +541,6 @@ each_write = pytest.mark.parametrize(
         (Answer(504), errors.StoreBusy),
         (Answer(429), errors.StoreBusy),
         (CLOSE, errors.StoreUnavailable),
-        (Answer(501, "NotImplemented"), errors.StoreError),
         (Answer(400, "InvalidRequest"), errors.StoreError),
     ],
     ids=lambda value: f"{value.status}-{value.code}" if isinstance(value, Answer) else None,
@@ -561,6 +573,34 @@ def test_412_means_another_version(broken: Broken, use: Callable[[S3Store], Any]
     for answer in (Answer(412, "PreconditionFailed"), Answer(412)):
         broken.script.answer = answer
         assert not use(broken.store)
+
+
+@each_write
+@pytest.mark.parametrize("answer", [Answer(501, "NotImplemented"), Answer(501), Answer(304)], ids=lambda it: it.status)
+def test_a_store_without_conditional_writes_is_named(
+    broken: Broken, answer: Answer, use: Callable[[S3Store], Any]
+) -> None:
+    broken.script.answer = answer
+    with pytest.raises(errors.StoreUnfit, match=f"answers {answer.code or answer.status} to a conditional write") as caught:
+        use(broken.store)
+    assert "--single-writer" in caught.value.remedy
+
+
+def test_a_writer_without_conditions_notices_that_another_one_was_faster(
+    s3_stores: dict[str, tuple[S3Store, S3Store]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = s3_stores["s3-single"]
+    first = store.compare_and_swap("marker", b"first", None)
+    reads = iter([store.get("marker"), StoredObject(b"theirs", ContentTag('"theirs"'))])
+    monkeypatch.setattr(store, "get", lambda _key: next(reads))
+    assert store.compare_and_swap("marker", b"mine", first) is None, "another body is there after the write"
+    monkeypatch.undo()
+    heads = iter([None, ObjectHead(6, "another attempt")])
+    monkeypatch.setattr(store, "head", lambda _key: next(heads))
+    assert not store.put_if_absent("chunk", b"mine", "attempt"), "another attempt is there after the write"
+    monkeypatch.undo()
+    for key in keys_of(store, ""):
+        store.delete(key)
 
 
 @each_write

@@ -104,6 +104,23 @@ class HttpProxy(ABC):
         self._server.server_close()
 
 
+class Unconditional(HttpProxy):
+    """Before an S3 server: refuses each conditional write with one answer, as stores without them do."""
+
+    def __init__(self, upstream: str, refusal: Answer | None = None) -> None:
+        super().__init__(upstream)
+        self.refusal = refusal or error_answer(501, "NotImplemented")
+        self.num_refused = 0
+
+    def answer(self, request: Request) -> Answer | None:
+        if request.operation in ("PutObject", "CompleteMultipartUpload") and {"if-match", "if-none-match"} & {
+            *request.headers
+        }:
+            self.num_refused += 1
+            return self.refusal
+        return self.forward(request)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
