@@ -13,7 +13,7 @@ from enum import StrEnum
 from io import TextIOBase
 from typing import Any, TextIO
 
-from blockgz.errors import masked_urls
+from blockgz.errors import BlockgzError, masked_urls
 from blockgz.kafka import LOGGER
 from blockgz.process import refused
 
@@ -146,13 +146,70 @@ class Repeats:
         return left_out
 
 
+class SeenLines:
+    """The lines that came before, so that the same one is logged once and then ever more seldom."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, Repeats] = {}
+
+    def again(self, alike: str) -> int | None:
+        """Return how many of the lines that are `alike` were left out before this one; None to leave this out too."""
+        now, seen = self._clock(), self._seen.get(alike)
+        if seen is not None:
+            return seen.again(now)
+        if len(self._seen) >= MOST_LINES:
+            del self._seen[next(iter(self._seen))]
+        self._seen[alike] = Repeats(now + FIRST_QUIET_SECONDS)
+        return 0
+
+
+class FailureLog:
+    """Logs failures that many partitions meet at once, or one again and again: one line for each cause, and a count."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seen = SeenLines(clock)
+
+    def note(
+        self, partition: tuple[str, int], attempt: int, error: BlockgzError | str, *, is_restart: bool = False
+    ) -> None:
+        """Log that `attempt` failed, unless the same cause was logged a short while ago."""
+        name, part = partition
+        what, why, to_do = (error, "", "") if isinstance(error, str) else (error.what, error.why, error.remedy)
+        # Most errors name an object or a partition, and have a remedy that does not.
+        n = self._seen.again(f"{is_restart} {type(error).__name__} {to_do or _NUMBER.sub('', what)}")
+        if n is None:
+            return
+        if is_restart:
+            log.warning(
+                LogEvent.RESTART,
+                topic=name,
+                partition=part,
+                attempt=attempt,
+                cause=what,
+                why=why,
+                remedy=to_do,
+                repeated=n,
+            )
+        else:
+            log.warning(
+                LogEvent.RETRY,
+                topic=name,
+                partition=part,
+                attempt=attempt,
+                cause=what,
+                why=why,
+                remedy=to_do,
+                repeated=n,
+            )
+
+
 class ClientLog(logging.Handler):
     """Logs what Kafka clients log, as events; a broker that is down is not logged twenty times a second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._clock = clock
-        self._seen: dict[str, Repeats] = {}
+        self._seen = SeenLines(clock)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a line in parts: kind, client, text."""
@@ -162,14 +219,8 @@ class ClientLog(logging.Handler):
         if record.levelno < logging.WARNING:
             log.info(LogEvent.CLIENT_LOG, client=client, kind=kind, text=text)
             return
-        now, broker = self._clock(), _BROKER.match(text)
-        alike = (broker[0] if broker else "") + _NUMBER.sub("", text)
-        seen = self._seen.get(alike)
-        repeated = 0 if seen is None else seen.again(now)
-        if seen is None:
-            if len(self._seen) >= MOST_LINES:
-                del self._seen[next(iter(self._seen))]
-            self._seen[alike] = Repeats(now + FIRST_QUIET_SECONDS)
+        broker = _BROKER.match(text)
+        repeated = self._seen.again((broker[0] if broker else "") + _NUMBER.sub("", text))
         if repeated is not None:
             log.warning(LogEvent.CLIENT_LOG, client=client, kind=kind, text=text, repeated=repeated)
 

@@ -74,6 +74,8 @@ class AccessDenied(BlockgzError):
     """The store or the cluster refuses: no credentials, wrong ones, or too few permissions."""
 
     exit_code = 12
+    # Whether the answer said why: HEAD gets 403 without a word for expired credentials and for missing permissions.
+    has_cause = True
 
 
 class NoSuchTopic(BlockgzError, LookupError):

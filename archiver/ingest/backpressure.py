@@ -245,7 +245,7 @@ class Fetching:
             self._rest()
             return []
         if self._mode is FetchMode.POLL_PAUSED and before is not FetchMode.POLL_PAUSED:
-            log.warning(LogEvent.PAUSED, buffer_bytes=self._budgets.buffered_bytes)
+            log.warning(LogEvent.PAUSED, buffer_bytes=self._budgets.buffered_bytes or None)
             self._source.pause(loads)
         elif self._mode is FetchMode.FETCH and before is FetchMode.POLL_PAUSED:
             self._source.resume(loads.keys() - self.paused)

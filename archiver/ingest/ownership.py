@@ -22,9 +22,9 @@ from archiver.ingest.kafka_source import Event, Partition, PartitionFailed, name
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Order, PartitionCounts, Tick
 from archiver.ingest.topics import TopicDirectory, TopicIds
-from archiver.logs import LogEvent, log
+from archiver.logs import FailureLog, LogEvent, log
 from blockgz.config.model import RunConfig
-from blockgz.errors import BlockgzError, PartitionUnavailable
+from blockgz.errors import AccessDenied, BlockgzError, PartitionUnavailable
 from blockgz.kafka import LogBounds
 from blockgz.store.retry import backoff_seconds
 from blockgz.store.writer import Store
@@ -172,8 +172,23 @@ class ArchivingContext:
     claim_list: ClaimList
     builders: Executor
     committers: Executor
+    failures: FailureLog = field(default_factory=FailureLog)
     dead_letters: DeadLetterTopic | None = None
     """Takes records that cannot be archived, if that is the policy."""
+
+
+def denial_to_show(known: BlockgzError | None, denied: AccessDenied) -> BlockgzError:
+    """Return the denial, or the one before it if only that has a cause; the causes of both if both have one."""
+    if not isinstance(known, AccessDenied):
+        return denied
+    if known.has_cause and not denied.has_cause:
+        return known
+    if known.remedy == denied.remedy:
+        return known if denied.why in known.why else denied
+    if not known.has_cause:
+        return denied
+    first = known.why.rpartition("; before that: ")[2]
+    return AccessDenied(denied.what, why=f"{denied.why}; before that: {first}", remedy=denied.remedy)
 
 
 class _OneWriterDriver(Driver):
@@ -554,25 +569,21 @@ class Ownership:
             if partition not in self._assigned and partition not in self._leaving:
                 raise AssignmentLost("the partition has been given up", why=str(cause))
             self.reports[partition].retries += 1
-            if isinstance(cause, BlockgzError):
-                self._note_trouble(partition, cause)
-            log.warning(
-                LogEvent.RETRY,
-                topic=partition[0],
-                partition=partition[1],
-                attempt=attempt,
-                cause=str(cause),
-                why=cause.why if isinstance(cause, BlockgzError) else "",
-            )
+            shown = self._note_trouble(partition, cause) if isinstance(cause, BlockgzError) else cause
+            self._context.failures.note(partition, attempt, shown)
             self._context.back_off(attempt, cause, hurried)
 
         return back_off
 
-    def _note_trouble(self, partition: Partition, error: BlockgzError) -> None:
+    def _note_trouble(self, partition: Partition, error: BlockgzError) -> BlockgzError:
+        """Keep the failure of a partition that is tried again, and return what to show: see `denial_to_show`."""
         archiver = self.in_hand.get(partition)
         report = self.reports[partition]
-        report.trouble = error
-        report.trouble_commits = archiver.state.counts.commits if archiver is not None else 0
+        commits = archiver.state.counts.commits if archiver is not None else 0
+        if isinstance(error, AccessDenied) and commits == report.trouble_commits:
+            error = denial_to_show(report.trouble, error)
+        report.trouble, report.trouble_commits = error, commits
+        return error
 
     def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
         context = self._context
@@ -593,6 +604,7 @@ class Ownership:
             topic_id_now=partial(context.topics.id_of_claimed, partition[0], identity.topic_id, self._context.clock()),
             builders=context.builders,
             committers=context.committers,
+            failures=context.failures,
             clock=context.clock,
             end_offset=self.reports[partition].end_offset,
             dead_letters=DeadLetters(context.dead_letters, partition) if context.dead_letters else None,
@@ -613,15 +625,7 @@ class Ownership:
         once = self._context.config.once
         if what_next(error, situation) is not Next.STOP and not (once and tries > most_tries):
             report.restarts += 1
-            self._note_trouble(partition, error)
-            log.warning(
-                LogEvent.RESTART,
-                topic=partition[0],
-                partition=partition[1],
-                attempt=tries,
-                cause=error.what,
-                why=error.why,
-            )
+            self._context.failures.note(partition, tries, self._note_trouble(partition, error), is_restart=True)
             least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
             self._retry_at[partition] = self._context.clock() + least + backoff_seconds(tries, error)
             return
@@ -633,7 +637,8 @@ class Ownership:
         return now is Next.STOP and later is not Next.STOP
 
     def _stopped(self, partition: Partition, error: BlockgzError) -> None:
-        log.error(LogEvent.STOPPED, topic=partition[0], partition=partition[1], cause=error.what, why=error.why)
+        topic, number = partition
+        log.error(LogEvent.STOPPED, topic=topic, partition=number, cause=error.what, why=error.why, remedy=error.remedy)
         self.reports[partition].failure = error
 
     def _end(self, partition: Partition) -> None:

@@ -37,7 +37,7 @@ from archiver.ingest.partition_state import (
     wanted,
 )
 from archiver.ingest.topics import is_same_topic
-from archiver.logs import LogEvent, log
+from archiver.logs import FailureLog, LogEvent, log
 from blockgz.errors import BlockgzError, BufferFull, PartitionUnavailable, SyncFailed
 from blockgz.store.retry import backoff_seconds
 from index_format.keys import PartitionKeys
@@ -62,6 +62,7 @@ class PartitionArchiver:
         topic_id_now: Callable[[], str | None],
         builders: Executor,
         committers: Executor,
+        failures: FailureLog,
         clock: Callable[[], float],
         end_offset: int | None,
         dead_letters: DeadLetters | None = None,
@@ -79,6 +80,7 @@ class PartitionArchiver:
         self._topic_id_now = topic_id_now
         self._builders = builders
         self._committers = committers
+        self._failures = failures
         self._clock = clock
         self._dead_letters = dead_letters
         self._settle_claim = settle_claim
@@ -319,11 +321,8 @@ class PartitionArchiver:
             return
         self._full_tries += 1
         self._write_again_at = self._clock() + backoff_seconds(self._full_tries)
-        topic, partition = self._name
         full = chunk.full
-        log.warning(
-            LogEvent.RETRY, topic=topic, partition=partition, attempt=self._full_tries, cause=full.what, why=full.why
-        )
+        self._failures.note(self._name, self._full_tries, full)
         if state.end_offset is not None and self._full_tries > FULL_TRIES_OF_ONCE:
             raise full
         if len(state.pending) < 2 and (parts := chunk.cut(self._buffer.new_file())) is not None:

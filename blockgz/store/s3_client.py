@@ -281,4 +281,6 @@ def _refusal_of(answer: str, error: ClientError, address: S3Address, key: str, p
         remedy = f"grant {permissions} on bucket {address.bucket} to these credentials, or use others"
     else:
         return None
-    return AccessDenied(f"access to {address}/{key} was denied", why=why, remedy=remedy)
+    denied = AccessDenied(f"access to {address}/{key} was denied", why=why, remedy=remedy)
+    denied.has_cause = not answer.isdecimal()
+    return denied

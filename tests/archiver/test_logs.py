@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from archiver.logs import LONGEST_QUIET_SECONDS, ClientLog, LogEvent, log, log_to
+from archiver.logs import LONGEST_QUIET_SECONDS, ClientLog, FailureLog, LogEvent, log, log_to
+from blockgz.errors import AccessDenied, StoreFull
 from blockgz.kafka.connection import ConnectionErrors, client_settings, make_client
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,26 @@ def test_text_lines(stream: io.StringIO) -> None:
     resumed, stopped = stream.getvalue().splitlines()
     assert resumed.split(" ", 1)[1] == "INFO resumed"
     assert stopped.split(" ", 1)[1] == 'ERROR stopped topic=orders partition=3 cause="a b\\nc" why='
+
+
+def test_a_cause_that_many_partitions_meet_is_one_line_with_a_count(stream: io.StringIO) -> None:
+    log_to(stream, level=logging.WARNING, log_format="json")
+    clock = [0.0]
+    failures = FailureLog(lambda: clock[0])
+    full = StoreFull("s3://bucket is full", remedy="raise the quota")
+    for clock[0] in (0.0, 1.0, 59.0, 60.0):
+        for number in range(50):
+            denied = AccessDenied(f"access to {number}/marker was denied", why="403", remedy="renew the credentials")
+            failures.note(("orders", number), 1, denied)
+            failures.note(("orders", number), 1, denied, is_restart=True)
+            failures.note(("orders", number), 2, full)
+            failures.note(("orders", number), 1, f"the store says both that {number} exists and that it does not")
+    entries = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(each["event"], each["repeated"]) for each in entries] == [
+        *((event, 0) for event in ("retry", "restart", "retry", "retry")),
+        *((event, 149) for event in ("retry", "restart", "retry", "retry")),
+    ]
+    assert entries[0]["remedy"] == "renew the credentials" and entries[0]["cause"] == "access to 0/marker was denied"
 
 
 REFUSED = "b1:9092/1: Connect to ipv4#10.0.0.1:9092 failed: Connection refused (after {}ms in state CONNECT)"

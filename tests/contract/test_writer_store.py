@@ -581,7 +581,9 @@ def test_a_store_without_conditional_writes_is_named(
     broken: Broken, answer: Answer, use: Callable[[S3Store], Any]
 ) -> None:
     broken.script.answer = answer
-    with pytest.raises(errors.StoreUnfit, match=f"answers {answer.code or answer.status} to a conditional write") as caught:
+    with pytest.raises(
+        errors.StoreUnfit, match=f"answers {answer.code or answer.status} to a conditional write"
+    ) as caught:
         use(broken.store)
     assert "--single-writer" in caught.value.remedy
 

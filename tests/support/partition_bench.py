@@ -15,6 +15,7 @@ from archiver.ingest.dead_letters import DeadLetters
 from archiver.ingest.kafka_source import Fetched, RecordRefused
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import Order, PartitionEvent
+from archiver.logs import FailureLog
 from blockgz.errors import StoreUnavailable
 from blockgz.store.writer import Body
 from index_format.blocks import IsalCompressor
@@ -114,6 +115,7 @@ class Bench:
             topic_id_now=lambda: self.topic_id,
             builders=self.builders,
             committers=self.committers,
+            failures=FailureLog(),
             clock=lambda: self.now,
             end_offset=end_offset,
             dead_letters=dead_letters,

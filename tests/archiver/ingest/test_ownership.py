@@ -24,10 +24,11 @@ from archiver.ingest.ownership import (
     Ownership,
     PartitionState,
     RunningTime,
+    denial_to_show,
 )
 from archiver.ingest.partition_state import Order
 from blockgz.config.model import RunConfig
-from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable
+from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable, StoreFull
 from blockgz.kafka import LogBounds
 from blockgz.store.retry import StoreBackoff
 from blockgz.store.writer import Body, StoredObject
@@ -364,6 +365,41 @@ class DenyingStore(MemoryStore):
     def _check(self, key: str) -> None:
         if self.denied is not None and self.denied in key:
             raise AccessDenied("access was denied", why="403")
+
+
+def denial(why: str, remedy: str, *, has_cause: bool = True) -> AccessDenied:
+    error = AccessDenied("access was denied", why=why, remedy=remedy)
+    error.has_cause = has_cause
+    return error
+
+
+EXPIRED = denial("ExpiredToken", "renew the credentials")
+FORBIDDEN = denial("AccessDenied", "grant s3:PutObject")
+BARE = denial("403 of HeadObject", "grant s3:GetObject", has_cause=False)
+
+
+@pytest.mark.parametrize(
+    ("known", "denied", "why", "remedy"),
+    [
+        (None, BARE, "403 of HeadObject", "grant s3:GetObject"),
+        (StoreFull("full"), BARE, "403 of HeadObject", "grant s3:GetObject"),
+        (EXPIRED, BARE, "ExpiredToken", "renew the credentials"),
+        (BARE, EXPIRED, "ExpiredToken", "renew the credentials"),
+        (EXPIRED, FORBIDDEN, "AccessDenied; before that: ExpiredToken", "grant s3:PutObject"),
+        (
+            denial_to_show(EXPIRED, FORBIDDEN),
+            FORBIDDEN,
+            "AccessDenied; before that: ExpiredToken",
+            "grant s3:PutObject",
+        ),
+    ],
+    ids=["first", "other trouble", "named stays", "bare goes", "both are named", "both stay"],
+)
+def test_a_denial_without_a_cause_hides_none_that_has_one(
+    known: BlockgzError | None, denied: AccessDenied, why: str, remedy: str
+) -> None:
+    shown = denial_to_show(known, denied)
+    assert (shown.why, shown.remedy) == (why, remedy)
 
 
 class TestRefusals:

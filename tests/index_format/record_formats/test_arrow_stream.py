@@ -35,10 +35,10 @@ def test_records_come_back_from_blocks_within_the_limit(
 ) -> None:
     blocks = cut(rows, "arrow", block_bytes, batches)
     back: list[Record] = []
-    for raw, summary, _ in blocks:
-        assert FORMAT.count(raw) == summary.num_records
-        assert len(raw) <= block_bytes or summary.num_records == 1
-        back += iter_records(FORMAT.decode(raw, summary.first_offset, 0))
+    for block in blocks:
+        assert FORMAT.count(block.raw) == block.num_records
+        assert len(block.raw) <= block_bytes or block.num_records == 1
+        back += iter_records(FORMAT.decode(block.raw, block.first_offset, 0))
     assert normal(back) == normal(rows)
 
 
