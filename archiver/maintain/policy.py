@@ -227,7 +227,8 @@ class Maintainer:
         if plan is None or not is_prune_due(plan):
             return
         if plan.folds_before is not None and not plan.is_silent:
-            # The archiver of the partition, most likely this one, is not to be fenced: it folds with its next chunk.
+            # The archiver of the partition, most likely this one, is not to be fenced: it folds with its next chunk,
+            # also if all chunks so far are of an old backlog.
             self._driver.run(request_fold(keys, plan.folds_before))
             plan = plan.without_tail()
         if plan.floor is None:

@@ -17,6 +17,7 @@ from archiver.maintain.rewrite.intent import (
     begin,
     fold_tail,
     given_up_on_failure,
+    maintenance_of,
 )
 from archiver.maintain.rewrite.replace import Rewrite, chunks_of, stored_rest
 from archiver.maintain.rewrite.tree import commit, level_1_lists, read_catalogs, read_known
@@ -101,8 +102,9 @@ class PartitionPruning:
 
     @property
     def is_silent(self) -> bool:
-        """True if all chunks go, so that nobody has written for as long as records are kept."""
-        return not self.marker.spans or (self.floor or 0) >= self.marker.spans[-1].next_offset
+        """True if all chunks go, and nobody has folded the newest ones since that was requested."""
+        requested = maintenance_of(self.marker).fold_before
+        return (self.floor or 0) >= self.marker.spans[-1].next_offset and (self.folds_before or 0) <= requested
 
     def without_tail(self) -> "PartitionPruning":
         """Return the plan for what is in catalogs."""

@@ -184,7 +184,7 @@ def test_a_silent_topic_is_pruned_as_a_whole_and_archived_further(tmp_path: Path
     world = world_of(random.Random(3), 5)
     before = world.held
     plan = world.prune(Keep(since_ms=10**6), tmp_path)
-    assert (plan.is_silent, plan.older) == (True, None)
+    assert (plan.folds_before, plan.older) == (world.marker.pruned_before, None)
     marker = world.marker
     assert (marker.catalogs, marker.tail, marker.num_records) == ((), (), 0)
     assert marker.pruned_before == plan.pruned_before == marker.next_offset
@@ -204,7 +204,7 @@ def test_a_writer_at_work_claims_again_after_its_tail_was_pruned(tmp_path: Path)
     first = world.held.marker.tail[0] if world.held else None
     assert first is not None
     plan = world.prune(Keep(since_ms=first.max_timestamp + 1), tmp_path)
-    assert (plan.folds_before, plan.is_silent) == (first.next_offset, False)
+    assert plan.folds_before == first.next_offset
     assert len(world.marker.tail) == 4
     rows = [each.offset for each in world.log.records if each.offset >= (world.marker.next_offset or 0)][:3]
     with pytest.raises(Fenced):
