@@ -18,13 +18,6 @@ from index_format.marker import Marker
 from index_format.objects import UNVERIFIED, Gap
 
 
-class BatchReading(NamedTuple):
-    """Offsets [start, end) of a partition that a batch read whole: what none of its records has, the log lacks."""
-
-    start: int
-    end: int
-
-
 class ChainEnd(NamedTuple):
     """The end of a partition's archive when a batch was cut; both fields are None if nothing is archived yet."""
 
@@ -59,17 +52,18 @@ def commit_batch(
     ends: Collection[ChainEnd],
     chunks: Sequence[StoredChunk],
     policy: TakeoverPolicy,
-    reading: BatchReading | None = None,
+    reading: range | None = None,
 ) -> Protocol[Committed]:
     """Claim the partition and commit the batch's chunks, at least one, in the order given, with rising offsets.
 
-    `ends` are the chain ends by which the chunks were cut, `reading` is what the batch read, if that is known. Offsets
-    between two chunks are holes of the log, and so are those between the archive's end and the first chunk if the batch
-    read them too; otherwise they are a gap. Raises Fenced if the archive's end moved since, GapRefused, and what
-    `take_over` and `commit_chunk` raise; what was committed before stays, and a repeated batch continues behind it.
+    `ends` are the chain ends by which the chunks were cut. `reading` are the offsets that the batch read whole, if they
+    are known: what none of its records has, the log lacks. Offsets between two chunks are holes of the log, and so are
+    those between the archive's end and the first chunk if the batch read them too; otherwise they are a gap. Raises
+    Fenced if the archive's end moved since, GapRefused, and what `take_over` and `commit_chunk` raise; what was
+    committed before stays, and a repeated batch continues behind it.
     """
     start, last = chunks[0].content.first_offset, chunks[-1].content.last_offset
-    if reading is not None and not (reading.start <= start and last < reading.end):
+    if reading is not None and not (start in reading and last in reading):
         reading = None  # of another batch than this one
     records = sum(block.num_records for chunk in chunks for block in chunk.content.blocks)
     before = yield from read_own(identity, policy)
@@ -91,14 +85,14 @@ def commit_batch(
     _check_end(identity, ends, held)
     if held.marker.next_offset is not None and held.marker.next_offset < start:
         held = yield from commit_progress(identity, held, start, (gap,) if gap else ())
-    end = reading.end if reading is not None else last + 1
+    end = reading.stop if reading is not None else last + 1
     ends_of_chunks = [*(following.content.start.position for following in chunks[1:]), end]
     for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
         held = yield from commit_stored(identity, held, chunk.with_content(next_offset=next_offset))
     return Committed(end, records, len(chunks), gap, 0)
 
 
-def commit_reading(identity: PartitionIdentity, reading: BatchReading, policy: TakeoverPolicy) -> Protocol[None]:
+def commit_reading(identity: PartitionIdentity, reading: range, policy: TakeoverPolicy) -> Protocol[None]:
     """Move the archive's end to that of what a batch read, which found no record the archive does not hold.
 
     Where the archive is not begun, or ends outside of what was read, nothing happens. Raises what `take_over` raises.
@@ -108,11 +102,12 @@ def commit_reading(identity: PartitionIdentity, reading: BatchReading, policy: T
         return
     held = (yield from take_over(identity, (yield NewToken()), policy)).held
     if _ends_within(held.marker, reading):
-        yield from commit_progress(identity, held, reading.end)
+        yield from commit_progress(identity, held, reading.stop)
 
 
-def _ends_within(marker: Marker, reading: BatchReading) -> bool:
-    return marker.next_offset is not None and reading.start <= marker.next_offset < reading.end
+def _ends_within(marker: Marker, reading: range) -> bool:
+    # A range compares each of its numbers with None, which takes minutes for a large one.
+    return marker.next_offset is not None and marker.next_offset in reading
 
 
 def check_data(
@@ -142,7 +137,7 @@ def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: He
         )
 
 
-def gap_before(marker: Marker, first_offset: int, reading: BatchReading | None) -> Gap | None:
+def gap_before(marker: Marker, first_offset: int, reading: range | None) -> Gap | None:
     """Return the gap before a batch's first record, or None if the log has only a hole there."""
     # A hole is known if the batch read everything from the archive's end on. Behind a gap that ends the archive, no
     # chunk could cover the hole, and the next one would have to start at the gap's end: it counts as a gap all the

@@ -26,7 +26,6 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from archiver.commit.batch import BatchReading
 from archiver.spark.rows import BatchRefused, RowPartition
 
 # A file of the checkpoint by its path inside, None if it cannot be read.
@@ -65,7 +64,7 @@ def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
     return read
 
 
-def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, BatchReading]:
+def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, range]:
     """Return the offsets that the batch read of each partition; empty if the files do not say so for certain."""
     after = logged_offsets(read_file(f"offsets/{batch_id}"))
     if batch_id > 0:
@@ -74,8 +73,8 @@ def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, BatchR
         before = initial_offsets(read_file("sources/0/0"))
     if before is None or after is None:
         return {}
-    ranges = {partition: BatchReading(before.get(partition, 0), end) for partition, end in after.items()}
-    return {partition: reading for partition, reading in ranges.items() if reading.start < reading.end}
+    ranges = {partition: range(before.get(partition, 0), end) for partition, end in after.items()}
+    return {partition: reading for partition, reading in ranges.items() if reading}
 
 
 def logged_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
@@ -113,13 +112,14 @@ class _RangesServer(UnixStreamServer):
 
 
 @contextmanager
-def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, BatchReading]]) -> Iterator[str | None]:
+def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, range]]) -> Iterator[str | None]:
     """Answer what batches read, by their numbers; gives the address, or None if no socket can be made."""
 
     class Handler(StreamRequestHandler):
         def handle(self) -> None:
             found = ranges_of(int(self.rfile.readline()))
-            self.wfile.write(json.dumps([[*partition, *reading] for partition, reading in found.items()]).encode())
+            answer = [[*partition, reading.start, reading.stop] for partition, reading in found.items()]
+            self.wfile.write(json.dumps(answer).encode())
 
     with ExitStack() as stack:
         try:
@@ -134,7 +134,7 @@ def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, BatchReading]]
         yield address
 
 
-def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, BatchReading]:
+def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, range]:
     """Request from the job what the batch read of each partition; partitions for which that is unknown are left out.
 
     Raises BatchRefused if the job does not answer.
@@ -152,4 +152,4 @@ def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, BatchReading]:
             why=f"the job that reads it no longer answers: {error}",
             remedy="start the job again: it does the batch again",
         ) from error
-    return {RowPartition(topic, partition): BatchReading(start, end) for topic, partition, start, end in found}
+    return {RowPartition(topic, partition): range(start, end) for topic, partition, start, end in found}

@@ -113,13 +113,8 @@ def _headers(column: Any) -> Any:
         raise _no_record("column headers holds a header without a key", why) from error
 
 
-class SortedRun(NamedTuple):
-    """Records of one partition by rising offset; equal ones stand side by side."""
-
-    partition: RowPartition
-    records: pa.RecordBatch
-    is_last: bool
-    """True if the task holds no more records of this partition."""
+# The records of one partition by rising offset, equal ones side by side; True if the task has no more of the partition.
+SortedRun = tuple[RowPartition, pa.RecordBatch, bool]
 
 
 def sorted_runs(batches: Iterable[pa.RecordBatch], budget: int) -> Iterator[SortedRun]:
@@ -156,7 +151,7 @@ def _sorted(batches: list[pa.RecordBatch], *, is_last: bool) -> Iterator[SortedR
     starts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
     for start, end in pairwise(starts):
         place = RowPartition(names[places[start] >> 32], int(places[start] & 0xFFFFFFFF))
-        yield SortedRun(place, _records(table.slice(start, end - start)), is_last)
+        yield place, _records(table.slice(start, end - start)), is_last
 
 
 def _records(rows: Any) -> pa.RecordBatch:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from archiver.commit.batch import BatchReading, Committed, check_data, commit_batch, commit_reading
+from archiver.commit.batch import Committed, check_data, commit_batch, commit_reading
 from archiver.commit.commit import read_marker
 from archiver.commit.recovery import ClaimList, name_successors, take_over
 from archiver.logs import LogEvent, log, log_to
@@ -83,7 +83,7 @@ def _joined(reports: Sequence[PartitionBatch]) -> PartitionBatch:
 
 
 def commit_all(
-    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[RowPartition, BatchReading]
+    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[RowPartition, range]
 ) -> list[BatchOutcome]:
     """Commit what the tasks stored; one partition that fails keeps no other from its commit.
 
@@ -133,7 +133,7 @@ def _listed(
     return failed
 
 
-def _commit(batch: PartitionBatch, context: WriteContext, reading: BatchReading | None) -> BatchOutcome:
+def _commit(batch: PartitionBatch, context: WriteContext, reading: range | None) -> BatchOutcome:
     driver = context.driver()
     try:
         if batch.chunks:
@@ -182,9 +182,7 @@ class _ArchiveWriter(Shipped):
         with as_write_failed():
             return TaskReport(write_task(map(to_rows, iterator), self._context))
 
-    def _commit(
-        self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[RowPartition, BatchReading]
-    ) -> None:
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[RowPartition, range]) -> None:
         """Commit everything; after an error, the next try leaves out what was committed."""
         log_to(sys.stderr, level=logging.WARNING, log_format="text")
         reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]

@@ -15,7 +15,7 @@ from archiver.commit.recovery import read_own
 from archiver.errors import Diverged, UnencodableRecord
 from archiver.ingest.chunk_builder import BufferFolder, ChunkBuilder, ChunkSettings, is_due, largest, rows_that_fit
 from archiver.spark.context import WriteContext
-from archiver.spark.rows import BatchRefused, RowPartition, SortedRun, sorted_runs
+from archiver.spark.rows import BatchRefused, RowPartition, sorted_runs
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.encryption.keyring import keyring_of
@@ -69,16 +69,16 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
     writers: dict[RowPartition, PartitionWriter] = {}
     done: dict[RowPartition, PartitionBatch] = {}
     try:
-        for run in sorted_runs(batches, config.memory):
-            if run.partition not in writers:
-                writers[run.partition] = PartitionWriter(run.partition, context, buffer)
-            writers[run.partition].take(run)
-            if run.is_last:
-                done[run.partition] = writers.pop(run.partition).finish()
+        for partition, records, is_last in sorted_runs(batches, config.memory):
+            if partition not in writers:
+                writers[partition] = PartitionWriter(partition, context, buffer)
+            writers[partition].take(records)
+            if is_last:
+                done[partition] = writers.pop(partition).finish()
             else:
                 sizes = {each: writer.open_block_bytes for each, writer in writers.items()}
-                for partition in largest(sizes, int(config.memory * OPEN_BLOCKS_SHARE)):
-                    writers[partition].end_block()
+                for large in largest(sizes, int(config.memory * OPEN_BLOCKS_SHARE)):
+                    writers[large].end_block()
         done |= {partition: writer.finish() for partition, writer in writers.items()}
     finally:
         buffer.close()
@@ -118,9 +118,9 @@ class PartitionWriter:
         if self._chunk is not None:
             self._chunk.end_block()
 
-    def take(self, run: SortedRun) -> None:
+    def take(self, records: pa.RecordBatch) -> None:
         """Add records; raises BatchRefused for an offset that comes twice or after a higher one."""
-        batch = self._new(run.records)
+        batch = self._new(records)
         while batch.num_rows:
             if self._chunk is None:
                 start_offset = self._end.start_of(batch.column("offset")[0].as_py())

@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -41,47 +40,17 @@ from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain,
 from index_format.records import record_hash
 
 
-class MarkerFacts(NamedTuple):
-    """The fields of a rebuilt marker that its chain does not give."""
-
-    group_id: str
-    epoch: int
-    """Above the epoch of every object of the partition, so that their writers are fenced."""
-    tail_hash: str | None
-    successor: str | None
-    continues: Continues | UnsetType = UNSET
-    floor: int | None = None
-    """The offset below which nothing is archived; None in an archive without maintenance."""
-    tail_key: WrappedKey | UnsetType = UNSET
-    """The key of the HMAC `tail_hash`, if the newest chunk is encrypted."""
-
-
 def store_marker(
-    keys: PartitionKeys, chain: RebuiltChain, facts: MarkerFacts, writer: str, expected: ContentTag | None
+    keys: PartitionKeys, chain: RebuiltChain, draft: Marker, expected: ContentTag | None
 ) -> Protocol[Held]:
-    """Replace version `expected` of the marker by that of the chain, after storing the catalogs that it needs.
+    """Replace version `expected` of the marker by the draft with the chain, after storing the catalogs that it needs.
 
     Nothing but the marker is replaced. Raises Fenced if another writer's marker is there by now.
     """
-    links = chain.links
-    first = links[0].chunk.index
     nonce: str = yield NewToken()
-    marker = Marker(
-        archive_id=first.archive_id,
-        topic=first.topic,
-        topic_id=links[-1].chunk.index.topic_id,
-        partition=first.partition,
-        group_id=facts.group_id,
-        isolation_level=links[-1].chunk.index.isolation_level,
-        epoch=facts.epoch,
-        writer=writer,
-        nonce=nonce,
-    )
-    if facts.floor is not None:
-        start = facts.floor or None
-        maintenance = Maintenance(pruned_before=facts.floor)
-        marker = replace(marker, version=2, start_offset=start, next_offset=start, maintenance=maintenance)
-    for chunk, gaps_before in links:
+    # With an older log to continue, progress would not move the start to the first chunk.
+    marker = replace(draft, continues=UNSET)
+    for chunk, gaps_before in chain.links:
         index = chunk.index
         if marker.next_offset is None or marker.next_offset < index.start_offset:
             marker = markers.advanced(marker, index.start_offset, nonce=nonce, leader_epoch=None, gaps=gaps_before)
@@ -92,16 +61,15 @@ def store_marker(
             [gap for gap in index.gaps if gap.start >= index.start_offset],
             nonce=nonce,
             leader_epoch=None,
-            tail_hash=facts.tail_hash or "",
-            tail_key=facts.tail_key,
+            tail_hash=draft.tail_hash,
+            tail_key=draft.tail_key,
         )
     if chain.gaps_behind:
         gaps = chain.gaps_behind
         marker = markers.advanced(marker, gaps[-1].end, nonce=nonce, leader_epoch=None, gaps=gaps)
         # The next repair finds them in a catalog, though what was erased is gone by then, and this marker too.
         marker = yield from store_catalogs(keys, *markers.folded_with_gaps_behind(marker), {})
-    marker = replace(marker, tail_hash=facts.tail_hash, successor=facts.successor, continues=facts.continues)
-    return (yield from swap_marker(keys.marker, marker, expected))
+    return (yield from swap_marker(keys.marker, replace(marker, nonce=nonce, continues=draft.continues), expected))
 
 
 def plan_marker(target: RepairTarget, group_id: str) -> RepairPlan:
@@ -127,25 +95,45 @@ def plan_marker(target: RepairTarget, group_id: str) -> RepairPlan:
         successor, notes = _successor(target)
         # Above all of them, so that every writer of these objects is fenced.
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
-        tail_hash, tail_key = _tail_hash(target, chain.links[-1], keyring_of(target.encrypt))
-        facts = MarkerFacts(
-            group_id=group_id,
-            epoch=max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1,
-            tail_hash=tail_hash,
-            successor=successor,
-            continues=_continues(target, chain.links[0]),
-            floor=floor,
-            tail_key=tail_key,
-        )
+        epoch = max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1
+        draft = _draft(target, chain, floor, group_id=group_id, epoch=epoch, successor=successor)
     except BlockgzError as error:
         plan.notes += [*damaged, *chain.notes]
         plan.problems.append(Problem(keys.marker, error))
         return plan
     state = "missing" if stored is None else "damaged" if claimed is None else "without a chunk"
-    carry_out = partial(_store, target, chain, facts, stored.etag if stored else None)
-    plan.steps.append(RepairStep(str(target), "marker", keys.marker, f"{state}; {_detail(chain, facts)}", carry_out))
+    carry_out = partial(_store, target, chain, draft, stored.etag if stored else None)
+    plan.steps.append(RepairStep(str(target), "marker", keys.marker, f"{state}; {_detail(chain, floor)}", carry_out))
     plan.notes += [*_notes(place, chain, found), *damaged, *notes]
     return plan
+
+
+def _draft(
+    target: RepairTarget, chain: RebuiltChain, floor: int | None, *, group_id: str, epoch: int, successor: str | None
+) -> Marker:
+    """Return the rebuilt marker without its chunks and gaps; `floor` is None in an archive without maintenance."""
+    newest = chain.links[-1].chunk.index
+    tail_hash, tail_key = _tail_hash(target, chain.links[-1], keyring_of(target.encrypt))
+    maintenance = UNSET if floor is None else Maintenance(pruned_before=floor)
+    return Marker(
+        version=2 if maintenance or tail_key else objects.VERSION,
+        archive_id=newest.archive_id,
+        topic=newest.topic,
+        topic_id=newest.topic_id,
+        partition=newest.partition,
+        group_id=group_id,
+        isolation_level=newest.isolation_level,
+        epoch=epoch,
+        writer=str(uuid.uuid4()),
+        nonce="",
+        start_offset=floor or None,
+        next_offset=floor or None,
+        tail_hash=tail_hash,
+        successor=successor,
+        continues=_continues(target, chain.links[0]),
+        tail_key=tail_key,
+        maintenance=maintenance,
+    )
 
 
 def _of_readable(target: RepairTarget) -> RepairPlan:
@@ -163,18 +151,18 @@ def _of_readable(target: RepairTarget) -> RepairPlan:
     return RepairPlan(notes=[f"{target}: its marker can be read; nothing to repair"])
 
 
-def _detail(chain: RebuiltChain, facts: MarkerFacts) -> str:
+def _detail(chain: RebuiltChain, floor: int | None) -> str:
     links = chain.links
     first, last = links[0].chunk.index, links[-1].chunk.index
     gaps = [gap for link in links for gap in link.gaps_before if gap.reason == UNVERIFIED]
     missing = f", {len(gaps)} gaps of unknown offsets" if gaps else ""
-    pruned = f", nothing below offset {facts.floor}" if facts.floor else ""
+    pruned = f", nothing below offset {floor}" if floor else ""
     return f"{len(links)} chunks, offsets [{first.start_offset}..{last.next_offset}){missing}{pruned}"
 
 
-def _store(target: RepairTarget, chain: RebuiltChain, facts: MarkerFacts, expected: ContentTag | None) -> None:
+def _store(target: RepairTarget, chain: RebuiltChain, draft: Marker, expected: ContentTag | None) -> None:
     try:
-        Driver(target.store).run(store_marker(target.keys, chain, facts, str(uuid.uuid4()), expected))
+        Driver(target.store).run(store_marker(target.keys, chain, draft, expected))
     except ValueError as error:
         if isinstance(error, BlockgzError):
             raise

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from archiver.commit.batch import BatchReading, ChainEnd, Committed, commit_batch, commit_reading, gap_before
+from archiver.commit.batch import ChainEnd, Committed, commit_batch, commit_reading, gap_before
 from archiver.commit.commit import PartitionIdentity, StoredChunk, store_data
 from archiver.commit.operations import Protocol
 from archiver.commit.recovery import TakeoverPolicy, read_own
@@ -53,12 +53,12 @@ def holey_log_of(layout: str) -> MemoryLog:
     return MemoryLog(rows)
 
 
-def readings_of(log: MemoryLog, batches: Sequence[range]) -> list[BatchReading]:
+def readings_of(log: MemoryLog, batches: Sequence[range]) -> list[range]:
     """What batches read that cut the log in the middle of holes."""
     offsets = [row.offset for row in log.records]
     ends = [(offsets[cut.stop - 1] + offsets[cut.stop]) // 2 for cut in batches[:-1]]
     cuts = [0 if batches[0].start == 0 else offsets[batches[0].start], *ends, log.high]
-    return [BatchReading(start, end) for start, end in pairwise(cuts)]
+    return [range(start, end) for start, end in pairwise(cuts)]
 
 
 @cache
@@ -84,10 +84,7 @@ def tasks(
 
 
 def batch(
-    identity: PartitionIdentity,
-    rows: Sequence[Record],
-    policy: TakeoverPolicy = POLICY,
-    reading: BatchReading | None = None,
+    identity: PartitionIdentity, rows: Sequence[Record], policy: TakeoverPolicy = POLICY, reading: range | None = None
 ) -> Protocol[Committed | None]:
     """A whole batch of two tasks; None where there was nothing new."""
     half = (len(rows) + 1) // 2
@@ -317,17 +314,15 @@ def marker_of(store: MemoryStore) -> Marker:
     ("reading", "is_hole"),
     [
         (None, False),
-        (BatchReading(11, 30), True),
-        (BatchReading(0, 30), True),
-        (BatchReading(10, 30), True),
-        (BatchReading(12, 30), False),
-        (BatchReading(13, 30), False),
+        (range(11, 30), True),
+        (range(0, 30), True),
+        (range(10, 30), True),
+        (range(12, 30), False),
+        (range(13, 30), False),
     ],
     ids=["unknown", "from the end on", "from the start", "from before the end", "behind the end", "from the record on"],
 )
-def test_a_hole_is_known_where_the_batch_read_from_the_archives_end_on(
-    reading: BatchReading | None, is_hole: bool
-) -> None:
+def test_a_hole_is_known_where_the_batch_read_from_the_archives_end_on(reading: range | None, is_hole: bool) -> None:
     store = MemoryStore()
     run(store, batch(identity_of(), rows(0, 1, 9, 10)))
     assert marker_of(store).next_offset == 11
@@ -336,7 +331,7 @@ def test_a_hole_is_known_where_the_batch_read_from_the_archives_end_on(
 
 
 def test_a_reading_of_another_batch_is_not_believed() -> None:
-    for wrong in (BatchReading(0, 20), BatchReading(14, 30)):
+    for wrong in (range(0, 20), range(14, 30)):
         store = MemoryStore()
         run(store, batch(identity_of(), rows(0, 1)))
         done = run(store, batch(identity_of(), rows(13, 14, 20), reading=wrong))
@@ -345,8 +340,8 @@ def test_a_reading_of_another_batch_is_not_believed() -> None:
 
 def test_the_archive_ends_where_the_batch_did_and_the_next_hole_is_reached_over() -> None:
     store = MemoryStore()
-    assert run(store, batch(identity_of(), rows(2, 3), reading=BatchReading(0, 6))) == Committed(6, 2, 2, None, 0)
-    assert run(store, batch(identity_of(), rows(8, 9), reading=BatchReading(6, 12))) == Committed(12, 2, 2, None, 0)
+    assert run(store, batch(identity_of(), rows(2, 3), reading=range(0, 6))) == Committed(6, 2, 2, None, 0)
+    assert run(store, batch(identity_of(), rows(8, 9), reading=range(6, 12))) == Committed(12, 2, 2, None, 0)
     chain = read(store)
     assert (chain.start_offset, chain.gaps, chain.next_offset) == (2, [], 12)
     assert [(each["start_offset"], each["next_offset"]) for each in chain.marker["tail"]] == [
@@ -361,24 +356,24 @@ def test_where_gaps_are_refused_known_holes_are_not() -> None:
     store = MemoryStore()
     strict = TakeoverPolicy(gaps_are_recorded=False, other_groups_are_replaced=False)
     run(store, batch(identity_of(), rows(0, 1)))
-    assert run(store, batch(identity_of(), rows(4, 5), strict, BatchReading(2, 8))) == Committed(8, 2, 2, None, 0)
+    assert run(store, batch(identity_of(), rows(4, 5), strict, range(2, 8))) == Committed(8, 2, 2, None, 0)
     with pytest.raises(GapRefused):
-        run(store, batch(identity_of(), rows(11, 12), strict, BatchReading(9, 20)))
+        run(store, batch(identity_of(), rows(11, 12), strict, range(9, 20)))
 
 
 def test_batches_without_a_record_move_an_archives_end_and_begin_none() -> None:
     store = MemoryStore()
-    run(store, batch(identity_of(), [], reading=BatchReading(0, 5)))
+    run(store, batch(identity_of(), [], reading=range(0, 5)))
     assert identity_of().keys.marker not in store.bodies()
-    run(store, batch(identity_of(), rows(6, 7), reading=BatchReading(5, 9)))
+    run(store, batch(identity_of(), rows(6, 7), reading=range(5, 9)))
     for start, end in ((9, 12), (12, 15)):
-        run(store, batch(identity_of(), [], reading=BatchReading(start, end)))
-    assert run(store, batch(identity_of(), rows(17), reading=BatchReading(15, 18))) == Committed(18, 1, 1, None, 0)
+        run(store, batch(identity_of(), [], reading=range(start, end)))
+    assert run(store, batch(identity_of(), rows(17), reading=range(15, 18))) == Committed(18, 1, 1, None, 0)
     before = store.bodies()[identity_of().keys.marker]
-    for elsewhere in (BatchReading(19, 30), BatchReading(0, 18), BatchReading(0, 10)):
+    for elsewhere in (range(19, 30), range(0, 18), range(0, 10)):
         run(store, batch(identity_of(), [], reading=elsewhere))
         assert store.bodies()[identity_of().keys.marker] == before
-    run(store, batch(identity_of(), rows(6, 7), reading=BatchReading(0, 25)))  # read again without a checkpoint
+    run(store, batch(identity_of(), rows(6, 7), reading=range(0, 25)))  # read again without a checkpoint
     chain = read(store)
     assert (chain.gaps, chain.next_offset, chain.start_offset) == ([], 25, 6)
 
@@ -391,7 +386,7 @@ def test_a_hole_after_a_gap_that_ends_the_archive_is_taken_for_a_gap() -> None:
     assert found is not None
     gap = markers.advanced(marker_of(store), 5, nonce="n1", leader_epoch=None, gaps=[Gap(2, 5, "retention")])
     store.compare_and_swap(identity_of().keys.marker, markers.encode(gap), found.etag)
-    done = run(store, batch(identity_of(), rows(7, 8), reading=BatchReading(5, 10)))
+    done = run(store, batch(identity_of(), rows(7, 8), reading=range(5, 10)))
     assert done == Committed(10, 2, 2, Gap(5, 7, "unverified"), 0)
     assert read(store).gaps == [(2, 5), (5, 7)]
 

@@ -17,7 +17,6 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from archiver.commit.batch import BatchReading
 from archiver.errors import Diverged, GapRefused
 from archiver.spark import job
 from archiver.spark.context import IDENTITY_OPTIONS, MISSING_OPTION, ArchiveSinkOptions, parse_options
@@ -192,7 +191,7 @@ def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.
     session.files = {f"offsets/{n}": f'v1\n{{}}\n{{"orders":{{"0":{n + 4}}}}}' for n in range(2)}
     run_job(job_of("~.*orders"), threading.Event(), print)
     address, again = (sink["readings"] for sink in session.sinks)
-    assert (address, session.answers) == (again, {RowPartition("orders", 0): BatchReading(4, 5)})
+    assert (address, session.answers) == (again, {RowPartition("orders", 0): range(4, 5)})
     with pytest.raises(BatchRefused, match="batch 1 is not committed") as caught:
         ask_ranges(address, 1)
     assert "start the job again" in caught.value.remedy
@@ -340,17 +339,17 @@ def initial(**topics: Mapping[str, int]) -> str:
 
 def test_a_batch_reads_from_where_the_one_before_it_ended() -> None:
     files = {"offsets/6": logged(orders={"0": 10, "1": 5}), "offsets/7": logged(orders={"0": 25, "1": 5})}
-    assert ranges_read(files.get, 7) == {ORDERS: BatchReading(10, 25)}
+    assert ranges_read(files.get, 7) == {ORDERS: range(10, 25)}
 
 
 def test_the_first_batch_reads_from_where_the_source_began() -> None:
     files = {"sources/0/0": initial(orders={"0": 3}, p={"1": 0}), "offsets/0": logged(orders={"0": 9}, p={"1": 0})}
-    assert ranges_read(files.get, 0) == {ORDERS: BatchReading(3, 9)}
+    assert ranges_read(files.get, 0) == {ORDERS: range(3, 9)}
 
 
 def test_partitions_that_came_are_read_from_their_beginning() -> None:
     files = {"offsets/0": logged(orders={"1": 5}), "offsets/1": logged(orders={"1": 5, "0": 4}, new={"0": 2})}
-    assert ranges_read(files.get, 1) == {ORDERS: BatchReading(0, 4), RowPartition("new", 0): BatchReading(0, 2)}
+    assert ranges_read(files.get, 1) == {ORDERS: range(0, 4), RowPartition("new", 0): range(0, 2)}
 
 
 def test_offsets_that_fall_say_nothing() -> None:
@@ -452,10 +451,10 @@ def test_what_is_missing_or_cannot_be_read_is_none() -> None:
     assert broken.is_closed
 
 
-def readings_of(batch_id: int) -> Mapping[RowPartition, BatchReading]:
+def readings_of(batch_id: int) -> Mapping[RowPartition, range]:
     if batch_id == 13:
         raise RuntimeError("the checkpoint is gone")
-    return {RowPartition(f"topic-{n}", n): BatchReading(batch_id, batch_id + n) for n in range(batch_id)}
+    return {RowPartition(f"topic-{n}", n): range(batch_id, batch_id + n) for n in range(batch_id)}
 
 
 def test_each_batch_gets_its_own_answer() -> None:

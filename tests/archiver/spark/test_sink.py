@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 from pyspark import cloudpickle
 
-from archiver.commit.batch import BatchReading
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.operations import Driver, UnreadLog
 from archiver.errors import Diverged, Fenced, OwnedByAnother
@@ -108,10 +107,7 @@ class Sink:
         return report
 
     def commit(
-        self,
-        *reports: tuple[PartitionBatch, ...],
-        readings: Mapping[RowPartition, BatchReading] | None = None,
-        **options: str,
+        self, *reports: tuple[PartitionBatch, ...], readings: Mapping[RowPartition, range] | None = None, **options: str
     ) -> list[BatchOutcome]:
         context = self.context(**options)
         every = [each for report in reports for each in report]
@@ -275,11 +271,11 @@ def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
     first, second, never = (RowPartition("orders", partition) for partition in range(3))
     context = sink.context()
     report = sink.task(at("orders", 0, records(range(10))) + at("orders", 1, records(range(4))))
-    sink.commit(report, readings={first: BatchReading(0, 11), second: BatchReading(0, 5), never: BatchReading(0, 3)})
+    sink.commit(report, readings={first: range(0, 11), second: range(0, 5), never: range(0, 3)})
     report = sink.task(at("orders", 0, records(range(12, 20))))
-    sink.commit(report, readings={first: BatchReading(11, 21), second: BatchReading(5, 9)})
+    sink.commit(report, readings={first: range(11, 21), second: range(5, 9)})
     report = sink.task(at("orders", 0, records(range(23, 25))) + at("orders", 1, records(range(9, 11))))
-    done = sink.commit(report, readings={first: BatchReading(21, 26), second: BatchReading(9, 12)})
+    done = sink.commit(report, readings={first: range(21, 26), second: range(9, 12)})
     assert [each.committed and each.committed.gap for each in done] == [None, None]
     found = sink.verify()
     assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [20, 6])
@@ -292,10 +288,7 @@ def test_a_partition_without_a_record_that_fails_keeps_no_other_from_its_commit(
     sink.write(at("orders", 1, records(range(4))), groupId="another")
     report = sink.task(at("orders", 0, records(range(4))))
     with pytest.raises(OwnedByAnother):
-        sink.commit(
-            report,
-            readings={RowPartition("orders", 0): BatchReading(0, 5), RowPartition("orders", 1): BatchReading(4, 5)},
-        )
+        sink.commit(report, readings={RowPartition("orders", 0): range(0, 5), RowPartition("orders", 1): range(4, 5)})
     assert sink.offsets() == list(range(4))
 
 
