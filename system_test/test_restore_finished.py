@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from index_format.groups import Group, GroupPosition
+from index_format.groups import encode as encode_groups
+from index_format.keys import TopicFolder, dated_key, groups_home
+from replayer.restore.document import topic_job
 from system_test.support.archiving import Site
-from system_test.support.topics import own_config
+from system_test.support.consumer_groups import committed
+from system_test.support.topics import own_config, read
+from tests.index_format.builders import groups_of
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 
 AT = "@1760000900000"
+SLOT = 1_760_000_500_000
 FOREIGN = "message.timestamp.of.another.version.ms"
 """No broker knows this setting."""
 
@@ -52,3 +59,75 @@ def test_a_setting_that_the_cluster_does_not_know_is_left_out_and_named(
     assert f"{FOREIGN}=5 is left out" in site.replayer(*copied, "--yes").stderr
     silent = site.replayer(*copied, "--dry-run", "--job", "other", "--omit-topic-config", FOREIGN, check=None).stderr
     assert FOREIGN not in silent
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_restore_that_meets_a_lost_object_is_finished(
+    archive: tuple[ArchiveWriter, Site], topic_name: str, is_missing: bool
+) -> None:
+    """One that is missing is in the plan, and --partial does the rest; one that is damaged is met on the way."""
+    writer, site = archive
+    whole, torn = f"{topic_name}-whole", f"{topic_name}-torn"
+    both, alone = f"{topic_name}-both", f"{topic_name}-alone"
+    for topic in (whole, torn):
+        partition = writer.partition(topic, 0)
+        for start in (0, 20, 40):
+            partition.commit(records(range(start, start + 20)))
+        standing = {alone: 33, both: 25} if topic == whole else {both: 25}
+        groups = [Group(name, SLOT, (GroupPosition(0, offset, "m"),)) for name, offset in standing.items()]
+        table = encode_groups(groups_of(*groups, topic=topic))
+        writer.put(dated_key(groups_home("topic", TopicFolder(topic)), SLOT), table)
+    lost = sorted(Path(site.address, f"topic={torn}/partition=00000").rglob("*.gz"))[1]
+    body = lost.read_bytes()
+    lost.unlink()
+    if not is_missing:
+        lost.write_bytes(bytes(len(body)))
+    named = (
+        "restore",
+        "--map",
+        r"(.*)=new.\1",
+        "--name",
+        topic_name,
+        "--yes",
+        "-X",
+        "compression.type=gzip",
+        *site.kafka,
+    )
+
+    planned = site.replayer(*named, "--at", AT, "--dry-run", check=2 if is_missing else 0).stderr
+    assert (f"{lost.name} is missing, {torn}:0 [20..40): put the object back" in planned) is is_missing
+    skipping = site.replayer(*named, "--at", AT, "--dry-run", "--on-damage", "skip", check=3 if is_missing else 0)
+    assert (f"{lost.name} is missing, {torn}:0 [20..40)" in skipping.stderr) is is_missing
+
+    failed = site.replayer_json(*named, "--at", AT, "--partial", check=3)
+    states = {each["target"]: each["state"] for each in failed["topics"]}
+    assert states == {f"new.{whole}": "restored", f"new.{torn}": "refused" if is_missing else "failed"}
+    (told,) = (each for each in failed["topics"] if each["target"] == f"new.{torn}")
+    hint = "--on-damage skip" if is_missing else f"replayer restore --resume --on-damage skip --name {topic_name}"
+    assert hint in told["error" if is_missing else "do"]
+    assert (failed["groups_error"], failed["groups"]) == (None, {alone: 1})
+    (first, second) = (note for note in failed["group_notes"] if both in note)
+    assert f"group {both} is not set: it has positions in new.{torn}, which is not restored" in first
+    assert f"replayer groups apply --job {topic_job(topic_name, whole)} --group {both} --at" in second
+    assert committed(site.bootstrap, alone, f"new.{whole}", [0]) == {0: 33}
+    assert committed(site.bootstrap, both, f"new.{whole}", [0]) == {0: None}
+
+    ended = site.replayer_json(*named, "--resume", "--on-damage", "skip", check=3)
+    assert {each["state"] for each in ended["topics"]} == {"restored"}
+    assert ended["verdict"] == "WARNING"
+    (skipped,) = (each["skipped"] for each in ended["topics"] if each["skipped"])
+    assert "[20.." in skipped[0]
+    assert ended["groups"] == {alone: 1, both: 2}
+    assert any(f"group {both}: its position 25" in note and "next record" in note for note in ended["group_notes"])
+    copied = read(site.bootstrap, f"new.{torn}", 0)
+    assert [int(record.value.split()[2]) for record in copied if record.value] == [
+        number for number in (*range(20), *range(40, 60)) if number % 7 != 3
+    ]
+    place = committed(site.bootstrap, both, f"new.{torn}", [0])[0]
+    assert next(each.timestamp for each in copied if each.offset >= place) == records([40])[0].timestamp
+
+    again = site.replayer_json(*named, "--resume", check=3)
+    assert [(each["state"], each["records"]) for each in again["topics"]] == [
+        (each["state"], each["records"]) for each in ended["topics"]
+    ]
+    assert again["group_notes"] == ["the groups were set by an earlier run"]

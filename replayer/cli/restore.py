@@ -45,7 +45,7 @@ from replayer.restore.document import (
     parse_plan,
     plan_text,
 )
-from replayer.restore.planning import found_topics, gathered, looked_over, name_of, refuse_other_archive
+from replayer.restore.planning import found_topics, gathered, looked_over, name_of, planned_again, refuse_other_archive
 from replayer.restore.running import RestoreRun, TopicOutcome, TopicReplays, outcome_document, plan_document
 from replayer.restore.standby import StandbyRun, follows_elsewhere, lag_of, standby_document, survey, switched_plan
 
@@ -105,7 +105,7 @@ def _print_notes(topic: TopicToRestore) -> None:
     print_each(f"note: {topic.source}: ", (*topic.notes, *(f"recorded gap: {gap}" for gap in topic.gaps)), err=True)
     for setting, value in topic.left_behind.items():
         click.echo(f"note: {topic.source}: {setting}={value} belonged to the old brokers and is left out", err=True)
-    print_each(f"warning: {topic.source}: ", topic.lacks, err=True)
+    print_each(f"warning: {topic.source}: ", (*topic.lacks, *(topic.missing or ())), err=True)
     if topic.refused is not None:
         click.echo(f"REFUSED {topic.source}: {topic.refused}", err=True)
 
@@ -142,7 +142,7 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
         if applied is not None and applied.error is not None:
             click.echo(f"FAILURE no {what}: {applied.error}", err=True)
     unset = any(each is not None and each.error is not None for each in (groups, acls))
-    if any(each.state == "interrupted" for each in outcomes) or unset:
+    if any(each.state in ("failed", "interrupted") for each in outcomes) or unset:
         click.echo(f"not complete: repeat the command with {again}", err=True)
 
 
@@ -160,13 +160,14 @@ def with_acls(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
 
 
 def adjusted(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """Return the plan that was agreed to with what may be said otherwise later: its groups and ACLs."""
+    """Return the plan that was agreed to with what may be said otherwise later: its groups, ACLs and damage."""
     groups, asked = plan.groups, options.asked.groups
     if groups is not None:
         approximate = asked is not None and asked.approximate
         agreed = msgspec.structs.replace(groups, approximate=groups.approximate or approximate)
         groups = None if asked is None else agreed
-    return msgspec.structs.replace(with_acls(plan, options), groups=groups)
+    on_damage = options.asked.on_damage if "on_damage" in options.given else plan.on_damage
+    return msgspec.structs.replace(with_acls(plan, options), groups=groups, on_damage=on_damage)
 
 
 def surroundings(running: Running, archive: ArchiveReader, kafka: dict[str, str], place: ArchivePlace) -> Surroundings:
@@ -199,13 +200,13 @@ async def carried_out(
                 outcomes = await run.topics()
                 groups = acls = None
                 if plan.groups is not None:
-                    hint = "; set the others with replayer groups apply --job"
-                    set_all = partial(set_groups, plan, folder, around)
-                    groups = await _applied(run, outcomes, hint, lambda: set_all(kafka_groups(around.properties)))
+                    whole = {each.topic.source: each.lost for each in outcomes if each.state == "restored"}
+                    set_all = partial(set_groups, plan, folder, around, whole=whole)
+                    groups = await _applied(run, [], lambda: set_all(kafka_groups(around.properties)))
                 if plan.create_acls:
                     create = partial(set_acls, plan, folder)
                     acls = await _applied(
-                        run, outcomes, "", lambda: asyncio.to_thread(create, TopicChanges(around.properties))
+                        run, outcomes, lambda: asyncio.to_thread(create, TopicChanges(around.properties))
                     )
             except asyncio.CancelledError as stopped:
                 raise click.exceptions.Exit(ended_code(FAILED, signals, is_done=False)) from stopped
@@ -244,14 +245,14 @@ def begin(folder: RestoreFolder, plan: RestorePlan, around: Surroundings, *, res
 
 
 async def _applied(
-    run: RestoreRun, outcomes: list[TopicOutcome], hint: str, apply: Callable[[], Awaitable[Applied]]
+    run: RestoreRun, needed: list[TopicOutcome], apply: Callable[[], Awaitable[Applied]]
 ) -> Applied | None:
-    """Return what `apply` set, or why nothing was set before every topic is restored; None if the run ends."""
+    """Return what `apply` set, or why nothing was set before the needed topics are restored; None if the run ends."""
     if run.ending:
         return None
-    failed = [each for each in outcomes if each.state == "failed"]
+    failed = [each for each in needed if each.state == "failed"]
     if failed:
-        return Applied({}, error=f"{failed[0].topic.source} is not restored{hint}")
+        return Applied({}, error=f"{failed[0].topic.source} is not restored")
     try:
         return await apply()
     except BlockgzError as error:
@@ -520,7 +521,7 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, 
 
 
 async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
-    """Return the plan that was agreed to, as `adjusted` does."""
+    """Return the plan that was agreed to, as `adjusted` does; what was refused then is planned again."""
     plan = (await asyncio.to_thread(RestoreFolder(around.jobs, name).begun)).plan
     await refuse_other_archive(plan, around.archive)
     if options.doing == "follow" and plan.follow is None:
@@ -534,7 +535,8 @@ async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> 
             why="--resume carries out the plan that was agreed to first",
             remedy="remove what is named, or start another restore with --name NAME",
         )
-    return adjusted(plan, options)
+    plan = adjusted(plan, options)
+    return plan if plan.follow is not None else await planned_again(plan, name, around)
 
 
 def refuse_undecided(plan: RestorePlan) -> None:
@@ -563,7 +565,7 @@ def _code_of(plan: RestorePlan) -> int:
             why=first.refused or "",
             remedy="change the plan (--map, --from-plan), or restore the others with --partial",
         )
-    lacks = plan.refused or any(each.lacks for each in plan.topics)
+    lacks = plan.refused or any(each.lacks or each.missing for each in plan.topics)
     return PARTLY_FAILED if lacks and plan.follow is None else 0
 
 

@@ -250,6 +250,10 @@ class GroupPlan:
     topic_id: str | None
     groups: tuple[PlannedGroup, ...]
 
+    def of(self, names: Collection[str]) -> "GroupPlan":
+        """Return the plan of these groups alone, by their names at the target."""
+        return replace(self, groups=tuple(group for group in self.groups if group.name in names))
+
     def refuse_inexact(self) -> None:
         """Raise ReplayRefused if any position is not exact."""
         inexact = [group for group in self.groups if not group.exact]

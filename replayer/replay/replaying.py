@@ -223,12 +223,14 @@ async def work_of_job(
         first = followed_positions(job, selections, pipeline)
         recorded = continued(recorded, first)
     else:
-        on_damage = DamagePolicies(request.on_damage).of
+        passed = DamagePolicies(request.on_damage)
         histories = {
-            each.partition.partition: await chain_hash(each.partition, each.offsets, on_damage(each.partition))
+            each.partition.partition: await chain_hash(each.partition, each.offsets, passed.of(each.partition))
             for each in selections
         }
+        # A chain of which a part was lost since the job began is still that of the job.
         rewritten = {each.partition.partition for each in selections if each.partition.is_maintained}
+        rewritten |= {partition.partition for partition, _ in passed.skipped}
         first = rewritten_since(first_positions(job, selections, histories, pipeline), recorded, rewritten)
     refuse_other_job(recorded, first)
     reading = Reading(request.selection.filter, (damage or DamagePolicies(request.on_damage)).of)

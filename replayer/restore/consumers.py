@@ -1,7 +1,7 @@
 """The consumer groups and the ACLs of a restore: set once all of its records are proved."""
 
 import asyncio
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -29,6 +29,7 @@ from replayer.restore.document import (
     RestoreFolder,
     RestoreGroups,
     RestorePlan,
+    SkippedOffsets,
     TopicToRestore,
     topic_job,
 )
@@ -36,6 +37,7 @@ from replayer.topics import acl_text, literal_acls
 
 # The groups that continue in each topic, and what a person should know.
 PlannedGroups = tuple[Sequence[GroupPlan], Sequence[str]]
+NOTHING: Mapping[str, Sequence[SkippedOffsets]] = {}
 # The pause between two settings of the groups, as a multiple of its duration: it reads their run maps each time.
 REST = 9
 
@@ -50,30 +52,72 @@ class Applied(NamedTuple):
     """Reason why nothing was set."""
 
 
-async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: KafkaGroups) -> Applied:
-    """Set the groups of all topics, which are restored, unless an earlier run did.
+async def set_groups(
+    plan: RestorePlan,
+    folder: RestoreFolder,
+    around: Surroundings,
+    groups: KafkaGroups,
+    whole: Mapping[str, Sequence[SkippedOffsets]],
+) -> Applied:
+    """Set the groups whose topics are all restored, unless an earlier run did, and name the others.
 
-    Raise ReplayRefused, before any is set, if a group has no exact position or has running consumers; otherwise raise
-    as `GroupChanges.apply` does.
+    `whole` has by source the topics that are restored, with the offsets that were skipped. Raise ReplayRefused, before
+    any is set, if a group has no exact position or has running consumers; otherwise raise as `GroupChanges.apply` does.
     """
-    done = await asyncio.to_thread(folder.get, GroupsDone)
-    if done is not None:
-        return Applied(done.groups, ["the groups were set by an earlier run"])
     assert plan.groups is not None
-    plans, notes = await plan_groups(plan, plan.groups, folder.name, around)
+    done = await asyncio.to_thread(folder.get, GroupsDone)
+    before = {} if done is None else done.groups
+    rename = map_of(plan.groups.rename)
+    known = {rename(group) for topic in plan.topics for group in topic.groups}
+    if done is not None and known <= before.keys():
+        return Applied(before, ["the groups were set by an earlier run"])
+    restored = tuple(each for each in plan.topics if each.source in whole)
+    plans, notes = await plan_groups(
+        msgspec.structs.replace(plan, topics=restored), plan.groups, folder.name, around, whole
+    )
+    left_out = {rename(group): topic for topic in plan.topics if topic.source not in whole for group in topic.groups}
+    notes = [*notes, *_left_out_notes(plan, folder.name, plans, left_out, before)]
+    kept = {group.name for each in plans for group in each.groups} - left_out.keys() - before.keys()
+    plans = [each.of(kept) for each in plans]
     if not plan.groups.approximate:
         for each in plans:
             each.refuse_inexact()
     names = sorted({group.name for each in plans for group in each.groups})
     if names:
         refuse_active(await asyncio.to_thread(groups.members, names))
-    positions: dict[str, int] = {}
+    positions: dict[str, int] = dict(before)
     for each in plans:
+        if not each.groups:
+            continue
         await asyncio.to_thread(GroupChanges(around.jobs, each.job).apply, each, groups, wall_clock())
         for group in each.groups:
             positions[group.name] = positions.get(group.name, 0) + len(group.positions)
-    await asyncio.to_thread(folder.put, GroupsDone(groups=positions, at=wall_clock()))
+    await asyncio.to_thread(folder.replace, GroupsDone(groups=positions, at=wall_clock()))
     return Applied(positions, notes)
+
+
+def _left_out_notes(
+    plan: RestorePlan,
+    restore: str,
+    plans: Sequence[GroupPlan],
+    left_out: Mapping[str, TopicToRestore],
+    before: Collection[str],
+) -> Iterator[str]:
+    """Yield the groups that are not set because a topic of theirs is not restored, and the commands that set them."""
+    for name, topic in sorted(left_out.items()):
+        if name in before:
+            continue
+        yield (
+            f"group {name} is not set: it has positions in {topic.target}, which is not restored; replayer restore "
+            f"--resume --name {restore} sets it when it is"
+        )
+        for each in plans:
+            for group in each.groups:
+                if group.name == name:
+                    yield (
+                        f"group {name}: to set it in {each.topic} alone: replayer groups apply --job {each.job} "
+                        f"--group {group.source} --at @{plan.at}"
+                    )
 
 
 class FollowedGroups:
@@ -129,14 +173,23 @@ class FollowedGroups:
         return tuple(note for _, notes in sorted(self._notes.items()) for note in notes)
 
 
-async def plan_groups(plan: RestorePlan, wanted: RestoreGroups, restore: str, around: Surroundings) -> PlannedGroups:
-    """Return the groups of every topic as of the time of the restore; raise as `plan_groups_of_job` does."""
+async def plan_groups(
+    plan: RestorePlan,
+    wanted: RestoreGroups,
+    restore: str,
+    around: Surroundings,
+    skipped: Mapping[str, Sequence[SkippedOffsets]] = NOTHING,
+) -> PlannedGroups:
+    """Return the groups of every topic as of the time of the restore; raise as `plan_groups_of_job` does.
+
+    `skipped` are by source the offsets that the copies lack.
+    """
     plans, notes, unknown = list[GroupPlan](), list[str](), list[str]()
     around = around.reading(await around.archive.pin())
     for topic in plan.restorable:
         if not topic.numbers:
             continue
-        found = await _of_topic(plan, topic, wanted, restore, around, notes)
+        found = await _of_topic(plan, topic, wanted, restore, around, notes, skipped.get(topic.source, ()))
         if found is None:
             unknown.append(topic.target)
         elif found.groups:
@@ -154,6 +207,7 @@ async def _of_topic(
     restore: str,
     around: Surroundings,
     notes: list[str],
+    skipped: Sequence[SkippedOffsets],
 ) -> GroupPlan | None:
     """Return the groups of a topic; None if the archive has no positions of then."""
     # A name without a number means the newest folder: the log was truncated and continued there.
@@ -168,6 +222,13 @@ async def _of_topic(
     vanished = await vanished_text(around.archive, source, table, wanted.globs)
     notes += [vanished] if vanished is not None else []
     positions = chosen_groups(positions_of(table), wanted.globs)
+    notes += [
+        f"group {group}: its position {position.offset} in {topic.source}:{number} was skipped at damage: it is set to "
+        "the next record"
+        for group, of_group in sorted(positions.items())
+        for number, position in sorted(of_group.items())
+        if any(lost.partition == number and lost.start <= position.offset < lost.end for lost in skipped)
+    ]
     return await plan_groups_of_job(topic_job(restore, topic.source), around, positions, map_of(wanted.rename))
 
 

@@ -77,6 +77,8 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """True if no record from the time of the restore or later is archived."""
     gaps: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    missing: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Objects of committed chunks that are missing in the archive, with their offsets."""
     notes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     positions: Number = 0
@@ -122,9 +124,9 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     on_damage: str = "stop"
     partial: bool = False
     """True if what the archive lacks is passed over."""
-    topic_config: dict[str, str] = {}
+    topic_config: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     """Settings that every topic gets instead of its own."""
-    omit_topic_config: tuple[str, ...] = ()
+    omit_topic_config: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Settings that no topic gets."""
     prove: Literal["all", "sample", "none"] = "all"
     prove_share: float = SAMPLE.share
@@ -349,6 +351,15 @@ class RestoreRecord(Sealed, frozen=True, kw_only=True):
     plan: RestorePlan
 
 
+class SkippedOffsets(msgspec.Struct, frozen=True):
+    """Offsets of a source partition that were passed over at damage; `text` names them for people."""
+
+    partition: Number
+    start: Number
+    end: Number
+    text: str
+
+
 @stored
 class TopicDone(Sealed, frozen=True, kw_only=True):
     """A topic whose records are all there; `verdict` is that of its proof, null without one."""
@@ -361,12 +372,13 @@ class TopicDone(Sealed, frozen=True, kw_only=True):
     records: Count
     verdict: Verdict | None
     warnings: tuple[str, ...] = ()
+    skipped: tuple[SkippedOffsets, ...] | msgspec.UnsetType = msgspec.UNSET
     at: int
 
 
 @stored
 class GroupsDone(Sealed, frozen=True, kw_only=True):
-    """The mark that the consumer groups are set; by group, the number of its positions."""
+    """The consumer groups that are set; by group, the number of its positions. A later run may add others."""
 
     file: ClassVar = "groups.json"
     format: str = "blockgz-restore-groups"
@@ -478,11 +490,11 @@ class RestoreFolder(RecordFolder):
         found = [each for name in names if (each := self.get(TopicFollowed, name)) is not None]
         return {each.topic.source: each.topic for each in sorted(found, key=lambda each: each.at)}
 
-    def report(self, report: StandbyReport) -> None:
-        """Replace the last report; that of another follower who reports at the same moment stays."""
-        key = f"{self.name}/standby.json"
+    def replace(self, record: StandbyReport | GroupsDone) -> None:
+        """Replace the last record of its kind; that of another run which writes at the same moment stays."""
+        key = self._key(type(record), "")
         found = self._store.get(key)
-        self._store.compare_and_swap(key, encode(report), None if found is None else found.etag)
+        self._store.compare_and_swap(key, encode(record), None if found is None else found.etag)
 
     def _begun_already(self) -> ReplayRefused:
         return ReplayRefused(

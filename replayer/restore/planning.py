@@ -1,7 +1,7 @@
 """The plan of a restore: what archive and cluster say of every topic. Nothing is written."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -13,11 +13,21 @@ from blockgz.archive.group_tables import config_at, groups_at
 from blockgz.archive.inventory import Compared, archive_info, compare
 from blockgz.archive.partition import ArchivedPartition, Damaged
 from blockgz.archive.positions import AtOffset, BeforeTime, Budget
-from blockgz.archive.selection import Positions, SelectionRequest, cuts_of, positions_before, resolved
-from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, NotInArchive, UsageError
+from blockgz.archive.selection import (
+    SKIPS,
+    Positions,
+    Selection,
+    SelectionRequest,
+    chosen_entries,
+    cuts_of,
+    positions_before,
+    resolved,
+)
+from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, NotInArchive, ObjectMissing, UsageError
 from blockgz.kafka.groups import GroupOffset
 from blockgz.units import time_text
 from index_format.keys import TopicFolder, check_topic
+from index_format.marker import ChunkEntry
 from index_format.objects import TopicConfig as ArchivedTopic
 from replayer.groups import GroupMap, map_of
 from replayer.groups.planning import chosen_groups, idle_globs, positions_of, vanished_text
@@ -31,6 +41,7 @@ from replayer.restore.document import (
     ChosenIncarnation,
     RestoreFolder,
     RestorePlan,
+    TopicDone,
     TopicLeftOut,
     TopicToRestore,
     WantedTopics,
@@ -44,6 +55,7 @@ from replayer.restore.document import (
 )
 from replayer.topics import MIN_INSYNC, left_behind, omission_note, without_refused
 from replayer.topics import new_topic as archived_topic
+from replayer.verify.above_marker import AboveListing, list_above
 
 # Under these a topic keeps every record as it is sent.
 KEEPING_ALL: Mapping[str, str] = {
@@ -183,7 +195,9 @@ class Looking(NamedTuple):
             target=check_topic(self.rename(chosen.folder.topic)),
             partitions=count,
             numbers=tuple(each.partition for each in survey.partitions if each.partition < count),
-            settings=dict(archived_topic("", count, archived, plan.topic_config, plan.omit_topic_config).config),
+            settings=dict(
+                archived_topic("", count, archived, plan.topic_config or {}, plan.omit_topic_config or ()).config
+            ),
             left_behind=left_behind(archived.config if archived else None),
             acls=None if archived is None or archived.acls is msgspec.UNSET else archived.acls,
             lacks=(
@@ -341,18 +355,92 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings) -> Res
     existing = frozenset((await asyncio.to_thread(lambda: around.admin)).topics)
     around = around.reading(await around.archive.pin())
 
-    async def planned(topic: TopicToRestore) -> TopicToRestore:
+    async def planned(topic: TopicToRestore) -> PlannedTopic:
         job = JobFolder(around.jobs, topic_job(name, topic.source))
         exists = topic.target in existing and await asyncio.to_thread(job.request) is None
         refused = _refusal(plan, topic, exists=exists)
         if refused is not None or not topic.numbers:
-            return msgspec.structs.replace(topic, refused=refused)
+            return PlannedTopic(msgspec.structs.replace(topic, refused=refused))
         return await _planned(plan, topic, name, around)
 
-    whole = msgspec.structs.replace(plan, topics=tuple(await gathered(plan.topics, planned)))
+    found = await gathered(plan.topics, planned)
+    whole = msgspec.structs.replace(plan, topics=await _with_missing(plan, found, around.archive))
     refuse_group_twins(whole)
     warnings = dict.fromkeys([*plan.warnings, *_late(whole)])
     return msgspec.structs.replace(whole, warnings=tuple(warnings))
+
+
+async def planned_again(plan: RestorePlan, name: str, around: Surroundings) -> RestorePlan:
+    """Return the plan of a restore that has begun, with the topics planned again that it refused then.
+
+    A topic that is done is not looked at. One whose cuts are in doubt stays refused: nobody chose them.
+    """
+    folder, around = RestoreFolder(around.jobs, name), around.reading(await around.archive.pin())
+
+    async def again(topic: TopicToRestore) -> PlannedTopic:
+        job = topic_job(name, topic.source)
+        if topic.refused is None or not topic.numbers:
+            return PlannedTopic(topic)
+        if await asyncio.to_thread(folder.get, TopicDone, job) is not None:
+            return PlannedTopic(msgspec.structs.replace(topic, refused=None))
+        try:
+            found = await _planned(plan, topic, name, around)  # a run decides whether a topic of its name is its own
+        except BrokerUnreachable:
+            return PlannedTopic(topic)  # the topics that can be restored report it
+        choice = found.topic.choice
+        if choice is None or await asyncio.to_thread(JobFolder(around.jobs, job).request) is not None:
+            return found
+        doubt = f"{choice}: restore it in another restore, with --name NAME and --at-rule majority or first"
+        return PlannedTopic(msgspec.structs.replace(found.topic, refused=doubt))
+
+    topics = await _with_missing(plan, await gathered(plan.topics, again), around.archive)
+    return msgspec.structs.replace(plan, topics=topics)
+
+
+class PlannedTopic(NamedTuple):
+    """A topic as it is planned, and what of its partitions is read."""
+
+    topic: TopicToRestore
+    selections: Sequence[Selection] = ()
+
+
+async def _with_missing(
+    plan: RestorePlan, planned: Sequence[PlannedTopic], archive: ArchiveReader
+) -> tuple[TopicToRestore, ...]:
+    """Return the topics with the objects that the archive lacks; refuse those topics, unless damage is skipped."""
+    places = [(each.topic.source, chosen.partition.partition) for each in planned for chosen in each.selections]
+    listing = await list_above(archive, places, chunks=True)
+
+    async def looked(each: PlannedTopic) -> TopicToRestore:
+        missing = tuple([text for chosen in each.selections async for text in _missing_chunks(chosen, listing)])
+        topic = msgspec.structs.replace(each.topic, missing=missing or msgspec.UNSET)
+        if not missing or topic.refused is not None or plan.on_damage == SKIPS:
+            return topic
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        do = "put the object back, or continue without it: --on-damage skip, which --resume takes as well"
+        return msgspec.structs.replace(topic, refused=f"{missing[0]}{more}: {do}")
+
+    return tuple(await gathered(planned, looked))
+
+
+async def _missing_chunks(chosen: Selection, listing: AboveListing) -> AsyncIterator[str]:
+    """Yield the objects of chunks that were not listed, are not there, and to which the current marker still leads."""
+    partition, (start, end) = chosen[:2]
+    async for entry in chosen_entries(partition, start, end):
+        if not isinstance(entry, ChunkEntry):
+            continue
+        index_key = partition.index_key(entry)
+        if not listing.lacks(partition.keys_of(entry).layout, index_key):
+            continue
+        try:
+            await partition.reader.size(index_key)
+            await partition.reader.size((await partition.chunk(entry)).data_key)
+        except ObjectMissing as error:
+            if await partition.newer(entry.start_offset) is None:
+                offsets = f"[{max(start, entry.start_offset)}..{min(end, entry.next_offset)})"
+                yield f"the object {error.key} is missing, {partition} {offsets}"
+        except Damaged:
+            continue  # it is there, and reading it says what is wrong
 
 
 def with_accepted_settings(plan: RestorePlan, topic: TopicToRestore, around: Surroundings) -> TopicToRestore:
@@ -361,22 +449,25 @@ def with_accepted_settings(plan: RestorePlan, topic: TopicToRestore, around: Sur
     Raise ReplayRefused as `without_refused` does.
     """
     wanted = NewTopic(topic.target, topic.partitions, topic.settings, plan.replication_factor)
-    made, why = without_refused(around.admin, wanted, plan.topic_config)
+    made, why = without_refused(around.admin, wanted, plan.topic_config or ())
     notes = [omission_note(name, topic.settings[name], text) for name, text in why.items()]
     return msgspec.structs.replace(topic, settings=dict(made.config), notes=(*topic.notes, *notes))
 
 
-async def _planned(plan: RestorePlan, topic: TopicToRestore, name: str, around: Surroundings) -> TopicToRestore:
+async def _planned(plan: RestorePlan, topic: TopicToRestore, name: str, around: Surroundings) -> PlannedTopic:
     topic = msgspec.structs.replace(topic, refused=None)
     try:
         topic = await asyncio.to_thread(with_accepted_settings, plan, topic, around)
         request = replay_of(plan, topic, name, around)
         async with planned_replay(request, around, topic.lacks) as replay:
-            return _measured(topic, replay)
+            return PlannedTopic(_measured(topic, replay), replay.work.remaining)
     except (AccessDenied, BrokerUnreachable):
         raise
     except BlockgzError as error:
-        return msgspec.structs.replace(topic, refused="; ".join(filter(None, (error.reason, error.remedy))))
+        why = "; ".join(filter(None, (error.reason, error.remedy)))
+        if isinstance(error, Damaged) and plan.on_damage != SKIPS:
+            why += "; or continue without it: --on-damage skip, which --resume takes as well"
+        return PlannedTopic(msgspec.structs.replace(topic, refused=why))
 
 
 def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str | None:

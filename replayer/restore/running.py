@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from blockgz.archive.partition import Damaged
+from blockgz.archive.selection import SKIPS
 from blockgz.errors import AccessDenied, BlockgzError, Verdict, worst
 from blockgz.process import allow_open_files
 from replayer.errors import ReplayRefused, TargetChanged
@@ -22,7 +24,7 @@ from replayer.replay.request import Surroundings
 from replayer.replay.run import JobLog, Progress
 from replayer.replay.target_topic import LIMIT
 from replayer.restore.consumers import Applied
-from replayer.restore.document import RestoreFolder, RestorePlan, TopicDone, TopicToRestore, topic_job
+from replayer.restore.document import RestoreFolder, RestorePlan, SkippedOffsets, TopicDone, TopicToRestore, topic_job
 from replayer.restore.planning import last_settings, new_topic, replay_of
 from replayer.topics import MIN_INSYNC
 
@@ -141,6 +143,8 @@ class TopicOutcome:
     """Settings that could not be set, and change which records the topic keeps."""
     skipped: list[str] = field(default_factory=list)
     """Offsets that were passed over at damage."""
+    lost: tuple[SkippedOffsets, ...] = ()
+    """The same as numbers, as far as they were met by the run that ended the topic."""
 
 
 class TopicReplays:
@@ -184,9 +188,13 @@ class TopicReplays:
                 if request.follows:
                     self._logs[outcome.job] = planned.log
             outcome.records = result.records + result.records_before
-            outcome.skipped = [
-                f"{partition} [{lost.start}..{lost.end}): {lost.reason}" for partition, lost in planned.damage.skipped
-            ]
+            outcome.lost = tuple(
+                SkippedOffsets(
+                    partition.partition, lost.start, lost.end, f"{partition} [{lost.start}..{lost.end}): {lost.reason}"
+                )
+                for partition, lost in planned.damage.skipped
+            )
+            outcome.skipped = [lost.text for lost in outcome.lost]
             if result.zero_timestamps:
                 outcome.notes.append(f"{result.zero_timestamps} records with timestamp 0 were sent with 1")
             return result.complete
@@ -251,6 +259,10 @@ class RestoreRun:
             outcome.state = "interrupted" if self.ending else "failed"
             outcome.error = error.reason
             outcome.do = error.remedy or None
+            if isinstance(error, Damaged) and self.plan.on_damage != SKIPS:
+                outcome.do = (
+                    f"{outcome.do}; or continue without it: " if outcome.do else ""
+                ) + f"replayer restore --resume --on-damage skip --name {self.folder.name}"
         except Exception as error:  # of one topic: the others do not suffer from it
             outcome.state, outcome.error, outcome.do = "failed", f"{type(error).__name__}: {error}", "report this bug"
 
@@ -271,6 +283,7 @@ class RestoreRun:
                 records=outcome.records,
                 verdict=outcome.verdict,
                 warnings=tuple(outcome.notes),
+                skipped=outcome.lost or msgspec.UNSET,
                 at=wall_clock(),
             )
             await asyncio.to_thread(self.folder.put, done, outcome.job, done.source)
@@ -279,6 +292,8 @@ class RestoreRun:
             self.progress(round(topic.records * self.plan.passes), topic.bytes)
         notes, outcome.warnings = await asyncio.to_thread(set_last, topic, self.around)
         outcome.records, outcome.verdict, outcome.notes = done.records, done.verdict, [*done.warnings, *notes]
+        outcome.lost = done.skipped or ()
+        outcome.skipped = [lost.text for lost in outcome.lost]
         outcome.state = "restored"
         outcome.seconds = asyncio.get_running_loop().time() - began
 

@@ -275,7 +275,7 @@ class StandbyRun:
     async def _report(self, report: StandbyReport) -> None:
         """Store the slot's report; if the folder is not writable now, the next slot's report replaces it."""
         with suppress(BlockgzError):
-            await asyncio.to_thread(self.folder.report, report)
+            await asyncio.to_thread(self.folder.replace, report)
 
     async def _watch(self) -> None:
         """End the run once the folder says so."""

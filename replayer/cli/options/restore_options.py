@@ -43,7 +43,6 @@ OPTIONS_OF_PLAN: Mapping[str, str] = {
     "prove": "--prove",
     "prove_share": "--sample",
     "replication_factor": "--replication-factor",
-    "on_damage": "--on-damage",
     "topic_config": "--topic-config",
     "omit_topic_config": "--omit-topic-config",
     "partial": "--partial",

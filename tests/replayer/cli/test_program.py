@@ -406,7 +406,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
         (("--omit-topic-config", "retention.ms"), "--omit-topic-config"),
         (("--groups", "bil*"), "--groups or --group-map"),
         (("--group-map", "a=b", "--groups", "bil*"), "--groups or --group-map"),
-        (("--on-damage", "skip", "--no-transactional"), "--no-transactional, --on-damage"),
+        (("--on-damage", "skip", "--no-transactional"), "--no-transactional"),
         (("--follow", "--name", "standby", "bills"), "TOPIC"),
         (("--follow", "--name", "standby", "--map", "a=c"), "--map"),
     ],
@@ -418,7 +418,9 @@ def test_a_restore_is_resumed_as_it_was_begun(given: tuple[str, ...], named: str
     assert f"was begun otherwise: {named}\n" in refused.stderr
 
 
-@pytest.mark.parametrize("given", [(), ("orders", "--at", AT, "--map", "(o)rders=copy", "--partial"), ("ord*",)])
+@pytest.mark.parametrize(
+    "given", [(), ("orders", "--at", AT, "--map", "(o)rders=copy", "--partial"), ("ord*",), ("--on-damage", "skip")]
+)
 @pytest.mark.usefixtures("begun")
 def test_the_first_command_may_be_repeated(given: tuple[str, ...]) -> None:
     succeeded(restore("--resume", "--dry-run", "--name", "night", *given))

@@ -538,7 +538,7 @@ def test_what_a_standby_follows_and_found(folder: RestoreFolder) -> None:
     stand = TopicStand("small~1", "small", "stopped", "created again", "delete it", ("0 [1..2)",))
     report = StandbyReport(state="following", host="h:1", slot_at=7, every=60.0, topics=(stand,), group_notes=("n",))
     for each in (report, replace(report, state="ended")):
-        folder.report(each)
+        folder.replace(each)
         assert folder.get(StandbyReport) == each
     told = SwitchOver(host="h:2", at=9)
     for other in (told, SwitchOver(host="h:3", at=10)):

@@ -211,7 +211,7 @@ class Standby:
         """By source the states after a slot."""
         report = asyncio.run(self.run.slot())
         assert report.error is None
-        self.folder.report(report)
+        self.folder.replace(report)
         return {each.source: each.state for each in report.topics}
 
     def copied(self) -> list[tuple[str, int]]:
