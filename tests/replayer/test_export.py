@@ -27,6 +27,7 @@ from index_format.records import Record, batch_from_records
 from replayer import export as exporting
 from replayer.cli import main
 from tests.support.archives import ArchiveWriter, records
+from tests.support.commands import exited
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
@@ -159,8 +160,7 @@ def test_texts_in_csv_may_hold_quotes_and_line_ends(archive: Path, tmp_path: Pat
 
 
 def test_what_is_not_text_is_named(archive: Path, tmp_path: Path) -> None:
-    done = run(archive, "orders", tmp_path / "out.csv", "--key-as", "text")
-    assert done.exit_code == 1
+    done = exited(run(archive, "orders", tmp_path / "out.csv", "--key-as", "text"), 1)
     assert "the key of orders:0:2 is not text" in done.stderr and "--key-as binary" in done.stderr
     assert not list(tmp_path.glob("*out*"))
 
@@ -187,8 +187,7 @@ def test_a_wrong_destination_is_a_usage_error(
     archive: Path, tmp_path: Path, destination: str, more: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "there.csv").write_text("mine")
-    done = run(archive, "orders", destination if destination == "-" else tmp_path / destination, *more)
-    assert done.exit_code == 2
+    done = exited(run(archive, "orders", destination if destination == "-" else tmp_path / destination, *more), 2)
     assert any(part in done.stderr for part in (said, said.replace(".*", f"{tmp_path}/")))
     assert (tmp_path / "there.csv").read_text() == "mine"
 
@@ -287,8 +286,7 @@ def test_a_file_that_appeared_meanwhile_is_kept(archive: Path, tmp_path: Path, m
 
 
 def test_a_folder_that_is_missing_is_named(archive: Path, tmp_path: Path) -> None:
-    done = run(archive, "orders", tmp_path / "none" / "out.csv")
-    assert done.exit_code == 1
+    done = exited(run(archive, "orders", tmp_path / "none" / "out.csv"), 1)
     assert f"there is no folder {tmp_path / 'none'}" in done.stderr and "make the folder first" in done.stderr
 
 

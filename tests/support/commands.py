@@ -17,7 +17,12 @@ def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], 
             yield from commands(command, *path, name)
 
 
+def exited(result: Result, exit_code: int) -> Result:
+    """Return the result of a command; fail with its output unless that is its exit code."""
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
 def succeeded(result: Result) -> Result:
     """Return the result of a command; fail with its output unless its exit code is 0."""
-    assert result.exit_code == 0, result.output
-    return result
+    return exited(result, 0)

@@ -34,7 +34,7 @@ from replayer.cli import main as replayer_main
 from tests.archiver.maintain.erase.world import EraseWorld, encrypted_world, keys_in
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import finished_chunk, identity_of
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.encryption import key_line, key_of
 from tests.support.memory_store import content_of
 from tests.support.mock_cluster import MockCluster
@@ -174,8 +174,7 @@ def test_text_stays_text(tmp_path: Path) -> None:
         values = [each._replace(key=None, value=b"a line", headers=()) for each in records(range(chunk, chunk + 1))]
         writer.commit(values)
     small_chunks(tmp_path / "other", 1)
-    refused = run("compact", "-a", root, "--record-format", "json", "--yes")
-    assert refused.exit_code == 3
+    refused = exited(run("compact", "-a", root, "--record-format", "json", "--yes"), 3)
     assert "cannot be converted to json" in refused.stderr
     succeeded(run("compact", "-a", root, "--codec", "zstd", "--yes"))
     is_sound(root)
@@ -193,8 +192,7 @@ def test_who_cannot_be_compacted_is_reported_and_the_rest_is_done(tmp_path: Path
     retired = tuple(Retired(references=full.marker.catalogs[0], token=f"t{number}") for number in range(MAX_RETIRED))
     marker = replace(full.marker, version=2, maintenance=Maintenance(retired=retired))
     archive.put(full.keys.marker, encode(marker))
-    result = run("compact", "-a", root, "--yes", "--json")
-    assert result.exit_code == 3, result.output
+    result = exited(run("compact", "-a", root, "--yes", "--json"), 3)
     told = json.loads(result.stdout)
     assert [each["compacted"] for each in told["partitions"]] == [True, False, True]
     (problem,) = told["problems"]
@@ -229,8 +227,7 @@ def test_layout_seed_is_refused(tmp_path: Path) -> None:
     ArchiveWriter(root, layout="seed").partition("lines", 0, record_format="text").commit(
         [each._replace(key=None, value=b"a line", headers=()) for each in records(range(3))]
     )
-    result = run("compact", "-a", root, "--yes")
-    assert result.exit_code == 2
+    result = exited(run("compact", "-a", root, "--yes"), 2)
     assert "layout seed" in result.output
 
 
@@ -404,8 +401,7 @@ def test_older_records_that_stay_are_counted_with_the_reason(
 )
 def test_what_would_keep_nothing_or_means_anything_is_refused(arguments: tuple[str, ...], why: str, root: Path) -> None:
     before = marker_of_prune(root)
-    result = run_prune(*arguments, "-a", str(root), "--yes")
-    assert result.exit_code == 2
+    result = exited(run_prune(*arguments, "-a", str(root), "--yes"), 2)
     assert why in result.output
     assert marker_of_prune(root) == before
 
@@ -419,11 +415,9 @@ def test_what_stays_must_be_clear(arguments: tuple[str, ...], root: Path) -> Non
 
 @pytest.mark.parametrize("command", [("prune", "--keep", "5d"), ("compact",), ("gc",), ("status",)])
 def test_a_topic_that_is_not_there_is_named(command: tuple[str, ...], root: Path) -> None:
-    result = CliRunner().invoke(main, [*command, "ordres", "-a", str(root)])
-    assert result.exit_code == 4
+    result = exited(CliRunner().invoke(main, [*command, "ordres", "-a", str(root)]), 4)
     assert "'ordres' is not in the archive" in result.stderr
-    result = CliRunner().invoke(main, [*command, "eu-*", "~us-.*", "-a", str(root)])
-    assert result.exit_code == 4
+    result = exited(CliRunner().invoke(main, [*command, "eu-*", "~us-.*", "-a", str(root)]), 4)
     assert "no archived topic matches 'eu-*' or '~us-.*'" in result.stderr
 
 
@@ -567,8 +561,7 @@ def test_everything_of_the_topic_goes_and_readers_do_not_know_it(root_drop: Path
 
 
 def test_it_says_that_no_cluster_was_asked_and_asks_for_the_name(root_drop: Path) -> None:
-    refused = run_drop("orders", "-a", str(root_drop))
-    assert refused.exit_code == 2
+    refused = exited(run_drop("orders", "-a", str(root_drop)), 2)
     assert "nobody checked whether the cluster has it" in refused.stderr
     assert "nothing was deleted" in refused.stderr
 
@@ -580,8 +573,7 @@ def test_a_topic_is_named_in_full(root_drop: Path, topic: str, code: int) -> Non
 
 def test_what_was_written_lately_stays(root_drop: Path) -> None:
     before = keys(root_drop)
-    refused = run_drop("orders", "-a", str(root_drop), "--yes", "--idle", "3h")
-    assert refused.exit_code == 1
+    refused = exited(run_drop("orders", "-a", str(root_drop), "--yes", "--idle", "3h"), 1)
     assert "an archiver may be running" in refused.stderr
     assert keys(root_drop) == before
 

@@ -24,7 +24,7 @@ from index_format.records import Record
 from replayer.cli import main as replayer_main
 from tests.support.archives import ArchiveWriter, PartitionWriter
 from tests.support.chunks import finished_chunk, identity_of
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.key_pair import key_pair
 from tests.support.memory_store import content_of
 
@@ -91,8 +91,7 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     writers = archive_of(root)
     keys = tmp_path / "keys"
     keys.write_bytes(PERSON + b"\n\nnobody\n")
-    asked = run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report)
-    assert asked.exit_code == 2
+    asked = exited(run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report), 2)
     assert "add --yes" in asked.output
     assert not report.exists()
     done = succeeded(run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report, "--yes"))
@@ -111,8 +110,7 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     assert (told.exit_code, "not complete yet" in told.stdout) == (3, True), "what was replaced still holds them"
 
     _is_sound(root)
-    early = run("erase", "--status", report, "-a", root)
-    assert early.exit_code == 3, early.output
+    early = exited(run("erase", "--status", report, "-a", root), 3)
     assert "not complete yet" in early.stdout
     assert _holds(root)
     _collect(root, monkeypatch, [0.0])
@@ -147,8 +145,7 @@ def test_a_marker_that_is_lost_after_an_erase_is_rebuilt_without_the_records(
 def _is_sound(root: Path) -> None:
     """The other program verifies it, and tells what became of a record."""
     succeeded(CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(root)]))
-    asked = CliRunner().invoke(replayer_main, ["get", "orders:0:3", "-a", str(root)])
-    assert asked.exit_code == 4
+    asked = exited(CliRunner().invoke(replayer_main, ["get", "orders:0:3", "-a", str(root)]), 4)
     assert "erased" in asked.output
 
 
@@ -174,8 +171,7 @@ def test_what_was_not_searched_is_never_complete(tmp_path: Path) -> None:
     (root / first.keys.chunks / "00000000000000000000.gz").unlink()
     (root / second.keys.marker).unlink()
     asked = ("erase", "orders", "--key", PERSON.decode(), "-a", root)
-    done = run(*asked, "--report", report, "--json", "--dry-run")
-    assert done.exit_code == 3
+    done = exited(run(*asked, "--report", report, "--json", "--dry-run"), 3)
     assert [each["where"] for each in json.loads(done.stdout)["problems"]] == ["orders:0", "orders:1"]
     assert "archiver repair marker orders:1" in done.stderr
     assert run(*asked, "--report", report, "--yes").exit_code == 3, "the report of a dry run is replaced"
@@ -200,8 +196,7 @@ def test_a_partition_that_lost_its_marker_is_a_problem(command: list[str], tmp_p
     root = tmp_path / "archive"
     _, second = archive_of(root, chunks=3)
     (root / second.keys.marker).unlink()
-    done = run(*command, "-a", root, "--yes")
-    assert done.exit_code == 3, done.output
+    done = exited(run(*command, "-a", root, "--yes"), 3)
     assert "orders:1: topic=orders/partition=00001/last_chunk_index.json is missing" in done.stderr
     assert "do:    rebuild the marker: archiver repair marker orders:1" in done.stderr
 
@@ -239,15 +234,13 @@ def test_what_could_not_be_erased_is_named_in_report_and_status(
 
     monkeypatch.setattr(LocalStore, "put_if_absent", failing)
     monkeypatch.setattr("archiver.commit.operations.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
-    result = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--report", report, "--yes")
-    assert result.exit_code == 3, result.output
+    result = exited(run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--report", report, "--yes"), 3)
     assert "orders:1" in result.stderr
     errors = [partition["error"] for partition in json.loads(report.read_text())["partitions"]]
     assert errors[0] is None
     assert "the store is away" in errors[1]
     monkeypatch.undo()
-    status = run("erase", "--status", report, "-a", root, "--json")
-    assert status.exit_code == 3
+    status = exited(run("erase", "--status", report, "-a", root, "--json"), 3)
     first, second = json.loads(status.stdout)["partitions"]
     assert first["not_erased"] == []
     assert second["not_erased"] == [[3, 4], [13, 14]]

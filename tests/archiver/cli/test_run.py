@@ -53,7 +53,7 @@ from index_format.marker import decode_marker
 from index_format.objects import ChunkIndex
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.encryption import key_line
 from tests.support.mock_cluster import MockCluster
 from tests.support.s3_server import CREDENTIALS
@@ -98,7 +98,7 @@ def test_told_to_end_before_the_store_answers(
 
     assert ended(once=True) == expected
     with pytest.raises(StoreUnavailable):
-        ended(once=False)
+        exited(once=False)
 
 
 SECRET = b"value of 17"
@@ -197,8 +197,7 @@ def test_damage_is_found_without_keys(vault: Vault) -> None:
 def test_another_key_is_named_missing(vault: Vault, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text(key_line(2))
-    refused = vault.replayer("get", f"{vault.topic}:0:17", keys=f"file:{other}")
-    assert refused.exit_code == 12
+    refused = exited(vault.replayer("get", f"{vault.topic}:0:17", keys=f"file:{other}"), 12)
     assert "is encrypted with a key that file:" in refused.stderr
     assert vault.replayer("verify", "--records", keys=f"file:{other}").exit_code == 12
 
@@ -421,8 +420,7 @@ def test_without_pyspark_it_says_what_to_install() -> None:
 
 
 def test_the_isolation_level_is_reported_once() -> None:
-    done = CliRunner().invoke(main, [*ARGUMENTS, "-X", "isolation.level=read_committed"])
-    assert done.exit_code == 2
+    done = exited(CliRunner().invoke(main, [*ARGUMENTS, "-X", "isolation.level=read_committed"]), 2)
     assert "use --isolation-level" in done.stderr
 
 
@@ -459,6 +457,5 @@ def test_what_spark_refuses_as_a_query_starts_is_not_a_fault_of_the_program(monk
         raise PySparkRuntimeError("[CANNOT_LOAD_STATE] The checkpoint is another query's.")
 
     monkeypatch.setattr(job, "session", session)
-    done = CliRunner().invoke(main, ARGUMENTS)
-    assert done.exit_code == 1
+    done = exited(CliRunner().invoke(main, ARGUMENTS), 1)
     assert "The checkpoint is another query's" in done.stderr and "fault" not in done.stderr

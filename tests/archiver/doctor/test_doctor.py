@@ -15,6 +15,7 @@ from blockgz.store.s3_writer import S3Store
 from index_format.errors import BlockgzError
 from index_format.objects import ArchiveInfo
 from tests.support.archives import ArchiveWriter, topic_config
+from tests.support.commands import exited
 from tests.support.encryption import key_line, key_of
 from tests.support.mock_cluster import MockCluster
 
@@ -200,8 +201,7 @@ def test_a_sound_site_is_ok_and_what_cannot_be_asked_is_a_warning(cluster: MockC
 @pytest.mark.slow
 def test_the_table_names_what_to_do(cluster: MockCluster, tmp_path: Path) -> None:
     ArchiveWriter(tmp_path, "seed")
-    result = run("orders", "missing", "-b", cluster.bootstrap_servers, "-a", tmp_path)
-    assert result.exit_code == 1
+    result = exited(run("orders", "missing", "-b", cluster.bootstrap_servers, "-a", tmp_path), 1)
     lines = result.stdout.splitlines()
     (found,) = [number for number, line in enumerate(lines) if "there is no topic missing" in line]
     assert lines[found].startswith("fail  ") and "do: " in lines[found + 1] and "create it" in lines[found + 1]
@@ -212,8 +212,7 @@ def test_the_table_names_what_to_do(cluster: MockCluster, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_without_a_broker_the_rest_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockgz.kafka.connection.BROKER_DEADLINE_SECONDS", 0.3)
-    result = run("orders", "-b", "127.0.0.1:1", "-a", tmp_path, "--json")
-    assert result.exit_code == 1
+    result = exited(run("orders", "-b", "127.0.0.1:1", "-a", tmp_path, "--json"), 1)
     found = verdicts(result)
     assert found["broker"] == "fail"
     assert found["topics"] == found["permissions"] == found["retention"] == "warn"
@@ -225,8 +224,7 @@ def test_a_store_that_cannot_be_reached_is_a_failure(cluster: MockCluster, monke
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     options = ("--endpoint-url", "http://127.0.0.1:1", "--region", "us-east-1", "--json")
-    result = run("orders", "-b", cluster.bootstrap_servers, "-a", "s3://nowhere/a", *options)
-    assert result.exit_code == 1
+    result = exited(run("orders", "-b", cluster.bootstrap_servers, "-a", "s3://nowhere/a", *options), 1)
     assert verdicts(result)["store"] == "fail"
     assert "Traceback" not in result.stderr
 

@@ -24,6 +24,7 @@ from replayer.cli import main
 from replayer.coverage import partition_coverage
 from replayer.replay.plan import describe_source, pruned_text
 from tests.support.archives import ArchiveWriter, MemoryArchiveWriter, PartitionWriter, records
+from tests.support.commands import exited
 from tests.support.maintained import Maintainer, three_catalogs
 from tests.support.memory_reader import MemoryReader
 from tests.support.opened import Opened
@@ -347,11 +348,9 @@ def test_without_the_policy_the_scan_ends_at_the_damage(opened: Opened, partitio
 def test_cat_prints_the_rest_and_names_the_lost_offsets(opened: Opened, partition: PartitionWriter) -> None:
     (opened.root / partition.keys.home / f"{128:020d}.gz").unlink()
     arguments = ["cat", "orders", "-a", str(opened.root), "-f", "%o\\n"]
-    stopped = CliRunner().invoke(main, arguments)
-    assert stopped.exit_code == 3
+    stopped = exited(CliRunner().invoke(main, arguments), 3)
     assert stopped.stdout.split() == [str(each.offset) for each in partition.records[:64]]
-    skipped = CliRunner().invoke(main, [*arguments, "--on-damage", "skip"])
-    assert skipped.exit_code == 3
+    skipped = exited(CliRunner().invoke(main, [*arguments, "--on-damage", "skip"]), 3)
     assert skipped.stdout.split() == [str(each.offset) for each in expected(partition, [(128, 129)])]
     assert "FAILURE orders:0 skipped offsets [128..129): the object" in skipped.stderr
     (opened.root / partition.keys.home / f"{128:020d}.gz").write_bytes(b"")
@@ -366,12 +365,10 @@ def test_choosing_by_time_reads_on_after_a_damaged_newest_index(
     damage(opened.root / partition.keys.home / f"{132:020d}.index.json")
     arguments = ["cat", "orders", "-a", str(opened.root), "-f", "%o\\n", "--since", "@1760000000"]
     for policy in ("skip", "stop"):
-        found = CliRunner().invoke(main, [*arguments, "--on-damage", policy])
-        assert found.exit_code == 3
+        found = exited(CliRunner().invoke(main, [*arguments, "--on-damage", policy]), 3)
         assert found.stdout.split() == [str(each.offset) for each in partition.records[:66]]
 
 
 def test_a_block_beyond_the_bound_names_the_object_and_the_option(opened: Opened, partition: PartitionWriter) -> None:
-    run = CliRunner().invoke(main, ["cat", "orders", "-a", str(opened.root), "--max-block-bytes", "200"])
-    assert run.exit_code == 3
+    run = exited(CliRunner().invoke(main, ["cat", "orders", "-a", str(opened.root), "--max-block-bytes", "200"]), 3)
     assert f"{partition.keys.home}{132:020d}.gz" in run.stderr and "--max-block-bytes" in run.stderr

@@ -21,7 +21,7 @@ from index_format.record_formats import json_object
 from index_format.records import Record
 from replayer.cli import main
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
 
@@ -197,8 +197,7 @@ class TestCat:
     def test_a_start_after_the_end_is_refused(
         self, root: Path, orders: list[PartitionWriter], start: str, end: str
     ) -> None:
-        result = replayer("cat", "orders", "--from", start, "--to", end, root=root)
-        assert result.exit_code == 2
+        result = exited(replayer("cat", "orders", "--from", start, "--to", end, root=root), 2)
         assert "swap --from and --to" in result.stderr
 
     def test_positions_of_single_partitions(self, root: Path, orders: list[PartitionWriter], tmp_path: Path) -> None:
@@ -231,8 +230,7 @@ class TestCat:
     def test_damage_ends_with_its_exit_code(self, root: Path, orders: list[PartitionWriter]) -> None:
         (data,) = root.glob("topic=orders/partition=00000/00000000000000000040.gz")
         data.write_bytes(data.read_bytes()[:-1] + b"\xff")
-        result = replayer("cat", "orders:0", "-f", "%o\\n", root=root)
-        assert result.exit_code == 3
+        result = exited(replayer("cat", "orders:0", "-f", "%o\\n", root=root), 3)
         assert result.stdout.split()[:40] == [str(offset) for offset in range(40)]
         assert "is damaged" in result.stderr
 
@@ -378,8 +376,7 @@ class TestDamagedMarkers:
         (root / orders[1].keys.marker).unlink()
 
     def test_ls_lists_the_others(self, root: Path, damaged: None) -> None:
-        result = replayer("ls", "--json", root=root)
-        assert result.exit_code == 3
+        result = exited(replayer("ls", "--json", root=root), 3)
         alone, orders, payments = json.loads(result.stdout)["topics"]
         assert (alone["records"], alone["partitions"], [each["partition"] for each in alone["damaged"]]) == (0, [], [0])
         assert (orders["records"], [each["partition"] for each in orders["partitions"]]) == (60, [0])
@@ -398,8 +395,7 @@ class TestDamagedMarkers:
         assert table.exit_code == 3
 
     def test_describe_shows_the_others(self, root: Path, damaged: None) -> None:
-        result = replayer("describe", "orders", "--json", root=root)
-        assert result.exit_code == 3
+        result = exited(replayer("describe", "orders", "--json", root=root), 3)
         described = json.loads(result.stdout)
         assert [each["partition"] for each in described["partitions"]] == [0]
         assert [each["partition"] for each in described["damaged"]] == [1]
@@ -418,8 +414,7 @@ class TestDamagedMarkers:
             broken.commit(records([2 * offset]))
             broken.lose(2 * offset + 2)
         next(root.glob("topic=gappy/partition=00001/_catalog/1-*.json")).write_bytes(b"{")
-        result = replayer("describe", "gappy", "--json", root=root)
-        assert result.exit_code == 3
+        result = exited(replayer("describe", "gappy", "--json", root=root), 3)
         assert [each["partition"] for each in json.loads(result.stdout)["partitions"]] == [0]
 
 
@@ -511,8 +506,7 @@ class TestVerify:
     def test_damage_is_a_failure_that_names_what_is_lost(self, root: Path, orders: list[PartitionWriter]) -> None:
         (index,) = root.glob("topic=orders/partition=00001/00000000000000000100.index.json")
         index.unlink()
-        result = replayer("verify", "orders", "--json", root=root)
-        assert result.exit_code == 3
+        result = exited(replayer("verify", "orders", "--json", root=root), 3)
         report = json.loads(result.stdout)
         assert report["verdict"] == "FAILURE"
         (lost,) = report["partitions"][1]["lost"]
@@ -591,13 +585,11 @@ class TestErrors:
         assert "Traceback" not in result.stderr
 
     def test_no_command_shows_the_help(self) -> None:
-        result = replayer()
-        assert result.exit_code == 2
+        result = exited(replayer(), 2)
         assert result.stderr.startswith("Usage: replayer")
 
     def test_no_address(self) -> None:
-        result = replayer("ls")
-        assert result.exit_code == 2
+        result = exited(replayer("ls"), 2)
         assert "BLOCKGZ_ARCHIVE" in result.stderr
 
     def test_debug_shows_the_traceback(self, tmp_path: Path) -> None:
@@ -649,8 +641,7 @@ def test_times_without_a_zone_are_of_the_one_that_is_given(root: Path, monkeypat
 def test_a_time_that_daylight_saving_makes_double_is_refused_with_both(root: Path) -> None:
     zone = ("--timezone", "Europe/Berlin")
     for option in ("--from", "--to", "--at", "--since", "--until"):
-        result = replayer("cat", "orders", option, "2025-10-26T02:30", *zone, root=root)
-        assert result.exit_code == 2
+        result = exited(replayer("cat", "orders", option, "2025-10-26T02:30", *zone, root=root), 2)
         assert "2025-10-26T00:30:00.000Z or 2025-10-26T01:30:00.000Z" in result.stderr
     positions = root / "positions.csv"
     positions.write_text("orders,0,2025-10-26T02:30\n")

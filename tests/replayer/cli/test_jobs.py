@@ -22,7 +22,7 @@ from replayer.replay.pipeline import wall_clock
 from replayer.replay.sinks.transactional import CommittedPositions
 from tests.replayer.replay.jobs.test_log import position, progress, request
 from tests.support.archives import ArchiveWriter, records
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.mock_cluster import MockCluster
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
@@ -63,8 +63,7 @@ def test_one_that_cannot_be_read_is_named_beside_the_others(place: Path) -> None
     make(place, "a")
     make(place, "b")
     (place / "a" / "request.json").write_text("{}")
-    result = jobs("--json")
-    assert result.exit_code == 3
+    result = exited(jobs("--json"), 3)
     assert "job a cannot be read" in result.stderr
     assert [each["job"] for each in json.loads(result.stdout)["jobs"]] == ["b"]
 
@@ -223,8 +222,7 @@ def test_what_does_not_run_takes_no_commands(place: Path, changes: dict[str, Any
     if changes is not None:
         report(place, "a", **changes)
     for words in (("pause", "a"), ("resume", "a"), ("cancel", "a"), ("rate", "a", "5/s")):
-        result = jobs(*words)
-        assert result.exit_code == 2
+        result = exited(jobs(*words), 2)
         assert re.search(told, result.stderr.replace("\n", " ")), result.stderr
     assert control.read_control(LocalStore(place), "a") is None
     assert "there is no job 'b'" in jobs("pause", "b").stderr
@@ -234,8 +232,7 @@ def test_what_does_not_run_takes_no_commands(place: Path, changes: dict[str, Any
     "words", [("pause",), ("rate", "a"), ("rate", "a", "5/s", "x"), ("pause", "a", "b"), ("stop", "a"), ("a",)]
 )
 def test_mistyped_commands(place: Path, words: tuple[str, ...]) -> None:
-    result = jobs(*words)
-    assert result.exit_code == 2
+    result = exited(jobs(*words), 2)
     assert "rm|pause|resume|cancel and a job, or rate" in " ".join(result.stderr.split())
 
 
@@ -376,6 +373,5 @@ def test_many_lanes(tmp_path: Path) -> None:
     [((), "there is no job nothing"), (("orders",), "--job determines what"), (("--deep",), "--job determines what")],
 )
 def test_what_cannot_be_asked_for(archive: tuple[str, ...], more: tuple[str, ...], why: str) -> None:
-    result = run("verify", *more, "--job", "nothing", *archive)
-    assert result.exit_code == 2
+    result = exited(run("verify", *more, "--job", "nothing", *archive), 2)
     assert why in result.stderr

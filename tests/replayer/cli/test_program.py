@@ -30,7 +30,7 @@ from replayer.replay.jobs.folder import JobFolder, JobUndone, open_jobs
 from replayer.restore.document import RestoreFolder, RestorePlan, RestoreRecord, TopicToRestore, WantedTopics, plan_text
 from tests.replayer.replay.jobs.test_log import UNDONE, request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
-from tests.support.commands import commands, succeeded
+from tests.support.commands import commands, exited, succeeded
 from tests.support.maintained import three_catalogs
 from tests.support.mock_cluster import MockCluster
 
@@ -132,8 +132,7 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_get_says_why_there_is_no_record(root: Path, offset: int, why: str) -> None:
-    done = replayer("get", f"orders:0:{offset}", root=root)
-    assert done.exit_code == 4
+    done = exited(replayer("get", f"orders:0:{offset}", root=root), 4)
     assert why in done.stderr
 
 
@@ -237,8 +236,7 @@ def test_consent_is_never_taken_from_the_environment() -> None:
 
 
 def test_a_mistyped_command_is_answered_with_those_that_look_alike() -> None:
-    result = program_lines("replya")
-    assert result.exit_code == 2
+    result = exited(program_lines("replya"), 2)
     assert "No such command 'replya'. Did you mean 'replay'" in result.stderr
     assert "Did you mean" not in program_lines("xyz").stderr
 
@@ -297,8 +295,7 @@ def test_reports_leave_content_out(tmp_path: Path, form: list[str], without: boo
     command = ["verify", "orders", "--against-topic", "copy", "-a", str(tmp_path / "a"), *form]
     command += [part for report in reports for part in ("--report", str(report))]
     command += ["-b", cluster.bootstrap_servers, *(["--no-content"] if without else [])]
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 3, told.output
+    told = exited(CliRunner().invoke(main, command), 3)
     for text in (told.output, *(report.read_text() for report in reports)):
         quoted = [name for name in ("KEY-", "VALUE-", "HEADER-") if name in text]
         assert quoted == ([] if without else ["KEY-", "VALUE-", "HEADER-"])
@@ -348,8 +345,7 @@ def test_contradictions_are_usage_errors(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plan.json").write_bytes(b"{}")
-    result = restore(*arguments)
-    assert result.exit_code == 2, result.output
+    result = exited(restore(*arguments), 2)
     assert told in " ".join(result.stderr.split())
 
 
@@ -413,8 +409,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
 )
 @pytest.mark.usefixtures("begun")
 def test_a_restore_is_resumed_as_it_was_begun(given: tuple[str, ...], named: str) -> None:
-    refused = restore("--resume", "--dry-run", "--name", "night", *given)
-    assert refused.exit_code == 2, refused.output
+    refused = exited(restore("--resume", "--dry-run", "--name", "night", *given), 2)
     assert f"was begun otherwise: {named}\n" in refused.stderr
 
 
@@ -475,8 +470,7 @@ def topics(root_topics: Path, cluster: MockCluster) -> Topics:
 
 
 def test_a_missing_topic_is_a_difference(topics: Topics) -> None:
-    done = topics("diff", "orders")
-    assert done.exit_code == 3
+    done = exited(topics("diff", "orders"), 3)
     assert [line.split() for line in done.stdout.splitlines()] == [
         ["TOPIC", "SETTING", "ARCHIVED", "LIVE"],
         ["orders", "topic", "4", "partitions", "missing"],
@@ -494,13 +488,11 @@ def test_a_missing_topic_is_a_difference(topics: Topics) -> None:
 
 
 def test_a_topic_that_the_archive_says_nothing_of(topics: Topics) -> None:
-    done = topics("diff", "*")
-    assert done.exit_code == 4
+    done = exited(topics("diff", "*"), 4)
     assert "orders" in done.stdout
     assert "the archive does not say what topic old was like" in done.stderr
     assert topics("diff", "nothing").exit_code == 4
-    refused = topics("apply", "*", "--yes")
-    assert refused.exit_code == 4
+    refused = exited(topics("apply", "*", "--yes"), 4)
     assert "is created" not in refused.stderr, "nothing is begun"
 
 
@@ -512,8 +504,7 @@ def test_a_plan_is_printed_and_nothing_is_done_without_consent(topics: Topics) -
     told = json.loads(topics("apply", "orders", "--dry-run", "--json", "--ignore", "cleanup.policy").stdout)
     assert (told["dry_run"], told["topics"][0]["creates"]["partitions"], told["topics"][0]["done"]) == (True, 4, False)
     assert "cleanup.policy" not in told["topics"][0]["creates"]["config"]
-    refused = topics("apply", "orders")
-    assert refused.exit_code == 2
+    refused = exited(topics("apply", "orders"), 2)
     assert "no topic was changed" in refused.stderr
     assert "--yes" in refused.stderr
 
@@ -546,8 +537,7 @@ def test_what_is_no_job_is_named(place: Path) -> None:
 
 def test_a_topic_that_was_there_before_stays(place: Path) -> None:
     make(place, created=False)
-    result = undo("--job", "j", "--yes")
-    assert result.exit_code == 2
+    result = exited(undo("--job", "j", "--yes"), 2)
     assert "topic copy existed before the job" in result.stderr
 
 
@@ -561,8 +551,7 @@ def test_a_job_that_runs_stays(place: Path) -> None:
 
 def test_a_job_is_undone_once_and_listed_as_such(place: Path) -> None:
     make(place).put(UNDONE)
-    result = undo("--job", "j", "--yes")
-    assert result.exit_code == 2
+    result = exited(undo("--job", "j", "--yes"), 2)
     assert "job j was undone" in result.stderr
     assert "replayer jobs rm j" in result.stderr
     listed = CliRunner().invoke(main, ["jobs", "--json"], prog_name="replayer")
@@ -572,11 +561,9 @@ def test_a_job_is_undone_once_and_listed_as_such(place: Path) -> None:
 def test_a_topic_that_is_gone_is_not_looked_for_under_another_name(place: Path) -> None:
     make(place)
     cluster = MockCluster()
-    result = undo("--job", "j", "--yes", bootstrap=cluster.bootstrap_servers)
-    assert result.exit_code == 1
+    result = exited(undo("--job", "j", "--yes", bootstrap=cluster.bootstrap_servers), 1)
     assert "the topic no longer exists" in result.stderr
     cluster.create_topic("copy")
-    result = undo("--job", "j", "--yes", bootstrap=cluster.bootstrap_servers)
-    assert result.exit_code == 1
+    result = exited(undo("--job", "j", "--yes", bootstrap=cluster.bootstrap_servers), 1)
     assert "the cluster does not tell its id" in result.stderr
     assert JobFolder(LocalStore(place), "j").get(JobUndone) is None

@@ -26,7 +26,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.serve.replays import Replays
 from replayer.serve.settings import Access, ServeSettings
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, records
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.mock_cluster import MockCluster
 
 TIME_OF_30 = "@1760000000030"
@@ -96,8 +96,7 @@ def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
     report = json.loads(compared.stdout)
     assert (report["verdict"], report["relation"], report["records"]) == ("OK", "copy", 90)
     assert [(each["topic"], each["records"]) for each in report["partitions"]] == [("orders", 30)] * 3
-    whole = program("verify", "orders", "--against-topic", copy, "--json")
-    assert whole.exit_code == 3
+    whole = exited(program("verify", "orders", "--against-topic", copy, "--json"), 3)
     assert [each["missing"] for each in json.loads(whole.stdout)["partitions"]] == [30] * 3
     assert [each["missing_offsets"] for each in json.loads(whole.stdout)["partitions"]] == [
         [{"from": 30, "to": 60}]
@@ -186,8 +185,7 @@ def test_a_complete_job_can_be_run_again(program: Program, copy: str, tmp_path: 
     assert program.held(copy) == 120
     named = ("replay", "orders:0", "--to-topic", copy, "--yes", "--append", "--job", "nightly")
     assert program(*named).exit_code == 0
-    refused = program(*named)
-    assert refused.exit_code == 2
+    refused = exited(program(*named), 2)
     assert "job nightly is complete" in refused.stderr
 
 
@@ -262,8 +260,7 @@ def test_what_fails_after_a_signal_to_end_ends_by_the_signal(
         raise failure("the bounds of the target cannot be read", why="no answer")
 
     monkeypatch.setattr("replayer.replay.replaying.run_replay", silent)
-    ended = program("replay", "orders", "--to-topic", copy, "--yes")
-    assert ended.exit_code == 143
+    ended = exited(program("replay", "orders", "--to-topic", copy, "--yes"), 143)
     assert "the bounds of the target cannot be read" in ended.stderr
 
 
@@ -272,22 +269,19 @@ def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
     named = ("--to-topic", copy, "--yes", "--append", "--job", "one")
     assert program("replay", "orders:0", *named).exit_code == 0
     for other in (("orders:1", *named), ("orders:0", *named, "--transactional"), ("orders:1", *named, "--resume")):
-        refused = program("replay", *other)
-        assert refused.exit_code == 2, refused.stderr
+        refused = exited(program("replay", *other), 2)
         assert "not the replay that the job started with" in refused.stderr
 
 
 @pytest.mark.slow
 def test_what_the_archive_lacks_is_reported_before_the_first_record(program: Program, copy: str, root: Path) -> None:
     shutil.rmtree(root / "topic=orders" / "partition=00001")
-    refused = program("replay", "orders", "--to-topic", copy, "--yes")
-    assert refused.exit_code == 2
+    refused = exited(program("replay", "orders", "--to-topic", copy, "--yes"), 2)
     assert "orders:1" in refused.stderr
     assert "--partial" in refused.stderr
     assert program.held(copy) == 0
     assert program("replay", "orders:0", "--to-topic", copy, "--dry-run").exit_code == 0, "it is not asked for"
-    partial = program("replay", "orders", "--to-topic", copy, "--yes", "--partial", "--json")
-    assert partial.exit_code == 3, partial.stderr
+    partial = exited(program("replay", "orders", "--to-topic", copy, "--yes", "--partial", "--json"), 3)
     told = json.loads(partial.stdout)
     assert (told["records"], told["complete"]) == (120, True)
     assert "missing in the archive: orders:1" in told["plan"]["notes"]
@@ -303,12 +297,10 @@ def test_a_job_that_was_interrupted(program: Program, copy: str, root: Path, tmp
     held = program.held(copy)
     assert 100 <= held < 180
     block.write_bytes(stored)
-    refused = program(*again)
-    assert refused.exit_code == 2
+    refused = exited(program(*again), 2)
     assert "has started and is not complete" in refused.stderr
     assert f"{held} of its records are in {copy}" in refused.stderr
-    other = program(*again, "--resume", "--to", "50")
-    assert other.exit_code == 2
+    exited(program(*again, "--resume", "--to", "50"), 2)
     told = json.loads(succeeded(program(*again, "--resume")).stdout)
     assert (told["records"], told["records_before"], told["complete"]) == (180 - held, held, True)
     assert program("verify", "orders", "--against-topic", copy).exit_code == 0
@@ -335,12 +327,10 @@ def test_other_records_are_not_the_same_job(program: Program, copy: str, root: P
     assert program(*again, "--since", TIME_OF_30).exit_code == 3
     held = program.held(copy)
     for changed in (("--since", "@1760000000031"), ("--since", TIME_OF_30, "--key", "1"), ()):
-        result = program(*again, "--resume", *changed)
-        assert result.exit_code == 2
+        result = exited(program(*again, "--resume", *changed), 2)
         assert "not the replay that the job started with" in result.stderr
     assert program.held(copy) == held
-    resumed = program(*again, "--resume", "--since", TIME_OF_30, "--on-damage", "skip", "--json")
-    assert resumed.exit_code == 3, resumed.stderr
+    resumed = exited(program(*again, "--resume", "--since", TIME_OF_30, "--on-damage", "skip", "--json"), 3)
     assert json.loads(resumed.stdout)["complete"]
 
 
@@ -355,8 +345,7 @@ def break_block(root: Path) -> bytes:
 @pytest.mark.slow
 def test_damage_is_skipped_and_named(program: Program, copy: str, root: Path) -> None:
     break_block(root)
-    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
-    assert result.exit_code == 3, result.stderr
+    result = exited(program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip"), 3)
     told = json.loads(result.stdout)
     (skipped,) = told["skipped"]
     lost = skipped["to"] - skipped["from"]
@@ -365,8 +354,7 @@ def test_damage_is_skipped_and_named(program: Program, copy: str, root: Path) ->
     assert (told["records"], told["complete"]) == (180 - lost, True)
     assert f"FAILURE orders:1 skipped offsets [{skipped['from']}..60): " in result.stderr
     assert "damaged blocks are skipped" in told["plan"]["notes"][0]
-    compared = program("verify", "orders", "--against-topic", copy)
-    assert compared.exit_code == 3
+    compared = exited(program("verify", "orders", "--against-topic", copy), 3)
     assert f"FAILURE orders:1 [{skipped['from']}..60): the archive cannot read them" in compared.stdout
     compared = program("verify", "orders", "--against-topic", copy, "--json")
     report = json.loads(compared.stdout)
@@ -381,8 +369,7 @@ def test_damage_is_skipped_and_named(program: Program, copy: str, root: Path) ->
 @pytest.mark.parametrize("suffix", ["gz", "index.json"])
 def test_a_chunk_that_is_gone_is_skipped(program: Program, copy: str, root: Path, suffix: str) -> None:
     next(root.glob(f"topic=orders/partition=00001/*00.{suffix}")).unlink()
-    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
-    assert result.exit_code == 3, result.stderr
+    result = exited(program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip"), 3)
     told = json.loads(result.stdout)
     assert [(each["from"], each["to"]) for each in told["skipped"]] == [(0, 40)]
     assert program.held(copy) == 140
@@ -390,8 +377,7 @@ def test_a_chunk_that_is_gone_is_skipped(program: Program, copy: str, root: Path
 
 def test_nothing_recorded_and_a_target_with_records(program: Program, copy: str, cluster: MockCluster) -> None:
     cluster.produce(copy, 1, records(range(3)))
-    result = program("replay", "orders", "--to-topic", copy, "--yes", "--resume")
-    assert result.exit_code == 2
+    result = exited(program("replay", "orders", "--to-topic", copy, "--yes", "--resume"), 2)
     assert "nothing is recorded for job" in result.stderr
     assert program.held(copy) == 3
 
@@ -407,8 +393,7 @@ def test_a_pace_is_kept(program: Program, copy: str) -> None:
 
 
 def test_without_a_terminal_it_wants_yes(program: Program, copy: str) -> None:
-    result = program("replay", "orders", "--to-topic", copy)
-    assert result.exit_code == 2
+    result = exited(program("replay", "orders", "--to-topic", copy), 2)
     assert "--yes is not set" in result.stderr
     assert program.held(copy) == 0
 
@@ -467,8 +452,7 @@ def test_the_source_itself(program: Program, cluster: MockCluster, root: Path) -
     assert (beside.exit_code, json.loads(beside.stdout)["verdict"]) == (0, "WARNING")
     assert "orders:3 holds records" in json.loads(beside.stdout)["warnings"][0]
     ArchiveWriter(root).partition("orders", 4).commit(records(range(5)))
-    more = program("verify", "orders", "--against-topic", "orders", "--json")
-    assert more.exit_code == 3
+    more = exited(program("verify", "orders", "--against-topic", "orders", "--json"), 3)
     assert json.loads(more.stdout)["partitions"][-1]["missing"] == 5
 
 
@@ -476,8 +460,7 @@ def test_a_difference_is_shown_on_both_sides(program: Program, cluster: MockClus
     made = records(range(60))
     made[7] = made[7]._replace(value=b"something else " * 50)
     cluster.produce(copy, 1, made)
-    result = program("verify", "orders:1", "--against-topic", copy)
-    assert result.exit_code == 3
+    result = exited(program("verify", "orders:1", "--against-topic", copy), 3)
     assert "first difference in value" in result.stdout
     assert '"value":"value of 7' in result.stdout
     assert "something else" in result.stdout
@@ -518,16 +501,14 @@ def test_mistakes(program: Program, args: tuple[str, ...], exit_code: int, expec
 
 def test_too_many_partitions_for_the_target(program: Program, copy: str, root: Path) -> None:
     ArchiveWriter(root).partition("orders", 6).commit(records(range(5)))
-    result = program("replay", "orders", "--to-topic", copy, "--yes")
-    assert result.exit_code == 2
+    result = exited(program("replay", "orders", "--to-topic", copy, "--yes"), 2)
     assert "it has 4, and partition 6 of orders goes to partition 6" in result.stderr
     assert program.held(copy) == 0
 
 
 @pytest.mark.slow
 def test_no_broker(program: Program) -> None:
-    result = program("verify", "orders", "--against-topic", "x", bootstrap_server="127.0.0.1:1")
-    assert result.exit_code == 1
+    result = exited(program("verify", "orders", "--against-topic", "x", bootstrap_server="127.0.0.1:1"), 1)
     assert "cannot reach a Kafka broker at 127.0.0.1:1" in result.stderr
     assert "Connection refused" in result.stderr
 

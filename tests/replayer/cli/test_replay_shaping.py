@@ -25,7 +25,7 @@ from replayer.spark.lanes import LaneStore
 from replayer.spark.replay import LaneOutcome, SourceTask
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE
 from tests.support.archives import ArchiveWriter, records
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -159,8 +159,7 @@ def test_everything_at_once(target: Target, tmp_path: Path) -> None:
 def test_a_record_that_a_transform_cannot_handle_ends_the_replay(target: Target, tmp_path: Path) -> None:
     transforms = tmp_path / "t.properties"
     transforms.write_text("transforms=m\ntransforms.m.type=MaskField$Value\ntransforms.m.fields=a\n")
-    result = target.replay("orders:1", "--transforms", str(transforms))
-    assert result.exit_code == 1
+    result = exited(target.replay("orders:1", "--transforms", str(transforms)), 1)
     assert "partition 1, offset 0" in result.stderr
     assert "transform m (MaskField)" in result.stderr
     assert "Traceback" not in result.stderr
@@ -174,16 +173,14 @@ def test_a_mask_that_changes_nothing_stops_before_anything_is_written(target: Ta
     transforms.write_text(MISSPELT)
     asked = ("orders:1", "--transforms", str(transforms), "--on-transform-error", "skip", "--job", "masked")
     for more in ((), ("--dry-run",)):
-        result = target.replay(*asked, *more)
-        assert result.exit_code == 2
+        result = exited(target.replay(*asked, *more), 2)
         assert "transform m changes none of the first 12 records" in result.stderr
         assert "MaskField names field secert, which none of them has; their values have: partition, secret" in (
             result.stderr
         )
         assert "--allow-unchanged" in result.stderr
     assert not target.records()
-    result = target.replay(*asked, "--allow-unchanged")
-    assert result.exit_code == 3
+    result = exited(target.replay(*asked, "--allow-unchanged"), 3)
     assert "0 records were changed by transform m" in result.stdout
     assert target.records()
     again = target.replay(*asked, "--resume")
@@ -228,8 +225,7 @@ def test_records_that_a_router_sends_elsewhere_are_counted(target: Target, tmp_p
     ],
 )
 def test_refusals_change_nothing(target: Target, args: tuple[str, ...], expected: str) -> None:
-    result = target.replay(*args)
-    assert result.exit_code == 2
+    result = exited(target.replay(*args), 2)
     assert re.search(expected, result.stderr), result.stderr
     assert "do:" in result.stderr
     assert target.records() == {}
@@ -238,8 +234,7 @@ def test_refusals_change_nothing(target: Target, args: tuple[str, ...], expected
 @pytest.mark.slow
 def test_a_topic_with_records_wants_append(target: Target) -> None:
     assert target.replay("orders:0").exit_code == 0
-    again = target.replay("orders:0")
-    assert again.exit_code == 2
+    again = exited(target.replay("orders:0"), 2)
     assert "is not empty" in again.stderr
     assert len(target.records()[0]) == 12
     succeeded(target.replay("orders:0", "--append"))
@@ -335,8 +330,7 @@ def test_into_fewer_partitions_for_people(program: Program, copy: str, sessions:
     assert "3 tasks at most, one for each source partition" in result.stderr
     assert f"90 records replayed to {copy}" in result.stdout
     assert program.held(copy) == [60, 30, 0, 0]
-    told = program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes")
-    assert told.exit_code == 2
+    told = exited(program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes"), 2)
     assert "is complete" in told.stderr
     again = program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes", "--resume", "--json")
     assert again.exit_code == 0, again.stderr
@@ -370,8 +364,7 @@ def test_refusals_come_before_spark(
     program: Program, cluster: MockCluster, copy: str, sessions: list[int], arguments: tuple[str, ...], message: str
 ) -> None:
     cluster.create_topic("orders")
-    result = program(*(each.format(copy=copy) for each in arguments))
-    assert result.exit_code == 2
+    result = exited(program(*(each.format(copy=copy) for each in arguments)), 2)
     assert message in result.stderr
     assert sessions == []
 
@@ -382,11 +375,9 @@ def test_damage_is_skipped_and_named(program: Program, skewed_root: Path, copy: 
     content = bytearray(data.read_bytes())
     content[100:120] = bytes(20)
     data.write_bytes(content)
-    told = program("orders", "--to-topic", copy, "--yes")
-    assert told.exit_code == 3
+    exited(program("orders", "--to-topic", copy, "--yes"), 3)
     assert program.held(copy)[0] == program.held(copy)[2] == 40, "the other partitions are whole"
-    result = program("orders", "--to-topic", copy, "--yes", "--resume", "--on-damage", "skip", "--json")
-    assert result.exit_code == 3, result.stderr
+    result = exited(program("orders", "--to-topic", copy, "--yes", "--resume", "--on-damage", "skip", "--json"), 3)
     done = json.loads(result.stdout)
     assert {each["partition"] for each in done["skipped"]} == {1}
     lost = sum(each["to"] - each["from"] for each in done["skipped"])
@@ -409,8 +400,7 @@ def test_batches_are_compressed_as_asked(
     monkeypatch.setattr("replayer.replay.sinks.producer.batch_producer", noted)
     succeeded(program("orders", "--to-topic", copy, "--yes", "--compression", "zstd:4"))
     assert (seen, sessions) == ({("zstd", "4")}, [3])
-    refused = program("orders", "--to-topic", copy, "--compression", "zstd", "-X", "compression.type=lz4")
-    assert refused.exit_code == 2
+    refused = exited(program("orders", "--to-topic", copy, "--compression", "zstd", "-X", "compression.type=lz4"), 2)
     assert "--compression zstd contradicts -X compression.type=lz4" in refused.stderr
 
 

@@ -21,7 +21,7 @@ from replayer.cli import main
 from replayer.replay.jobs import control
 from replayer.replay.replaying import planned_replay
 from tests.support.archives import ArchiveWriter, records
-from tests.support.commands import succeeded
+from tests.support.commands import exited, succeeded
 from tests.support.mock_cluster import MockCluster
 
 SECONDS = 30.0
@@ -136,8 +136,7 @@ def test_cancelled_it_commits_and_is_resumed(job: Steered) -> None:
         job.tell(state="cancel")
         job.tell(state="cancel")
 
-    result = job.replay("--rate", "20/s", "--json", meanwhile=cancel)
-    assert result.exit_code == 143, result.stderr
+    result = exited(job.replay("--rate", "20/s", "--json", meanwhile=cancel), 143)
     first = json.loads(result.stdout)
     ended = job.told()
     assert ended is not None and not first["complete"]
@@ -300,13 +299,11 @@ def test_a_second_run_changes_nothing_for_the_first(job: Steered) -> None:
     ],
 )
 def test_mistakes(job: Steered, options: tuple[str, ...], told: str) -> None:
-    result = job.replay(*options)
-    assert result.exit_code == 2
+    result = exited(job.replay(*options), 2)
     assert told in result.stderr
 
 
 def test_the_job_is_to_be_named(tmp_path: Path) -> None:
     words = ["replay", "orders", "--to-topic", "copy", "--control", "-a", str(tmp_path), "-b", "127.0.0.1:1"]
-    result = CliRunner().invoke(main, words, prog_name="replayer")
-    assert result.exit_code == 2
+    result = exited(CliRunner().invoke(main, words, prog_name="replayer"), 2)
     assert "--control requires --job NAME" in result.stderr
