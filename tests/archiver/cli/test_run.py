@@ -98,7 +98,7 @@ def test_told_to_end_before_the_store_answers(
 
     assert ended(once=True) == expected
     with pytest.raises(StoreUnavailable):
-        exited(once=False)
+        ended(once=False)
 
 
 SECRET = b"value of 17"
