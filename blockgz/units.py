@@ -1,6 +1,7 @@
 """Sizes, durations and times as people write them: `128MiB`, `5m`, `2026-01-31T12:00:00Z`."""
 
 import re
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -9,6 +10,11 @@ from typing import Any
 SIZES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def wall_clock() -> int:
+    """Return the time, ms since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def parse_size(text: Any) -> Any:

@@ -2,11 +2,11 @@
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -28,12 +28,13 @@ from blockgz.archive.selection import (
 from blockgz.errors import UsageError
 from blockgz.store.address import S3Settings, parse_address
 from blockgz.store.reader import DiskCache, default_folder
+from blockgz.units import wall_clock
 from index_format.keys import parse_topic_folder
 from index_format.objects import DEFAULT_MAX_BLOCK_BYTES
 from index_format.old_objects import ANCESTORS_FORMAT
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
 from replayer.export import Exported, ExportForm, export, format_of
-from replayer.library_choice import Choice, Place, Time, chosen, now_ms, one_of
+from replayer.library_choice import Choice, Place, Time, chosen, one_of
 from replayer.verify.report import ArchiveReport, ComparisonReport, Depth
 from replayer.verify.verifying import verify_archive
 
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from replayer.replay.plan import ReplayPlan
     from replayer.replay.proof import JobProof
 import threading
-from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -222,7 +221,7 @@ class Archive:
         One range read of one block. Raises NotInArchive, whose `why` is the reason, or UsageError.
         """
         parse_topic_folder(topic)
-        query = RecordQuery(topic, partition, position_of(offset, now_ms()), f"{topic}:{partition}:{offset}")
+        query = RecordQuery(topic, partition, position_of(offset, wall_clock()), f"{topic}:{partition}:{offset}")
         outcome = self._loop.run(look_up_together(self._archive, [query]))[query]
         if not isinstance(outcome, FoundRecord):
             raise failure(query, outcome)
@@ -284,7 +283,7 @@ class Archive:
 
     def find(self, topic: str, time: Time, *, partitions: Iterable[int] | None = None) -> tuple[TimedOffset, ...]:
         """Return each partition's position at a time: the first record in offset order that is as late."""
-        at = time_of(time, now_ms())
+        at = time_of(time, wall_clock())
         numbers = None if partitions is None else tuple(partitions)
 
         async def found() -> list[TimedOffset]:

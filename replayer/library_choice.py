@@ -1,6 +1,5 @@
 """Selections of records as keyword arguments."""
 
-import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypedDict
@@ -10,6 +9,7 @@ from blockgz.archive.positions import BeforeTime, Position, Rule, position_of, p
 from blockgz.archive.selection import Positions, SelectionRequest, positions_before
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
+from blockgz.units import wall_clock
 from index_format.keys import parse_topic_folder
 
 # An offset, a time, or what `--from` takes: "earliest", "latest", "+N", "-N", "-1h", "2026-11-20T12:00:00Z".
@@ -43,18 +43,13 @@ class Choice(TypedDict, total=False):
     """With a value in which this regular expression (RE2's) is found."""
 
 
-def now_ms() -> int:
-    """Return the time, ms since the epoch."""
-    return time.time_ns() // 1_000_000
-
-
 def chosen(topic: str, choice: Choice) -> tuple[TopicPartitions, SelectionRequest]:
     """Return the topic and request that a choice means; raises UsageError or BadName."""
     unknown = choice.keys() - Choice.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}")
     parse_topic_folder(topic)
-    now = now_ms()
+    now = wall_clock()
     partitions = choice.get("partitions")
     numbers = None if partitions is None else tuple(sorted(set(partitions)))
     record_filter = RecordFilter(

@@ -15,7 +15,7 @@ from index_format.keys import parse_topic_folder
 from index_format.objects import LITERAL, Acl
 from index_format.objects import TopicConfig as ArchivedTopic
 from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAdmin, TopicChanges
-from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings
+from replayer.kafka.topic_facts import ConfigChange, NewTopic
 
 
 def literal_acls(acls: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
@@ -165,7 +165,8 @@ class LiveTopic:
 
     partitions: int
     replication_factor: int
-    settings: TopicSettings
+    own: Mapping[str, str]
+    inherited: Mapping[str, str]
 
 
 class Difference(NamedTuple):
@@ -233,7 +234,7 @@ def compare_topics(
         return compared  # What an archive does not tell is not a difference.
     # What a topic gets that is made like it is not a difference.
     ours, defaults = carried_over(archived.config), {**DECISIVE, **(archived.defaults or {})}
-    in_effect = {**live.settings.inherited, **live.settings.own}
+    in_effect = {**live.inherited, **live.own}
     changed = [
         Difference(setting, value, in_effect.get(setting))
         for setting, value in ours.items()
@@ -241,7 +242,7 @@ def compare_topics(
     ]
     extra = [
         Difference(setting, None, value)
-        for setting, value in carried_over(live.settings.own).items()
+        for setting, value in carried_over(live.own).items()
         if setting not in archived.config
         and setting not in ignored
         and not _same(setting, value, defaults.get(setting))
@@ -320,10 +321,10 @@ def _live_notes(compared: TopicComparison) -> Iterator[str]:
         return
     if archived.replication_factor not in (None, live.replication_factor):
         yield f"its replication factor was {archived.replication_factor} and is {live.replication_factor}"
-    in_effect, defaults = {**live.settings.inherited, **live.settings.own}, archived.defaults or {}
+    in_effect, defaults = {**live.inherited, **live.own}, archived.defaults or {}
     needed = carried_over(archived.config).get(MIN_INSYNC) or in_effect.get(MIN_INSYNC, "1")
     yield from _too_few_replicas(needed, live.replication_factor)
-    set_somewhere = (archived.config or {}).keys() | live.settings.own.keys()
+    set_somewhere = (archived.config or {}).keys() | live.own.keys()
     for setting in sorted(DECISIVE.keys() & defaults.keys() - set_somewhere - set(compared.ignored)):
         now = in_effect.get(setting)
         if now is not None and not _same(setting, defaults[setting], now):
@@ -367,12 +368,12 @@ def _outstanding(plan: TopicPlan, now: LiveTopic | None) -> Iterator[str]:
         yield f"partitions are {now.partitions} and not {wanted}"
     values: Mapping[str, str] = plan.creates.config if plan.creates else plan.change.values
     for setting, value in values.items():
-        found = now.settings.own.get(setting)
+        found = now.own.get(setting)
         if found is None or not _same(setting, value, found):
             yield f"{setting} is {found} and not {value}"
     for setting in plan.change.removed:
-        if setting in now.settings.own:
-            yield f"{setting} is still {now.settings.own[setting]}"
+        if setting in now.own:
+            yield f"{setting} is still {now.own[setting]}"
 
 
 class FoundTopic(NamedTuple):
@@ -445,7 +446,7 @@ def live_topics(names: Collection[str], properties: Mapping[str, str]) -> dict[s
             found[name] = None
         else:
             replicas = admin.replication_factor(name)
-            found[name] = LiveTopic(facts.num_partitions, replicas, changes.settings(name))
+            found[name] = LiveTopic(facts.num_partitions, replicas, *changes.settings(name))
     return found
 
 

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from blockgz.errors import BlockgzError, BrokerUnreachable
 from blockgz.kafka.admin_apart import AdminApart
 from blockgz.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
+from blockgz.units import wall_clock
 from index_format.groups import MAX_METADATA_BYTES, GroupPosition
 
 # The kind of client, for rd_kafka_new.
@@ -289,11 +290,11 @@ class KafkaGroups:
                 wanted = ((topic, number) for topic, count in topics.items() for number in range(count))
                 # The time comes after the answer: what is committed while the cluster is asked must not look older.
                 positions = _positions(offsets.committed(wanted, seconds))
-                return GroupAnswer(_now_ms(), positions)
+                return GroupAnswer(wall_clock(), positions)
         except BlockgzError as error:
             cause = error.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() in NO_OFFSETS:
-                return GroupAnswer(_now_ms(), {})
+                return GroupAnswer(wall_clock(), {})
             return error
 
     def members(self, groups: Collection[str]) -> dict[str, GroupMembers]:
@@ -377,10 +378,6 @@ class KafkaGroups:
             raise kafka_failure(error.args[0], what) from error
         finally:
             client.close()
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)
 
 
 def _positions(committed: Iterable[CommittedOffset]) -> Positions:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from typing import NamedTuple
 
 import click
 
@@ -14,25 +13,12 @@ from blockgz.archive.positions import parse_kcat_offset
 from blockgz.archive.selection import DamagePolicies, Positions, Selection, SelectionRequest, selected_batches
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, closing
-from blockgz.program.options import OptionSet
 from blockgz.record_filter import Condition, Not, Pattern, RecordFilter, ValueMatches
 from replayer.cli.options.options import Printing, archive_options, limit_option, open_archive, printing_options
 from replayer.cli.options.selection_options import damage_option, print_cuts, print_skipped, selection_options
 
 NOTHING_FOUND = 4
 GREP_TEMPLATE = "%t:%p:%o:%s\\n"
-
-
-class PrintRequest(NamedTuple):
-    """The records to print, at most how many, and how."""
-
-    selection: SelectionRequest
-    limit: int | None
-    printing: Printing
-    on_damage: str
-
-
-print_options = OptionSet("request", PrintRequest, selection_options, limit_option, printing_options, damage_option)
 
 
 @click.command(
@@ -53,15 +39,25 @@ print_options = OptionSet("request", PrintRequest, selection_options, limit_opti
     metavar="OFFSET",
     help="Like kcat's -o: beginning, end, N, -N; s@MS starts and e@MS ends at a time.",
 )
-@print_options
+@selection_options
+@limit_option
+@printing_options
+@damage_option
 @archive_options
-def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: ArchivePlace) -> int:
+def cat(
+    topic: str,
+    offsets: tuple[str, ...],
+    selection: SelectionRequest,
+    limit: int | None,
+    printing: Printing,
+    on_damage: str,
+    archive: ArchivePlace,
+) -> int:
     """Print records, one partition after another, in offset order.
 
     Prints each value and a newline by default. Damage ends the output with exit code 3. With --on-damage skip, all
     other records are printed, the lost offsets are named on stderr, and the exit code is still 3.
     """
-    selection, limit, printing, on_damage = request
     if offsets:
         if selection.positions != Positions():
             raise click.UsageError("-o replaces --from and --to: use one or the other")
@@ -95,7 +91,10 @@ def _kcat_positions(offsets: Sequence[str]) -> Positions:
 @click.option("-F", "--fixed-strings", is_flag=True, help="Match the pattern literally, not as a regex.")
 @click.option("-v", "--invert-match", is_flag=True, help="Print the records that do not match.")
 @click.option("-c", "--count", is_flag=True, help="Print only the number of matches.")
-@print_options
+@selection_options
+@limit_option
+@printing_options
+@damage_option
 @archive_options
 def grep(
     pattern: str,
@@ -104,7 +103,10 @@ def grep(
     fixed_strings: bool,
     invert_match: bool,
     count: bool,
-    request: PrintRequest,
+    selection: SelectionRequest,
+    limit: int | None,
+    printing: Printing,
+    on_damage: str,
     archive: ArchivePlace,
 ) -> int:
     """Print the records whose value matches REGEX, each preceded by its place.
@@ -112,7 +114,6 @@ def grep(
     REGEX uses RE2 syntax. A value that is UTF-8 is searched as text, any other as bytes. Blocks outside --from, --to,
     --since and --until are not read. Exits with 4 if nothing matches.
     """
-    selection, limit, printing, on_damage = request
     if count and printing.printer is not None:
         raise click.UsageError("--count prints a number: remove -f, -J and --json")
     found = Pattern.literal(pattern, ignore_case=ignore_case) if fixed_strings else Pattern(pattern, ignore_case)

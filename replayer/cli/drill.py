@@ -18,7 +18,7 @@ from blockgz.program.main import closing, confirm, ended_code
 from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption, kafka_options, yes_option
 from blockgz.program.progress import record_progress
 from blockgz.program.terminal import print_each, print_table
-from blockgz.units import bytes_text
+from blockgz.units import bytes_text, wall_clock
 from index_format.keys import check_topic
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of
@@ -27,7 +27,6 @@ from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay import duration_text
 from replayer.cli.restore import ending_signals, print_outcome, refuse_undecided, surroundings
 from replayer.replay.jobs.control import held, lock_folder
-from replayer.replay.pipeline import wall_clock
 from replayer.restore.document import RestoreFolder
 from replayer.restore.drill import Drill, drill_document, removed, sampled
 from replayer.restore.planning import found_topics, looked_over

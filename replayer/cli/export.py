@@ -1,7 +1,8 @@
 """`replayer export`."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from typing import NamedTuple
+from functools import partial
 
 import click
 import orjson
@@ -11,7 +12,7 @@ from blockgz.archive.positions import Rule
 from blockgz.archive.selection import DamagePolicies, SelectionRequest, selected_batches
 from blockgz.process import run_async
 from blockgz.program.main import closing
-from blockgz.program.options import Option, OptionSet, choice_option
+from blockgz.program.options import Option, choice_option
 from blockgz.program.progress import record_progress
 from blockgz.units import bytes_text
 from replayer.cli.cat import say_why_nothing
@@ -26,33 +27,6 @@ from replayer.cli.options.selection_options import (
 from replayer.export import BINARY, FORMATS, STDOUT, TEXT, Exported, ExportForm, export, format_of
 
 
-class ExportRequest(NamedTuple):
-    """The records to export, and how."""
-
-    selection: SelectionRequest
-    limit: int | None
-    on_damage: str
-    file_format: str | None
-    key: str
-    value: str
-    as_times: str
-    overwrites: bool
-
-
-export_options = OptionSet(
-    "request",
-    ExportRequest,
-    selection_options,
-    limit_option,
-    damage_option,
-    Option("--format", "file_format", type=click.Choice(FORMATS), help="File format; by default as DEST ends."),
-    choice_option("--key-as", "key", choices=[BINARY, TEXT], help="Keys as bytes (in CSV and JSON, Base64) or text."),
-    choice_option("--value-as", "value", choices=[BINARY, TEXT], help="Values as bytes or text."),
-    times_option,
-    Option("--overwrite", "overwrites", is_flag=True, help="Replace DEST if it exists."),
-)
-
-
 @click.command(
     "export",
     epilog=closing(
@@ -63,22 +37,43 @@ export_options = OptionSet(
 )
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
 @click.argument("destination", metavar="DEST")
-@export_options
+@selection_options
+@limit_option
+@damage_option
+@Option("--format", "file_format", type=click.Choice(FORMATS), help="File format; by default as DEST ends.")
+@choice_option("--key-as", "key", choices=[BINARY, TEXT], help="Keys as bytes (in CSV and JSON, Base64) or text.")
+@choice_option("--value-as", "value", choices=[BINARY, TEXT], help="Values as bytes or text.")
+@times_option
+@Option("--overwrite", "overwrites", is_flag=True, help="Replace DEST if it exists.")
 @json_option
 @archive_options
-def command(topic: str, destination: str, request: ExportRequest, as_json: bool, archive: ArchivePlace) -> int:
+def command(
+    topic: str,
+    destination: str,
+    selection: SelectionRequest,
+    limit: int | None,
+    on_damage: str,
+    file_format: str | None,
+    key: str,
+    value: str,
+    as_times: str,
+    overwrites: bool,
+    as_json: bool,
+    archive: ArchivePlace,
+) -> int:
     """Write records to a Parquet, CSV, JSON lines or Arrow file.
 
     DEST of - is standard output. Columns are key, value, topic, partition, offset, timestamp, timestampType and
     headers. The file appears whole or not at all. Damage ends the export with exit code 3 and no file; with
     --on-damage skip, all other records are written, the lost offsets are named on stderr, and the exit code is still 3.
     """
-    form = ExportForm(format_of(destination, request.file_format), request.key, request.value, request.as_times)
-    damage = DamagePolicies(request.on_damage)
+    form = ExportForm(format_of(destination, file_format), key, value, as_times)
+    damage = DamagePolicies(on_damage)
 
     def run(rule: Rule | None) -> int:
-        ruled = request._replace(selection=request.selection.ruled(rule))
-        done = run_async(_exported(archive, parse_topic(topic), destination, form, ruled, damage, as_json=as_json))
+        output = partial(export, destination=destination, form=form, overwrites=overwrites)
+        ruled = selection.ruled(rule)
+        done = run_async(_exported(archive, parse_topic(topic), ruled, limit, damage, output, as_json=as_json))
         if as_json:
             told = {"destination": destination, "format": form.file_format, **done._asdict()}
             click.echo(orjson.dumps(told).decode(), err=destination == STDOUT)
@@ -92,21 +87,21 @@ def command(topic: str, destination: str, request: ExportRequest, as_json: bool,
 async def _exported(
     place: ArchivePlace,
     topic: TopicPartitions,
-    destination: str,
-    form: ExportForm,
-    request: ExportRequest,
+    selection: SelectionRequest,
+    limit: int | None,
     damage: DamagePolicies,
+    output: Callable[..., Awaitable[Exported]],
     *,
     as_json: bool,
 ) -> Exported:
     async with AsyncExitStack() as stack:
         archive = await stack.enter_async_context(open_archive(place))
-        chosen = await request.selection.select(archive, topic)
+        chosen = await selection.select(archive, topic)
         print_cuts(chosen, copies=True)
-        batches = selected_batches(chosen, request.selection.filter, request.limit, damage)
+        batches = selected_batches(chosen, selection.filter, limit, damage)
         await stack.enter_async_context(aclosing(batches))
         advance = stack.enter_context(record_progress("exporting", None, as_json=as_json))
-        done = await export(batches, destination, form, overwrites=request.overwrites, advance=advance)
-    if done.records == 0 and request.limit != 0:
-        say_why_nothing(chosen, request.selection.filter)
+        done = await output(batches, advance=advance)
+    if done.records == 0 and limit != 0:
+        say_why_nothing(chosen, selection.filter)
     return done

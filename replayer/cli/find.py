@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from blockgz.program.main import closing
 from blockgz.program.options import TimeOption, option_zone
 from blockgz.program.terminal import print_rows, print_table
 from blockgz.store.reader import DiskCache
+from blockgz.units import wall_clock
 from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.options.options import (
     archive_options,
@@ -88,7 +88,7 @@ def command(
     if times and (selection.narrows or limit is not None):
         raise click.UsageError("of the selection options, only --partitions can be combined with --time")
     if times:
-        instants = [parse_time(text, time.time_ns() // 1_000_000, option_zone()) for text in times]
+        instants = [parse_time(text, wall_clock(), option_zone()) for text in times]
         asked_form = (form, time_printer(as_times))
         return run_async(_find_times(archive, cache, wanted.narrow(selection.partitions), instants, asked_form))
     if selection.filter.passes_all:

@@ -19,7 +19,7 @@ from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
 from blockgz.program.options import option_zone, zone_option
 from blockgz.store.reader import CountingReader, DiskCache
-from blockgz.units import bytes_text
+from blockgz.units import bytes_text, wall_clock
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.options import (
@@ -101,7 +101,7 @@ def command(
     places from stdin, one per line. Prints the value and a newline; on a terminal, the record's other fields come
     first. If a record does not exist, says why and exits with 4.
     """
-    now = time.time_ns() // 1_000_000
+    now = wall_clock()
     wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]
     fetching = _Lookups(wanted, stats, interval if follow else None, printing, cache, time_printer(as_times))
     try:

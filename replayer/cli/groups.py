@@ -15,7 +15,7 @@ from blockgz.process import run_async
 from blockgz.program.main import closing, confirm
 from blockgz.program.options import Option, OptionSet, TimeOption, dry_run_option, kafka_options, yes_option
 from blockgz.program.terminal import print_each, print_table
-from blockgz.units import time_text
+from blockgz.units import time_text, wall_clock
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.options import (
     Rules,
@@ -44,7 +44,6 @@ from replayer.groups.planning import (
 )
 from replayer.kafka.admin import KafkaAdmin, kafka_groups
 from replayer.replay.jobs.folder import open_jobs
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.request import Surroundings
 

@@ -12,7 +12,7 @@ from blockgz.program.main import closing, confirm, print_failure
 from blockgz.program.terminal import print_table
 from blockgz.store.address import S3Settings
 from blockgz.store.writer import ToolStore
-from blockgz.units import time_text
+from blockgz.units import time_text, wall_clock
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
 from replayer.replay.jobs.control import (
@@ -26,7 +26,6 @@ from replayer.replay.jobs.control import (
     summary_of,
 )
 from replayer.replay.jobs.folder import JobFolder, existing_jobs, job_names, jobs_with, this_process
-from replayer.replay.pipeline import wall_clock
 
 COLUMNS = ("JOB", "SOURCE", "TARGET", "STATE", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
 DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")

@@ -47,7 +47,7 @@ from blockgz.program.options import (
 from blockgz.program.progress import RecordProgress, record_progress
 from blockgz.program.terminal import print_each, print_table, range_text
 from blockgz.store.writer import Store
-from blockgz.units import bytes_text, time_text
+from blockgz.units import bytes_text, time_text, wall_clock
 from replayer.cli.options.options import (
     SparkOptions,
     archive_options,
@@ -75,7 +75,7 @@ from replayer.replay.jobs.control import (
 )
 from replayer.replay.jobs.folder import open_jobs, this_process
 from replayer.replay.pace import Commands, Slowest, make_pace, parse_rate
-from replayer.replay.pipeline import LeftOut, wall_clock
+from replayer.replay.pipeline import LeftOut
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import PlannedReplay, job_alone, planned_replay
 from replayer.replay.request import CommandOption, ReplayRequest, Surroundings, named_target

@@ -22,7 +22,7 @@ from blockgz.program.main import closing, confirm, ended_code
 from blockgz.program.options import kafka_options
 from blockgz.program.progress import record_progress
 from blockgz.program.terminal import print_each, print_table
-from blockgz.units import bytes_text, time_text
+from blockgz.units import bytes_text, time_text, wall_clock
 from replayer.cli.options.options import archive_options, json_option, open_archive
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.options.selection_options import with_choice
@@ -31,7 +31,6 @@ from replayer.errors import ReplayRefused
 from replayer.kafka.admin import TopicChanges, kafka_groups
 from replayer.replay.jobs.control import held, is_running, lock_folder
 from replayer.replay.jobs.folder import open_jobs, this_process
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.request import Surroundings
 from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
 from replayer.restore.document import (

@@ -10,11 +10,11 @@ from blockgz.program.main import closing, confirm
 from blockgz.program.options import dry_run_option, kafka_options, yes_option
 from blockgz.program.terminal import print_each, print_table, range_text
 from blockgz.store.address import S3Settings
+from blockgz.units import wall_clock
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.replay.jobs.control import held, job_signs, lock_folder
 from replayer.replay.jobs.folder import jobs_with
 from replayer.replay.jobs.undo import UndoPlan, carry_out, plan_undo, refuse_running, undo_document
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.recorded_job import kept_job
 
 

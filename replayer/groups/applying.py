@@ -4,7 +4,6 @@ What was there is kept in the job's folder before anything changes: `{job}/group
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -26,12 +25,8 @@ class NotReadBack(BlockgzError):
     exit_code = 1
 
 
-class _Kept(NamedTuple):
-    """A group's position in one partition, before and after; None if there was none."""
-
-    partition: Offset
-    before: GroupOffset | None
-    after: GroupOffset
+# A partition, and a group's positions in it before and after a change; None if there was none.
+_Kept = tuple[Offset, GroupOffset | None, GroupOffset]
 
 
 @stored
@@ -73,9 +68,7 @@ class GroupChanges:
         kept = {}
         for name, positions in wanted.items():
             before = groups.positions(name, plan.topic, positions)
-            kept[name] = tuple(
-                _Kept(number, before.get(number), position) for number, position in sorted(positions.items())
-            )
+            kept[name] = tuple((number, before.get(number), position) for number, position in sorted(positions.items()))
         self._add(_Change(topic=plan.topic, topic_id=plan.topic_id, at=now_ms, groups=kept))
         for name, positions in wanted.items():
             groups.set_positions(name, plan.topic, positions)

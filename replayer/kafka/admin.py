@@ -45,7 +45,7 @@ from blockgz.kafka.groups import KafkaGroups, listed_groups
 from index_format.objects import Acl, AclsOfTopics
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka import CLIENT_ID
-from replayer.kafka.topic_facts import ConfigChange, EffectiveConfig, NewTopic, TopicFacts, TopicSettings, parse_config
+from replayer.kafka.topic_facts import ConfigChange, EffectiveConfig, NewTopic, TopicFacts, parse_config
 
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
@@ -115,10 +115,13 @@ class TopicChanges:
 
     def own_config(self, topic: str) -> Mapping[str, str]:
         """Return the settings of the topic itself. Raises ReplayRefused, AccessDenied or BrokerUnreachable."""
-        return self.settings(topic).own
+        return self.settings(topic)[0]
 
-    def settings(self, topic: str) -> TopicSettings:
-        """Return the whole configuration of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
+    def settings(self, topic: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return a topic's own settings, and those that are in effect beyond them.
+
+        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
+        """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (answer,) = self._admin.describe_configs([resource], request_timeout=BROKER_DEADLINE_SECONDS).values()
         entries = self._result(answer, f"the configuration of topic {topic!r} cannot be read", "check the topic's name")
@@ -126,7 +129,7 @@ class TopicChanges:
         for entry in entries.values():
             if entry.value is not None:
                 (own if entry.source in OF_THE_TOPIC else inherited)[entry.name] = entry.value
-        return TopicSettings(own, inherited)
+        return own, inherited
 
     def alter(self, topic: str, change: ConfigChange) -> None:
         """Set and remove settings of a topic. Raises ReplayRefused, AccessDenied or BrokerUnreachable."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
@@ -51,13 +50,6 @@ class NewTopic:
     def facts(self) -> TopicFacts:
         """Return the facts of the topic once it exists."""
         return TopicFacts(self.name, self.partitions, None, parse_config(self.config))
-
-
-class TopicSettings(NamedTuple):
-    """Names and values of a topic's configuration: set for the topic itself, and in effect beyond that."""
-
-    own: Mapping[str, str]
-    inherited: Mapping[str, str]
 
 
 class ConfigChange(msgspec.Struct, frozen=True):

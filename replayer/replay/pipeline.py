@@ -13,7 +13,6 @@ What a stage drops counts as done: the position moves past it.
 
 import re
 import struct
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz.errors import UsageError
-from blockgz.units import MILLISECONDS
+from blockgz.units import MILLISECONDS, wall_clock
 from index_format.records import HEADER_TYPE, SCHEMA, Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit, ReplayRefused
 from replayer.transforms.chain import Effect, TransformChain
@@ -369,11 +368,6 @@ NO_TIMESTAMP = -1
 _SHIFT = re.compile(r"shift=([+-]?)([0-9]{1,15})(ms|s|m|h|d)", re.ASCII)
 # Over 30,000 years, in ms; sums with it stay within 64 bits.
 LONGEST_SHIFT = 10**15
-
-
-def wall_clock() -> int:
-    """Return the time, ms since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from blockgz.archive.selection import SKIPS, DamagePolicies, Reading, Selection,
 from blockgz.errors import NotInArchive, listed
 from blockgz.process import allow_open_files
 from blockgz.store.writer import Store
+from blockgz.units import wall_clock
 from index_format.keys import check_topic, parse_topic_folder
 from index_format.records import Record, iter_records
 from replayer.errors import ReplayRefused
@@ -48,7 +49,7 @@ from replayer.replay.jobs.folder import (
     this_process,
 )
 from replayer.replay.pace import Commands
-from replayer.replay.pipeline import Pipeline, TransformStage, wall_clock
+from replayer.replay.pipeline import Pipeline, TransformStage
 from replayer.replay.plan import (
     EDGE_BYTES,
     ReplayPlan,

@@ -8,7 +8,7 @@ import msgspec
 
 from blockgz.errors import BlockgzError, NotInArchive, listed
 from blockgz.kafka.groups import GroupOffset, KafkaGroups
-from blockgz.units import time_text
+from blockgz.units import time_text, wall_clock
 from index_format.keys import parse_topic_folder
 from index_format.objects import Acl
 from replayer.groups import map_of
@@ -21,7 +21,6 @@ from replayer.groups.planning import (
     positions_of,
     vanished_text,
 )
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.request import Surroundings
 from replayer.restore.document import (
     AclsDone,

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from blockgz.archive.positions import Rule
 from blockgz.errors import BlockgzError, NotInArchive, Verdict, worst
+from blockgz.units import wall_clock
 from replayer.replay.jobs.folder import JobFolder
 from replayer.replay.jobs.undo import carry_out, plan_undo
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.request import Surroundings
 from replayer.restore.document import RestoreFolder, RestorePlan, WantedTopics
 from replayer.restore.running import TopicOutcome

@@ -13,11 +13,11 @@ from blockgz.archive.partition import Damaged
 from blockgz.archive.selection import SKIPS
 from blockgz.errors import AccessDenied, BlockgzError, Verdict, worst
 from blockgz.process import allow_open_files
+from blockgz.units import wall_clock
 from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.topic_facts import ConfigChange, TopicFacts
 from replayer.replay.jobs.folder import JobFolder, JobRequest, refuse_changed_target
 from replayer.replay.pace import Commands
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.proof import JobProof, prove_job
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS, planned_replay
 from replayer.replay.request import Surroundings

@@ -13,11 +13,11 @@ from blockgz.archive.positions import OffsetRange, resolve_range
 from blockgz.archive.selection import Reading, Selection
 from blockgz.errors import BlockgzError
 from blockgz.process import allow_open_files
+from blockgz.units import wall_clock
 from replayer.errors import JobTakenOver
 from replayer.replay.job import LanePosition, decode_position
 from replayer.replay.jobs.control import FRESH_MS
 from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.plan import describe_source
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS
 from replayer.replay.request import Surroundings

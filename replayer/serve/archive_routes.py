@@ -22,12 +22,12 @@ from blockgz.archive.positions import parse_position, parse_time
 from blockgz.archive.selection import DamagePolicies, Positions, SelectionRequest, selected_batches
 from blockgz.errors import BlockgzError, UsageError
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
+from blockgz.units import wall_clock
 from index_format.keys import parse_topic_folder
 from index_format.objects import Gap
 from index_format.record_formats import json_object
 from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage import Axis, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps
-from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.content import shown
 from replayer.serve.errors import failure_of, told, trouble_of
 from replayer.serve.pages import PAGE_SECONDS, error_page, page, progress_page
@@ -109,7 +109,7 @@ async def find_offsets(
 ) -> list[dict[str, Any]]:
     """Return the offset of the first record at or after each time, in every partition."""
     wanted = parse_topic(topic)
-    instants = [parse_time(text, now_ms(), service.settings.zone) for text in time]
+    instants = [parse_time(text, wall_clock(), service.settings.zone) for text in time]
 
     async def find() -> list[dict[str, Any]]:
         partitions = await service.view.archive.open_topic(wanted.topic, wanted.partitions)
@@ -152,7 +152,7 @@ async def open_page(service: Service, topic: str, partition: int, at: str, befor
     archived = await service.view.archive.open_partition(topic, partition)
     if before is not None:
         return await page_before(archived, before, count)
-    return await page_at(archived, parse_position(at, now_ms(), service.settings.zone), count)
+    return await page_at(archived, parse_position(at, wall_clock(), service.settings.zone), count)
 
 
 def page_document(topic: str, partition: int, page: Page, costs: Costs) -> dict[str, Any]:
@@ -190,7 +190,7 @@ async def stream_records(
 
     The last line is `{"cursor":{"next":OFFSET,"complete":true}}`, or `{"failure":{…}}` where the archive is damaged.
     """
-    now, zone = now_ms(), service.settings.zone
+    now, zone = wall_clock(), service.settings.zone
     asked = SelectionRequest(
         Positions(parse_position(start, now, zone), parse_position(to, now, zone)),
         filter=RecordFilter(None, None, conditions(key, header, grep)),
@@ -244,7 +244,7 @@ async def get_record(topic: str, partition: int, position: str, service: Serving
 async def look_up(service: Service, topic: str, partition: int, position: str) -> FoundRecord:
     """Return the record at a position; raise NotInArchive with the reason, or what is damaged."""
     parse_topic_folder(topic)
-    sought = parse_position(position, now_ms(), service.settings.zone)
+    sought = parse_position(position, wall_clock(), service.settings.zone)
     query = RecordQuery(topic, partition, sought, f"{topic}:{partition}:{position}")
     outcome = (await look_up_together(service.view.archive, [query]))[query]
     if isinstance(outcome, FoundRecord):

@@ -17,8 +17,8 @@ from blockgz.archive.positions import parse_position
 from blockgz.archive.selection import Positions, SelectionRequest
 from blockgz.errors import BlockgzError, NotInArchive, StoreUnavailable, UsageError
 from blockgz.record_filter import RecordFilter
+from blockgz.units import wall_clock
 from replayer.replay.pace import parse_rate
-from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.archive_routes import conditions
 from replayer.serve.errors import failure_of
 from replayer.serve.pages import SentForm, first, lines_of, page
@@ -100,7 +100,7 @@ async def plan_search(form: SearchForm, service: Serving, request: Request) -> d
 
 
 async def _planned(service: Service, form: SearchForm) -> Search:
-    sought, now = conditions(form.key, form.header, form.grep), now_ms()
+    sought, now = conditions(form.key, form.header, form.grep), wall_clock()
     zone = service.settings.zone
     if not sought:
         raise UsageError("there is nothing to search for", remedy="give a key, a header or a pattern")

@@ -40,6 +40,7 @@ from blockgz.errors import (
 from blockgz.kafka.secrets import LOADS_CODE
 from blockgz.store.opening import open_store
 from blockgz.store.writer import ToolStore
+from blockgz.units import wall_clock
 from index_format.keys import check_topic, parse_topic_folder
 from index_format.objects import Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused, TargetInUse
@@ -57,7 +58,6 @@ from replayer.replay.jobs.control import (
     summary_of,
 )
 from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place, this_process
-from replayer.replay.pipeline import wall_clock as now_ms
 from replayer.serve.errors import CutsInDoubt, failure_of
 from replayer.serve.settings import ServeSettings
 
@@ -253,7 +253,7 @@ class Replays:
             raise CutsInDoubt(form.at, cuts)
         name = Job(form.job or new_name(form), "", "").name
         named = form.model_copy(update={"job": name})
-        launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=now_ms())
+        launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=wall_clock())
         async with self._alone(name, named.named_target):
             if not await self.in_thread(lambda: self.store.put_if_absent(f"{name}/launch.json", encode(launch), name)):
                 raise UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
@@ -409,7 +409,7 @@ class Replays:
         try:
             request = folder.request()
             signs = job_signs(store, name, locks)
-            progress, state = signs.reported, job_state(signs, this_process(), now_ms())
+            progress, state = signs.reported, job_state(signs, this_process(), wall_clock())
             summary = summary_of(folder) if request is not None and progress is None else None
         except (ReplayRefused, FormatError) as error:  # it is damaged; that a store does not answer says nothing of it
             failure = failure_of(error)

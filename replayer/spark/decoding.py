@@ -57,13 +57,20 @@ class TextDecoder:
 
 @dataclass(frozen=True)
 class RowDecoder:
-    """Batches of `rows.to_rows` with decoded columns, and `BAD` as the last one."""
+    """A picklable decoder of batches of `rows.to_rows`; by default it leaves rows that it cannot decode, with `BAD`."""
 
     key: Decoder | None = None
     value: Decoder | None = None
+    on_bad: str = "column"
+    has_envelope: bool = False
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows decoded; a key or value that could not be decoded is null."""
+        """Return the rows decoded; raises UndecodableRecord if bad rows are to fail."""
+        rows = handle_bad(self._decoded(rows), self.on_bad)
+        return unwrapped(rows) if self.has_envelope else rows
+
+    def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with `BAD` as the last column; a key or value that could not be decoded is null."""
         bad: list[str | None] = [None] * rows.num_rows
         for name, decoder in (("key", self.key), ("value", self.value)):
             if decoder is not None:
@@ -275,20 +282,6 @@ class Decoding:
     has_envelope: bool
 
 
-@dataclass(frozen=True)
-class DecodedRows:
-    """A picklable decoder of batches of `to_rows`."""
-
-    decoder: RowDecoder
-    on_bad: str
-    has_envelope: bool
-
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Raise UndecodableRecord if bad rows are to fail."""
-        rows = handle_bad(self.decoder(rows), self.on_bad)
-        return unwrapped(rows) if self.has_envelope else rows
-
-
 def parse_decoding(options: FormatOptions) -> Decoding | None:
     """None if keys and values stay bytes; raises UsageError."""
     contents = [_content(options, side) for side in ("key", "value")]
@@ -322,7 +315,7 @@ def _content(options: FormatOptions, side: str) -> Content:
     return form, schema, subject
 
 
-def decoded_rows(wanted: Decoding, topics: Sequence[str]) -> DecodedRows:
+def decoded_rows(wanted: Decoding, topics: Sequence[str]) -> RowDecoder:
     """Return a decoder of rows of the topics; requests schemas from the registry if needed.
 
     Raises UsageError, NotInArchive, AccessDenied or StoreUnavailable.
@@ -330,7 +323,7 @@ def decoded_rows(wanted: Decoding, topics: Sequence[str]) -> DecodedRows:
     key, value = (_decoder(side, wanted, topics) for side in ("key", "value"))
     if wanted.has_envelope and value is not None:
         check_envelope(value.type)
-    return DecodedRows(RowDecoder(key, value), wanted.on_bad, wanted.has_envelope)
+    return RowDecoder(key, value, wanted.on_bad, wanted.has_envelope)
 
 
 def _decoder(side: str, wanted: Decoding, topics: Sequence[str]) -> Decoder | None:

@@ -38,14 +38,8 @@ T = TypeVar("T")
 _CORRUPT = "_blockgz_corrupt"
 
 
-class Skipped(NamedTuple):
-    """Offsets [start, end) that were passed over because their records cannot be read."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    reason: str
+# Topic, partition, offsets [start, end) that were passed over because their records cannot be read, and the reason.
+Skipped = tuple[str, int, int, int, str]
 
 
 class _Lists(AccumulatorParam["list[Skipped]"]):
@@ -126,7 +120,7 @@ def _decoded(
 
     yield from map(decoder, batched(iterated(rows)))
     if skipped is not None and damage.skipped:
-        skipped.add([Skipped(run.topic, run.partition, *each) for each in damage.skipped])
+        skipped.add([(run.topic, run.partition, *each) for each in damage.skipped])
 
 
 @dataclass(frozen=True)

@@ -70,24 +70,21 @@ class OfSource:
         return self.router.route(batch._replace(partition=self.source))
 
 
-@dataclass(frozen=True)
-class LaneTarget:
-    """The target of lanes: a cluster, and a topic's routing and its message limit, if known."""
-
-    properties: Mapping[str, str]
-    router: Router
-    max_message_bytes: int | None
-
-
 @contextmanager
-def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str], P]) -> Iterator[TransactionalSink[P]]:
+def lane_sink(
+    lane: SourceLane,
+    properties: Mapping[str, str],
+    router: Router,
+    max_message_bytes: int | None,
+    decode: Callable[[int, str], P],
+) -> Iterator[TransactionalSink[P]]:
     """Yield the transactional producer of a lane, not begun; records that are not committed at the end are given up.
 
-    `decode` makes a position of a committed offset and its metadata. Raises UsageError.
+    `max_message_bytes` is the topic's limit, if it is known; `decode` makes a position of a committed offset and its
+    metadata. Raises UsageError.
     """
-    with closing(CommittedPositions(target.properties, lane.job, decode)) as positions:
-        router = OfSource(target.router, lane.source)
-        sink = TransactionalSink(target.properties, lane.job, positions, target.max_message_bytes, router)
+    with closing(CommittedPositions(properties, lane.job, decode)) as positions:
+        sink = TransactionalSink(properties, lane.job, positions, max_message_bytes, OfSource(router, lane.source))
         try:
             yield sink
         finally:
@@ -95,12 +92,13 @@ def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str],
 
 
 @contextmanager
-def untransactional_sink(lane: SourceLane, target: LaneTarget) -> Iterator[RecordSink]:
+def untransactional_sink(
+    lane: SourceLane, properties: Mapping[str, str], router: Router, max_message_bytes: int | None
+) -> Iterator[RecordSink]:
     """Yield a producer without transactions; the position is still in the cluster, so that every machine sees it."""
-    with closing(CommittedPositions(target.properties, lane.job, decode_position)) as positions:
+    with closing(CommittedPositions(properties, lane.job, decode_position)) as positions:
         store = _OneLaneStore(positions, lane.number)
-        router = OfSource(target.router, lane.source)
-        yield KafkaSink(target.properties, lane.job.target, store, target.max_message_bytes, router)
+        yield KafkaSink(properties, lane.job.target, store, max_message_bytes, OfSource(router, lane.source))
 
 
 @dataclass(frozen=True)

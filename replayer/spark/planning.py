@@ -123,16 +123,18 @@ def parts_of(opened: Sequence[ArchivedPartition]) -> list[LogPart]:
 
 async def _listed(archive: ArchiveReader, subscription: Subscription) -> list[Place]:
     folders = sorted(map(parse_topic_folder, await archive.all_incarnations()))
-    topics = subscription.topics
-    if subscription.pattern is not None:
+    if isinstance(subscription, str):
         names = sorted({folder.topic for folder in folders})
-        topics = {name: None for name in names if re.fullmatch(subscription.pattern, name)}
+        topics: Mapping[str, tuple[int, ...] | None]
+        topics = {name: None for name in names if re.fullmatch(subscription, name)}
         if not topics:
             raise NotInArchive(
-                f"no archived topic matches {subscription.pattern!r}",
+                f"no archived topic matches {subscription!r}",
                 why=f"there is {', '.join(names)}",
                 remedy="subscribePattern must match a whole name",
             )
+    else:
+        topics = subscription
     wanted: dict[TopicFolder, tuple[int, ...] | None] = {}
     for name, numbers in topics.items():
         folder, is_one = parse_topic_folder(name), "~" in name
@@ -216,7 +218,8 @@ async def subscribed(archive: ArchiveReader, options: SourceOptions) -> list[Wan
     newest: dict[str, int] = {}
     for topic, log, _ in whole:
         newest[topic] = max(log, newest.get(topic, 0))
-    for name, numbers in options.subscription.topics.items():
+    named = {} if isinstance(options.subscription, str) else options.subscription
+    for name, numbers in named.items():
         held = {part.partition.partition for part in parts if part.folder.topic == parse_topic_folder(name).topic}
         if missing := set(numbers or ()) - held:
             await archive.open_topic(name, sorted(missing))  # raises NotInArchive

@@ -25,15 +25,7 @@ from replayer.replay.replaying import check_request, job_of, opened_partitions, 
 from replayer.replay.request import ReplayRequest
 from replayer.replay.run import ReplayResult, ReplayWork, run_replay
 from replayer.replay.target_topic import TargetTopic, find_target
-from replayer.spark.lanes import (
-    LaneStore,
-    LaneTarget,
-    SourceLane,
-    lane_sink,
-    places_for,
-    source_lane,
-    untransactional_sink,
-)
+from replayer.spark.lanes import LaneStore, SourceLane, lane_sink, places_for, source_lane, untransactional_sink
 
 # Rounds of tasks without progress after which a replay gives up on a cluster or store that fails.
 ROUNDS_IN_VAIN = 3
@@ -49,7 +41,10 @@ class LaneWork:
     record_filter: RecordFilter
     skips_damage: bool
     transactional: bool
-    target: LaneTarget
+    properties: Mapping[str, str]
+    """The settings of producers."""
+    max_message_bytes: int | None
+    """The target's limit, if it is known."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +215,8 @@ async def _replayed(task: SourceTask, damage: SkipDamage, left_out: LeftOut) -> 
         )
         pipeline = Pipeline(stages, Routing("map", places=((lane.source, lane.number),)))
         lane_work = ReplayWork(lane.job, pipeline, [selection], {lane.number: task.first}, reading)
-        transactional = partial(lane_sink, decode=decode_position)
-        with (transactional if work.transactional else untransactional_sink)(lane, work.target) as sink:
+        opened_sink = partial(lane_sink, decode=decode_position) if work.transactional else untransactional_sink
+        with opened_sink(lane, work.properties, work.pipeline.router, work.max_message_bytes) as sink:
             # The driver learns of progress from the positions.
             return await run_replay(lane_work, sink, Slowest(), Commands(), lambda *_: None)
 
@@ -270,6 +265,7 @@ async def planned_lanes(
             request.selection.filter,
             request.on_damage == SKIPS,
             request.transactional,
-            LaneTarget(producing, pipeline.router, config.max_message_bytes if config else None),
+            producing,
+            config.max_message_bytes if config else None,
         )
         yield target, plan, Replay(work.first, recorded, lanes, store, topics_of(work.selections), lane_work)

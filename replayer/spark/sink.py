@@ -24,7 +24,7 @@ from replayer.replay.pipeline import ScannedBatch, sendable
 from replayer.replay.run import CADENCE
 from replayer.replay.sinks.producer import KafkaSink
 from replayer.spark.background import Background
-from replayer.spark.lanes import LaneTarget, SourceLane, lane_sink, source_lane
+from replayer.spark.lanes import SourceLane, lane_sink, source_lane
 from replayer.spark.row_position import NOTHING, RowLedger, TaskRun, decode_row_position
 from replayer.spark.sink_target import (
     Columns,
@@ -252,8 +252,8 @@ class _OpenLane:
         self._number = lane.number
         self.written = 0
         with ExitStack() as stack:
-            to = LaneTarget(options.properties, target.router, target.max_message_bytes)
-            self._sink = stack.enter_context(lane_sink(lane, to, decode_row_position))
+            sink = lane_sink(lane, options.properties, target.router, target.max_message_bytes, decode_row_position)
+            self._sink = stack.enter_context(sink)
             recorded = self._sink.begin([lane.number]).get(lane.number)
             self._ledger = RowLedger(
                 recorded, part.topic or "", part.partition, writer, last, incarnation=part.incarnation

@@ -14,12 +14,13 @@ from blockgz.errors import NoSuchTopic, UsageError
 from blockgz.kafka.connection import RESERVED
 from blockgz.kafka.secrets import refuse_code
 from blockgz.spark.formats import SPARK_OPTIONS, FormatOptions
+from blockgz.units import wall_clock
 from index_format.records import SCHEMA, header_column, header_column_of_lists
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job
-from replayer.replay.pipeline import Router, Routing, parse_routing, wall_clock
+from replayer.replay.pipeline import Router, Routing, parse_routing
 from replayer.replay.plan import RecordPlace, ReplayPlan, SourcePartition, TimeBounds, refuse_by_config
 from replayer.replay.sinks.producer import SAFETY
 from replayer.replay.sinks.transactional import RESERVED as RESERVED_BY_TRANSACTIONS

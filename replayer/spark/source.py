@@ -25,7 +25,7 @@ from index_format.keys import parse_topic_folder
 from index_format.records import SCHEMA
 from replayer.spark import planning
 from replayer.spark.background import iterated
-from replayer.spark.decoding import DecodedRows, decoded_rows
+from replayer.spark.decoding import RowDecoder, decoded_rows
 from replayer.spark.planning import PartitionRange
 from replayer.spark.source_options import SourceOptions, parse_options
 
@@ -81,7 +81,7 @@ class ReadTask(InputPartition):
 class TaskReader(Shipped):
     """The reader that Spark pickles for tasks."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: RowDecoder | None = None) -> None:
         """`columns` are those of the rows, in their order."""
         self._options = options
         self._columns = tuple(columns)
@@ -150,25 +150,25 @@ def schema_of(given: Mapping[str, str]) -> StructType:
         return columns_of(decoder_of(options), headers=options.headers, incarnation=options.incarnation)
 
 
-def columns_of(decoder: DecodedRows | None, *, headers: bool = True, incarnation: bool = True) -> StructType:
+def columns_of(decoder: RowDecoder | None, *, headers: bool = True, incarnation: bool = True) -> StructType:
     """Return the columns of the rows."""
     nothing = pa.RecordBatch.from_pylist([], SCHEMA)
     rows = to_rows(nothing, "", 0, headers=headers, incarnation=1 if incarnation else None)
     return from_arrow_schema((rows if decoder is None else decoder(rows)).schema)
 
 
-def decoder_of(options: SourceOptions) -> DecodedRows | None:
+def decoder_of(options: SourceOptions) -> RowDecoder | None:
     """Return the decoder of keys and values; None if they stay bytes. Raises as `decoded_rows`, or ReadFailed."""
     return None if options.decoding is None else decoded_rows(options.decoding, done(_topics(options)))
 
 
 async def _topics(options: SourceOptions) -> list[str]:
     """Names of what is subscribed to, without incarnations."""
-    pattern = options.subscription.pattern
-    if pattern is None:
-        return list(dict.fromkeys(parse_topic_folder(name).topic for name in options.subscription.topics))
+    subscription = options.subscription
+    if not isinstance(subscription, str):
+        return list(dict.fromkeys(parse_topic_folder(name).topic for name in subscription))
     async with opened(options.place) as archive:
-        return [topic for topic in await archive.topics() if re.fullmatch(pattern, topic)]
+        return [topic for topic in await archive.topics() if re.fullmatch(subscription, topic)]
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType, *, takes_filters: bool) -> BatchReader:

@@ -26,12 +26,8 @@ EARLIEST, LATEST = -2, -1
 Bound = Position | Mapping[tuple[str, int], Position]
 
 
-@dataclass(frozen=True)
-class Subscription:
-    """The subscribed topics by name, with partitions or None for all, or by a pattern."""
-
-    topics: Mapping[str, tuple[int, ...] | None]
-    pattern: str | None = None
+# The subscribed topics by name, with partitions or None for all, or the pattern of their names.
+Subscription = Mapping[str, tuple[int, ...] | None] | str
 
 
 @dataclass(frozen=True)
@@ -131,16 +127,16 @@ def _subscription(options: FormatOptions) -> Subscription:
         )
     value = options.given[given[0]]
     if given == ["subscribe"]:
-        return Subscription({topic.strip(): None for topic in value.split(",") if topic.strip()})
+        return {topic.strip(): None for topic in value.split(",") if topic.strip()}
     if given == ["assign"]:
-        return Subscription(_assigned(value))
+        return _assigned(value)
     try:
         re.compile(value)
     except re.error as error:
         raise UsageError(
             f"subscribePattern {value!r} is not a pattern", why=str(error), remedy="write a regular expression"
         ) from error
-    return Subscription({}, value)
+    return value
 
 
 def _assigned(text: str) -> dict[str, tuple[int, ...] | None]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -13,7 +12,7 @@ from blockgz.archive.partition import END, ArchivedPartition
 from blockgz.archive.positions import AT_END
 from index_format.keys import TopicFolder, parse_topic_folder
 from replayer.spark import planning
-from replayer.spark.decoding import DecodedRows
+from replayer.spark.decoding import RowDecoder
 from replayer.spark.planning import Listing, LogPart, PartitionRange, each_of, log_parts
 from replayer.spark.source import ReadTask, TaskReader, done, reader_of
 from replayer.spark.source_options import SourceOptions
@@ -27,13 +26,6 @@ PartitionName = tuple[str, str]
 
 # A key next to the latest offsets of a query's progress; incarnations have a ~ in their names.
 BEHIND = "behind"
-
-
-class Reached(NamedTuple):
-    """The end of the next batch, and the end of all committed records with the lag between them."""
-
-    next: Offsets
-    latest: Offsets
 
 
 async def initial(options: SourceOptions) -> Offsets:
@@ -65,8 +57,10 @@ async def latest(options: SourceOptions, listing: Listing) -> Offsets:
 
 async def next_end(
     start: Offsets, last: Offsets | None, most: int | None, options: SourceOptions, listing: Listing
-) -> Reached:
+) -> tuple[Offsets, Offsets]:
     """Return the end of the next batch: never below `start`, not beyond `last`, at most `most` offsets ahead in all.
+
+    The second value is the end of all committed records, with the lag between the two.
 
     A batch reads one log of a topic: a newer one when all that is committed of those before it is read.
     """
@@ -75,7 +69,7 @@ async def next_end(
     ends = _ends(parts)
     bounds = known_ends(start, last if last is not None else ends)
     reached = _reached(start, parts, bounds, most)
-    return Reached(reached, {**ends, BEHIND: behind(reached, parts, known_ends(start, ends))})
+    return reached, {**ends, BEHIND: behind(reached, parts, known_ends(start, ends))}
 
 
 def behind(reached: Offsets, parts: Iterable[LogPart], ends: Offsets) -> dict[str, int]:
@@ -194,7 +188,7 @@ def _note(offsets: Offsets, folder: TopicFolder, partition: int, offset: int) ->
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader of records that are committed while the query runs; offsets are {topic: {partition: next offset}}."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: RowDecoder | None = None) -> None:
         super().__init__(options, columns, decoder)
         self._listing = Listing(options.subscription)
         # The end of Trigger.AvailableNow.

@@ -24,12 +24,12 @@ from blockgz.program.options import (
     yes_option,
 )
 from blockgz.topic_patterns import matcher
+from blockgz.units import wall_clock
 from replayer.cli.options.options import Rules, approximate_option, group_map_option, jobs_option, renaming_option
 from replayer.cli.options.selection_options import at_rule_option, damage_option
 from replayer.cli.options.verify_options import parse_share, report_option
 from replayer.groups import map_of
 from replayer.replay.pace import SharedRate, Slowest, parse_rate
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.request import parse_topic_config
 from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan, WantedTopics
 from replayer.verify.report import ReportFiles

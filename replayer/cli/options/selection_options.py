@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
@@ -35,6 +34,7 @@ from blockgz.program.options import (
 )
 from blockgz.program.terminal import print_each
 from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches
+from blockgz.units import wall_clock
 
 
 def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule | None) -> Positions:
@@ -43,7 +43,7 @@ def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule
         raise click.UsageError("--to and --at both set the end: use one of them")
     if at_rule is not None and at is None:
         raise click.UsageError("--at-rule says how --at is understood: add --at TIME")
-    now, zone = time.time_ns() // 1_000_000, option_zone()
+    now, zone = wall_clock(), option_zone()
     last = parse_time(at, now, zone) if at is not None else parse_position(end, now, zone) if end is not None else None
     first = parse_position(start, now, zone) if start is not None else None
     asked = (position_text(start or "earliest", first, zone), position_text(end or at or "latest", last, zone))
@@ -63,7 +63,7 @@ def _selection(
     grep: str | None,
     partitions: str | None = None,
 ) -> SelectionRequest:
-    now, zone = time.time_ns() // 1_000_000, option_zone()
+    now, zone = wall_clock(), option_zone()
     conditions = list(headers)
     if keys or null_key:
         conditions.append(KeyIn((*(os.fsencode(key) for key in keys), *([None] if null_key else []))))

@@ -2,7 +2,6 @@
 
 import random
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from blockgz.program.options import (
     report_key_option,
     sign_key_option,
 )
+from blockgz.units import wall_clock
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
 from replayer.verify.chunk_checks import ChunkChoice
@@ -34,7 +34,7 @@ def parse_share(text: str) -> float:
 
 
 def _choice(since: str | None, sample: float) -> ChunkChoice:
-    oldest = None if since is None else parse_time(since, time.time_ns() // 1_000_000, option_zone()).timestamp
+    oldest = None if since is None else parse_time(since, wall_clock(), option_zone()).timestamp
     return ChunkChoice(oldest, sample, random.randrange(2**32))
 
 

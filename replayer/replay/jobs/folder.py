@@ -7,7 +7,6 @@ Nothing but the positions is ever written twice. The objects that steer a run ar
 
 import os
 import socket
-import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -19,6 +18,7 @@ from blockgz.errors import FormatError, NoArchiveThere, UsageError
 from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store, open_store
 from blockgz.store.writer import ContentTag, Store, ToolStore
+from blockgz.units import wall_clock
 from index_format.objects import Count, Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.topic_facts import TopicFacts
@@ -404,7 +404,7 @@ class FolderLog(JobLog):
                 raise self._taken_over()
             return
         number = self._folder.newest_attempt() + 1
-        attempt = Attempt(number=number, id=uuid.uuid4().hex, host=this_process(), begun_at=_now_ms())
+        attempt = Attempt(number=number, id=uuid.uuid4().hex, host=this_process(), begun_at=wall_clock())
         if not self._folder.add_attempt(attempt):
             raise self._taken_over()
         self._attempt = attempt
@@ -513,10 +513,6 @@ class FolderLog(JobLog):
 def this_process() -> str:
     """Return the machine's name and the process's number, for people."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def open_jobs(jobs: str | None, archive: ArchivePlace) -> Store:

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blockgz.store.local import LocalStore
+from blockgz.units import wall_clock
 from replayer.cli import main
 from replayer.kafka.reader import FETCHING
 from replayer.replay.job import LanePosition, SourceProgress
 from replayer.replay.jobs import control
 from replayer.replay.jobs.folder import Attempt, JobFolder, LaneEnd, Segment, this_process
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.sinks.transactional import CommittedPositions
 from tests.replayer.replay.jobs.test_log import position, progress, request
 from tests.support.archives import ArchiveWriter, records

@@ -14,7 +14,7 @@ from blockgz.store.address import parse_address
 from index_format.objects import Acl
 from index_format.objects import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings, parse_config
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, parse_config
 from replayer.topics import (
     MIN_INSYNC,
     Difference,
@@ -54,7 +54,7 @@ INHERITED = {"retention.ms": "86400000", "flush.ms": "1", "min.insync.replicas":
 def live(
     own: Mapping[str, str] = SAME, inherited: Mapping[str, str] = INHERITED, partitions: int = 3, replicas: int = 1
 ) -> LiveTopic:
-    return LiveTopic(partitions, replicas, TopicSettings(own, inherited))
+    return LiveTopic(partitions, replicas, own, inherited)
 
 
 class PickyCluster:

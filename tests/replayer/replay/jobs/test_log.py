@@ -18,6 +18,7 @@ from blockgz.kafka.admin import TopicIdAnswers
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.store.local import LocalStore
 from blockgz.store.writer import StoredObject
+from blockgz.units import wall_clock
 from index_format.objects import encode
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
@@ -34,7 +35,6 @@ from replayer.replay.jobs.folder import (
     refuse_other_folder,
     runs_in,
 )
-from replayer.replay.pipeline import wall_clock
 from replayer.replay.sinks.producer import KafkaSink
 from tests.support.archives import records
 from tests.support.memory_store import MemoryStore

@@ -34,7 +34,7 @@ from replayer.replay.pipeline import (
     parse_timestamps,
 )
 from replayer.spark import replay
-from replayer.spark.lanes import LaneStore, LaneTarget, source_lane
+from replayer.spark.lanes import LaneStore, source_lane
 from replayer.transforms.chain import build_chain
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.replays import Crash, FakeSink, Topic
@@ -60,7 +60,8 @@ def task(source: PartitionWriter, tmp_path: Path) -> replay.SourceTask:
         RecordFilter(),
         skips_damage=False,
         transactional=True,
-        target=LaneTarget({}, router, None),
+        properties={},
+        max_message_bytes=None,
     )
     position = LanePosition("0" * 16, "0" * 16, 0, {SOURCE: SourceProgress(7, 7, 50)})
     return replay.SourceTask(work, "orders~1", source_lane(JOB, SOURCE, 2), position)
@@ -206,7 +207,8 @@ WORK = replay.LaneWork(
     RecordFilter(),
     skips_damage=False,
     transactional=True,
-    target=LaneTarget({"bootstrap.servers": "x"}, Routing(), None),
+    properties={"bootstrap.servers": "x"},
+    max_message_bytes=None,
 )
 LOST = CommitLost("lost", why="the broker is away")
 

@@ -45,7 +45,7 @@ def options(path: Path, **given: str) -> SourceOptions:
 def ended(start: Offsets, wanted: SourceOptions, most: int | None = None, last: Offsets | None = None) -> Offsets:
     """Where the next batch ends."""
     listing = Listing(wanted.subscription)
-    return asyncio.run(stream.next_end(start, last, most, wanted, listing)).next
+    return asyncio.run(stream.next_end(start, last, most, wanted, listing))[0]
 
 
 def drained(start: Offsets, wanted: SourceOptions, most: int | None = None) -> list[Offsets]:
@@ -219,14 +219,14 @@ def test_a_trigger_asks_for_many_partitions_at_once_and_an_idle_one_for_each_onc
     now = 0.0
     listing = Listing(wanted.subscription, lambda: now)
     start = asyncio.run(stream.initial(wanted))
-    end = asyncio.run(stream.next_end(start, None, None, wanted, listing)).next
+    end = asyncio.run(stream.next_end(start, None, None, wanted, listing))[0]
     assert sum(sum(each.values()) for each in end.values()) == 200
     assert readers[-1].at_once >= 50
-    assert asyncio.run(stream.next_end(end, None, None, wanted, listing)).next == end
+    assert asyncio.run(stream.next_end(end, None, None, wanted, listing))[0] == end
     assert readers[-1].requests == 200
     writer.partition("orders0", partitions).commit(records([0]))
     now = LISTED_SECONDS + 1
-    assert asyncio.run(stream.next_end(end, None, None, wanted, listing)).next != end, "it is listed by now"
+    assert asyncio.run(stream.next_end(end, None, None, wanted, listing))[0] != end, "it is listed by now"
 
 
 def test_a_topic_created_again_is_seen_at_once(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_a_topic_created_again_is_seen_at_once(tmp_path: Path) -> None:
     old.commit(records(range(10)))
     wanted = options(tmp_path)
     listing = Listing(wanted.subscription, lambda: 0.0)
-    start = asyncio.run(stream.next_end({}, None, None, wanted, listing)).next
+    start = asyncio.run(stream.next_end({}, None, None, wanted, listing))[0]
     named(old, "orders~2")
     writer.partition("orders", 0, incarnation=2).commit(records(range(4)))
-    end = asyncio.run(stream.next_end(start, None, None, wanted, listing)).next
+    end = asyncio.run(stream.next_end(start, None, None, wanted, listing))[0]
     assert end == {"orders~1": {"0": 10}, "orders~2": {"0": 4}}
 
 
@@ -254,7 +254,7 @@ def test_how_far_behind_a_stream_is(tmp_path: Path) -> None:
     start = asyncio.run(stream.initial(wanted))
 
     def told(start: Offsets, most: int | None, last: Offsets | None = None) -> dict[str, int]:
-        return asyncio.run(stream.next_end(start, last, most, wanted, listing)).latest[stream.BEHIND]
+        return asyncio.run(stream.next_end(start, last, most, wanted, listing))[1][stream.BEHIND]
 
     assert told(start, 2) == {"offsets": 58, "seconds": 29}
     later = {"orders~1": {"0": 15, "1": 30}}
