@@ -247,6 +247,7 @@ def fortnight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "chunks"), [((), 11), (("--chunk-span", "12h"), 22), (("--chunk-span", "none"), 1)]
 )
@@ -332,6 +333,7 @@ def test_it_asks_first(root: Path) -> None:
     assert marker_of_prune(root) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("span", ["1d", "none"])
 def test_after_a_compaction_nothing_older_than_what_is_kept_stays(span: str, fortnight: Path) -> None:
     assert run("compact", "--chunk-span", span, "-a", fortnight, "--yes").exit_code == 0

@@ -7,8 +7,10 @@ from functools import cache
 from archiver.commit.operations import CompareAndSwap, Get, PutIfAbsent
 from tests.support.lifecycle.schedule import (
     ASKER,
+    CLEARER,
     COLLECTOR,
     CONVERTER,
+    FAIR_FOLDER,
     FAIR_MAINTAINERS,
     LOOK_UPS,
     PRUNER,
@@ -18,7 +20,7 @@ from tests.support.lifecycle.schedule import (
     finish,
     writer_to,
 )
-from tests.support.lifecycle.world import GRACE, SKEW, STEP, Process, World, is_hole
+from tests.support.lifecycle.world import GRACE, PATIENCE, SKEW, STEP, Process, World, is_hole
 from tests.support.simulator import Fate, Step
 
 WIDTH, ARCHIVED, LOG_END = 2, 14, 20
@@ -123,6 +125,30 @@ def name_is_taken_again(schedule: Schedule) -> None:
     _collected(schedule)
     _deliver_all(schedule)
     _to_end(schedule, reader)
+
+
+def topic_falls_silent(schedule: Schedule) -> None:
+    """A prune dies at each of its steps in turn; at last all is pruned, and collected, while somebody reads on."""
+    (partition,) = schedule.world.partitions
+    _to_end(schedule, _started(schedule, ASKER))
+    _to_end(schedule, _started(schedule, FAIR_FOLDER))
+    reader = _started(schedule, LOOK_UPS)
+    _up_to_read(schedule, reader, ".index.json")
+    steps = 0
+    while partition.monitor.catalogs_of(1) or partition.monitor.catalogs_of(2):
+        steps += 1
+        clearer = _started(schedule, CLEARER)
+        for _ in range(steps):
+            if clearer.operation is not None:
+                schedule.step(clearer)
+        if clearer.operation is not None:
+            schedule.crash(clearer)
+        schedule.world.store.now += PATIENCE + STEP
+    assert steps > 5
+    assert partition.monitor.floor == partition.monitor.next_offset > 0
+    _collected(schedule)
+    _to_end(schedule, reader)
+    _collected(schedule)
 
 
 def _started(schedule: Schedule, kind: Kind) -> Process:

@@ -186,6 +186,10 @@ FAIR_MAINTAINERS = {
     )
     for kind in ("merge", "erase", "prune")
 }
+# Takes all that is in catalogs.
+CLEARER = Kind(
+    "clear", "maintainer", partial(_maintainer, maintainers.Maintenance("prune", is_patient=True, is_all=True))
+)
 FAIR_COLLECTOR = COLLECTOR._replace(name="fair gc", at_once=1, in_all=10**9)
 FAIR_ASKER = ASKER._replace(name="fair asker", at_once=1, in_all=10**9)
 FAIR_FOLDER = FOLDER._replace(name="fair folder", at_once=1, in_all=10**9)

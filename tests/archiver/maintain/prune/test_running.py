@@ -44,7 +44,7 @@ from tests.support.chunks import GROUP, POLICY
 from tests.support.format_objects import chunk_entry
 from tests.support.memory_store import MemoryLog
 from tests.support.repairs import carry_out
-from tests.support.sampling import seeded_random
+from tests.support.sampling import mostly_long, seeded_random
 
 
 def inside(chunk: ChunkEntry, share: float = 0.5) -> Keep:
@@ -134,7 +134,8 @@ def lying_log(rng: random.Random, count: int) -> MemoryLog:
     return MemoryLog(rows)
 
 
-@pytest.mark.parametrize("run", range(8))
+@pytest.mark.slow
+@pytest.mark.parametrize("run", mostly_long(range(8), 2))
 def test_whatever_timestamps_say_nothing_goes_that_is_to_stay(run: int, tmp_path: Path) -> None:
     rng = seeded_random()
     world = world_of(rng, rng.choice([3, 70, 140]), lying_log(rng, 700))
@@ -157,6 +158,7 @@ def test_whatever_timestamps_say_nothing_goes_that_is_to_stay(run: int, tmp_path
     world.check()
 
 
+@pytest.mark.slow
 def test_a_size_keeps_the_newest_bytes_to_a_block(tmp_path: Path) -> None:
     world = world_of(random.Random(1), 140)
     world.compact(tmp_path)
@@ -214,6 +216,7 @@ def test_a_writer_at_work_claims_again_after_its_tail_was_pruned(tmp_path: Path)
     world.check()
 
 
+@pytest.mark.slow
 def test_who_writes_where_only_catalogs_are_pruned_is_left_alone(tmp_path: Path) -> None:
     world = world_of(random.Random(6), 100)
     before = world.marker.epoch
@@ -286,6 +289,7 @@ def test_a_marker_that_is_lost_after_a_cut_is_rebuilt_from_the_floor(tmp_path: P
         assert not is_collected or twin.marker.pruned_before == plan.pruned_before
 
 
+@pytest.mark.slow
 def test_an_encrypted_chunk_is_cut_with_its_key_and_goes_as_a_whole_without(tmp_path: Path) -> None:
     keys = keys_in(tmp_path, 1)
     made = encrypted_world(random.Random(11), 140, keys)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.campaign import first_violation, run_batch
 from tests.support.lifecycle.broken import BROKEN
-from tests.support.lifecycle.directed import DIRECTED, play
+from tests.support.lifecycle.directed import DIRECTED, play, topic_falls_silent
 from tests.support.lifecycle.monitor import Harm
 
 FIRST_SEED = 20_262_000
@@ -56,6 +56,10 @@ def test_a_rule_that_shows_rarely_is_noticed_by_a_schedule_of_its_own(name: str)
     play(DIRECTED[name])
     with BROKEN[name](), pytest.raises((Harm, ValueError)):  # a ValueError, where the program itself notices
         play(DIRECTED[name], strict=False)
+
+
+def test_a_silent_topic_is_pruned_to_its_end_by_whoever_comes_after_the_dead() -> None:
+    play(topic_falls_silent)
 
 
 def test_every_broken_rule_is_known() -> None:
