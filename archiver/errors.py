@@ -92,6 +92,10 @@ class RewriteOvertaken(BlockgzError):
     exit_code = 11
 
 
+class RefetchRefused(BlockgzError):
+    """Lost records cannot be read from this cluster."""
+
+
 class RewriteRefused(BlockgzError):
     """A partition that cannot be rewritten, or not as it was planned."""
 

@@ -143,6 +143,9 @@ EMPTY = "empty"
 # The reason of a gap whose records were all erased.
 ERASED = "erased"
 
+# The reason of a gap whose records were archived, and whose loss an operator accepted.
+LOST = "lost"
+
 
 class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
     """A run of offsets [start, end) that the archive lost or never saw; the reason is an open enumeration."""

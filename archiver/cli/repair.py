@@ -1,20 +1,26 @@
 """`archiver repair`."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import click
 
-from archiver.cli.planned import carry_out
+from archiver.cli.planned import buffer_options, carry_out, rewrite_keys_options
 from archiver.commit.archive import archive_info, layout_of
 from archiver.importing import OldReader
+from archiver.maintain.erase import NO_REPORT, ReportFile
 from archiver.maintain.repair import plan
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import log_source, plan_diverged
 from archiver.maintain.repair.inventory import plan_inventory
+from archiver.maintain.repair.losses import PlannedLossRepair, check_swaps, loss_target
 from archiver.maintain.repair.markers import plan_marker
+from archiver.maintain.repair.refetch import RefetchSource, refetch_source
 from archiver.maintain.repair.salvage import plan_salvage
+from archiver.maintain.rewrite.chunks import RewriteKeys
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import (
     keys_option,
@@ -24,9 +30,9 @@ from blockgz.program.archive_options import (
     writing_s3_options,
 )
 from blockgz.program.main import closing
-from blockgz.program.options import Decorator, F, kafka_options, plan_options, with_options
+from blockgz.program.options import Decorator, F, kafka_options, plan_options, sign_key_option, with_options
 from blockgz.store.address import S3Settings
-from blockgz.store.opening import open_existing_store
+from blockgz.store.opening import default_buffer_root, open_existing_store
 from index_format.old_objects import OldFormat
 
 
@@ -37,7 +43,7 @@ from index_format.old_objects import OldFormat
     ),
 )
 def repair() -> None:
-    """Rebuild lost indexes, markers and inventories, and recover records.
+    """Rebuild lost indexes, markers and inventories, and recover records, or accept that they are lost.
 
     Markers and the inventory are the only objects ever changed. Each command shows its plan first.
     """
@@ -128,6 +134,92 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
     with log_source(kafka) as source:
         plan_one = partial(plan_diverged, source=source)
         return _repair(plan.not_for_old, plan_one, places=places, follows=True, **options)
+
+
+def _loss_options(function: F) -> F:
+    options: list[Decorator] = [store_options(writing_s3_options), rewrite_keys_options, max_block_option]
+    return with_options(function, [*options, buffer_options, plan_options])
+
+
+@repair.command(epilog=closing("archiver repair refetch orders:3 -a s3://backup/kafka -b localhost:9092 --dry-run"))
+@click.argument("place", metavar="TOPIC:P")
+@kafka_options(required=True)
+@_loss_options
+def refetch(*, place: str, kafka: dict[str, str], **options: Any) -> int:
+    """Read records from Kafka again that the archive has lost, and store them in their place.
+
+    A block comes back if Kafka has exactly its records, by number, offsets, timestamps and checksum. Every other block
+    of its chunk is kept; what does not come back becomes a gap with reason "lost". Give -b of the cluster that was
+    archived. Safe while archivers run.
+    """
+    with refetch_source(kafka) as source:
+        return _repair_losses("refetch", (place,), source, NO_REPORT, **options)
+
+
+@repair.command(
+    "accept-loss",
+    epilog=closing(
+        "archiver repair accept-loss orders:3 -a s3://backup/kafka -b localhost:9092 --dry-run",
+        "archiver repair accept-loss orders:3:400-470 -a ./archive --report lost.json --yes",
+    ),
+)
+@click.argument("places", nargs=-1, required=True, metavar="TOPIC:P[:FROM-TO]...")
+@kafka_options()
+@click.option("--report", type=click.Path(path_type=Path), help="Write what was lost to this new file, as JSON.")
+@sign_key_option
+@_loss_options
+def accept_loss(
+    *, places: tuple[str, ...], kafka: dict[str, str], report: Path | None, sign_key: Path | None, **options: Any
+) -> int:
+    """Record that objects of a partition are lost for good, so that the archive is sound without them.
+
+    Every block that can be read is kept; the offsets of the others become a gap with reason "lost". With -b, nothing is
+    accepted that Kafka still has. The partition's name has to be typed; --yes needs the ranges of offsets, whose ends
+    are not in them. Safe while archivers run.
+    """
+    if options["yes"] and not all(place.count(":") > 1 for place in places):
+        raise UsageError(
+            "--yes needs the ranges that are accepted as lost",
+            why="more may be lost by now than when they were looked at",
+            remedy="name them as --dry-run shows them: archiver repair accept-loss orders:3:400-470 --yes",
+        )
+    file = ReportFile(report, sign_key)
+    with refetch_source(kafka) if "bootstrap.servers" in kafka else nullcontext() as source:
+        return _repair_losses("accept-loss", places, source, file, **options)
+
+
+def _repair_losses(
+    kind: Literal["refetch", "accept-loss"],
+    places: Sequence[str],
+    source: RefetchSource | None,
+    file: ReportFile,
+    *,
+    archive: str,
+    s3: S3Settings,
+    rewrite_keys: RewriteKeys,
+    max_block_bytes: int,
+    buffer_dir: Path | None,
+    buffer_bytes: int,
+    **outcome: Any,
+) -> int:
+    store = open_existing_store(archive, s3)
+    target, ranges = loss_target(store, places, max_block_bytes)
+    command = PlannedLossRepair(
+        target,
+        archive,
+        buffer_dir or default_buffer_root(archive),
+        kind=kind,
+        within=ranges if len(ranges) else None,
+        source=source,
+        rewrite_keys=rewrite_keys,
+        buffer_bytes=buffer_bytes,
+        file=file,
+    )
+    if outcome["dry_run"] or command.question is None:
+        command.write_report(dry_run=outcome["dry_run"])
+    else:
+        check_swaps(store)
+    return carry_out(command, archive, **outcome)
 
 
 @repair.command(

@@ -4,11 +4,12 @@ import struct
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from msgspec import UNSET
@@ -39,7 +40,7 @@ from blockgz.kafka.connection import (
     kafka_failure,
     make_client,
 )
-from blockgz.kafka.fetching import Message, batch_of
+from blockgz.kafka.fetching import Message, UnreadableMessage, batch_of, readable_runs
 from blockgz.kafka.groups import KafkaGroups
 from index_format.objects import EVERY_TOPIC, AclsOfTopics, TopicConfig
 from index_format.records import Record, iter_records
@@ -56,6 +57,7 @@ SINGLE_READS = {
 POLL_SECONDS = 0.01
 # Seconds between polls while nothing is wanted, and errors per poll: without a broker, forty a second pile up.
 SERVE_SECONDS, MOST_ERRORS = 10.0, 10_000
+MESSAGES_AT_ONCE = 1000
 NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
 
 
@@ -183,6 +185,29 @@ class RecordReader:
                     wanted[1].set_exception(kafka_failure(error, _failing(partition, wanted[0])))
                 else:
                     wanted[1].set_result(None if error is not None else message)
+
+
+def read_records(settings: Mapping[str, Any], partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a log at offsets [start, end), with a consumer of its own.
+
+    Nothing if retention has passed the start, and without records that the client cannot hand over. Raises
+    BrokerUnreachable, and what the broker says of the partition.
+    """
+    consumer: Consumer = make_client(Consumer, dict(settings))
+    with closing(consumer):
+        consumer.assign([TopicPartition(*partition, start)])
+        while messages := consumer.consume(MESSAGES_AT_ONCE, BROKER_DEADLINE_SECONDS):
+            errors = [error for each in messages if (error := each.error()) is not None]
+            records = [each for each in messages if each.error() is None]
+            below = [each for each in records if (each.offset() or 0) < end]
+            for run in readable_runs(below):
+                if not isinstance(run, UnreadableMessage):
+                    yield batch_of(*run)
+            if len(below) < len(records) or {each.code() for each in errors} & set(NOTHING_THERE):
+                return
+            if errors:
+                raise kafka_failure(errors[0], _failing(partition, start))
+    raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), _failing(partition, start))
 
 
 def _failing(partition: Partition, offset: int) -> str:

@@ -1,9 +1,11 @@
 """Erase records: find them by what they hold or by offset, rewrite their chunks without them, and report it."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from typing import Protocol as Interface
@@ -62,6 +64,8 @@ NOT_YET = "not erased yet"
 ERASE_FORMAT: Final = "block-gzip-erase-report"
 # The format of the file that `archiver erase --status` writes to --report.
 COMPLETION_FORMAT = "block-gzip-erase-completion"
+# The format of the file that `archiver repair accept-loss` writes to --report.
+LOSS_FORMAT = "block-gzip-loss-report"
 # The only layout in which records are erased.
 LAYOUT = "topic"
 
@@ -308,12 +312,11 @@ def read_chunks(store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEn
         yield from driver.run(chunks_of(keys, some))
 
 
-class _PartialErase(ChunkRewrite):
-    """One rewrite without some records, as far as catalogs are neighbours and the buffer has room."""
-
-    kind = "erase"
+class OffsetsRewrite(ChunkRewrite):
+    """One rewrite of the chunks at some offsets, as far as catalogs are neighbours and the buffer has room."""
 
     def __init__(self, tools: RewriteTools, keys: PartitionKeys, rewrite_keys: RewriteKeys, drop: OffsetRanges) -> None:
+        """`drop` are the offsets."""
         super().__init__(tools, keys, rewrite_keys, drop)
         self._run: CatalogRun | None = None
         # Offsets of chunks that stay as they are because the buffer has no room.
@@ -321,7 +324,7 @@ class _PartialErase(ChunkRewrite):
 
     @property
     def done(self) -> OffsetRanges:
-        """The offsets without such a record once this rewrite is committed; none if there was no run."""
+        """The offsets that are rewritten once this is committed; none if there was no run."""
         run = [range(self._run.start, self._run.stop)] if self._run else []
         return OffsetRanges(run) - OffsetRanges(self._left)
 
@@ -342,9 +345,19 @@ class _PartialErase(ChunkRewrite):
             buffer = self.new_file(entry.bytes) if is_meant else None
             if is_meant and buffer is None:
                 self._left.append(range(entry.start_offset, entry.next_offset))
-            yield chunk if buffer is None else self._without(chunk, buffer)
+            yield chunk if buffer is None else self.changed(chunk, buffer)
 
-    def _without(self, chunk: OldChunk, buffer: BufferFile) -> Item:
+    @abstractmethod
+    def changed(self, chunk: OldChunk, buffer: BufferFile) -> Item:
+        """Return what replaces a chunk at these offsets."""
+
+
+class _PartialErase(OffsetsRewrite):
+    """One rewrite without some records."""
+
+    kind = "erase"
+
+    def changed(self, chunk: OldChunk, buffer: BufferFile) -> Item:
         seal = self.rewrite_keys.seal(chunk)
         new = without(chunk, self.drop, self.data_of, buffer, self.max_block_bytes, seal)
         is_same = isinstance(new, NewChunk) and new.index.num_records == chunk.index.num_records
@@ -360,17 +373,28 @@ def erase_in(
     if not all could be erased, KeyMissing for an encrypted chunk without its key, ContentsDiffer, a
     FormatError or a StoreError. What was erased before the error stays erased.
     """
+    rewrite_offsets(keys, offsets, tools, partial(_PartialErase, tools, keys, rewrite_keys), "erased as a whole")
+
+
+def rewrite_offsets(
+    keys: PartitionKeys,
+    offsets: OffsetRanges,
+    tools: RewriteTools,
+    part_of: Callable[[OffsetRanges], OffsetsRewrite],
+    what: str,
+) -> None:
+    """Fold the tail up to these offsets, then rewrite them part by part; raises RewriteRefused if not `what`."""
     tools.driver.run(fold_tail(keys, offsets, str(uuid.uuid4())))
     pending, attempts = offsets, 0
     while len(pending):
-        part = _PartialErase(tools, keys, rewrite_keys, pending)
+        part = part_of(pending)
         outcome = part.run()
         if outcome is RewriteOutcome.OVERTAKEN and (attempts := attempts + 1) < ATTEMPTS:
             continue
         if outcome not in (RewriteOutcome.COMMITTED, RewriteOutcome.NOTHING):
-            raise not_done(str(keys), "erased as a whole", outcome)
+            raise not_done(str(keys), what, outcome)
         if not len(part.done):
-            return  # no catalog has such an offset any longer: pruned, or erased by another
+            return  # no catalog has such an offset any longer: pruned, or rewritten by another
         pending -= part.done
 
 
@@ -416,13 +440,16 @@ class ReportFile(NamedTuple):
 
 
 def _may_be_replaced(report: Path) -> bool:
-    """Return whether a file is the report of a dry run, or says that an erase is not complete yet."""
+    """Return whether a file is the report of a dry run, or of an unfinished command."""
     try:
         report_of = msgspec.json.decode(report.read_bytes(), type=dict[str, Any]).get
     except (OSError, msgspec.MsgspecError):
         return False
-    dry_run, complete = (report_of("format"), report_of("dry_run")), (report_of("format"), report_of("complete"))
-    return dry_run == (ERASE_FORMAT, True) or complete == (COMPLETION_FORMAT, False)
+    unfinished = {ERASE_FORMAT: ("dry_run", True), COMPLETION_FORMAT: ("complete", False), LOSS_FORMAT: ("done", False)}
+    return any(report_of("format") == kind and report_of(name) is is_so for kind, (name, is_so) in unfinished.items())
+
+
+NO_REPORT = ReportFile(None, None)
 
 
 class PlannedErase(PlannedCommand):

@@ -21,7 +21,7 @@ from blockgz.store.writer import ListedObject, Store
 from index_format import groups
 from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, dated_key, groups_home
 from index_format.marker import ChunkEntry, Maintenance, Marker
-from index_format.objects import EMPTY, ERASED, Gap
+from index_format.objects import EMPTY, ERASED, LOST, Gap
 
 SHORTEST_GRACE_SECONDS = 3600.0
 # The order of deletion: an index before its data, so that no index names missing data.
@@ -228,7 +228,7 @@ def find_guarded_gaps(chain: StoredChain, *, now: float, grace: float) -> list[G
     return [
         gap
         for gap in chain.gaps
-        if gap.reason not in (EMPTY, ERASED)
+        if gap.reason not in (EMPTY, ERASED, LOST)
         and gap.end > chain.marker.pruned_before
         and (gap.start >= cover or gap.at is UNSET or now < gap.at / 1000 + grace)
     ]

@@ -262,6 +262,10 @@ class LocalStore:
         with _file_errors(path):
             path.with_name(leftover.token).unlink(missing_ok=True)
 
+    def restoring(self, key: str, sha256: str) -> str | None:  # noqa: ARG002
+        """Return None: a folder keeps no older versions."""
+        return None
+
     def expires_uploads(self) -> bool:
         """See ToolStore: there are none."""
         return True

@@ -228,6 +228,19 @@ class S3Store:
         with self._errors(leftover.key), _PassingOver(MISSING | {NO_UPLOAD}):
             self._client.abort_multipart_upload(**self._where(leftover.key), UploadId=leftover.token)
 
+    def restoring(self, key: str, sha256: str) -> str | None:
+        """See ToolStore: a copy of the version becomes the current one, also in place of a delete marker."""
+        name = self.prefix + key
+        for page in self._pages("list_object_versions", key):
+            for version in page.get("Versions", []):
+                if version["Key"] == name and not version["IsLatest"]:
+                    with self._errors(key):
+                        body = self._read(key, VersionId=version["VersionId"]).body
+                    if hashlib.sha256(body).hexdigest() == sha256:
+                        source = f"'{self._bucket}/{name}?versionId={version['VersionId']}'"
+                        return f"aws s3api copy-object --bucket {self._bucket} --key {name} --copy-source {source}"
+        return None
+
     def expires_uploads(self) -> bool:
         """See ToolStore: by an enabled lifecycle rule that covers the prefix."""
         rules = []
@@ -292,7 +305,10 @@ class S3Store:
         return self._where(key) | (self._key.of_object(key) if self._key else {})
 
     def _pages(
-        self, operation: Literal["list_objects_v2", "list_multipart_uploads"], prefix: str, **options: str
+        self,
+        operation: Literal["list_objects_v2", "list_multipart_uploads", "list_object_versions"],
+        prefix: str,
+        **options: str,
     ) -> Iterator[Any]:
         paginator: Any = self._client.get_paginator(operation)
         with self._errors(prefix):

@@ -150,5 +150,8 @@ class ToolStore(Store, Protocol):
     def discard(self, leftover: Leftover) -> None:
         """Remove a leftover; a missing one is not an error."""
 
+    def restoring(self, key: str, sha256: str) -> str | None:
+        """Return the command that brings back an older version of an object with this hash; None if there is none."""
+
     def expires_uploads(self) -> bool:
         """Return whether the store itself removes uploads that nobody completes."""

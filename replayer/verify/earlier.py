@@ -10,10 +10,10 @@ from blockgz.archive.archive import ArchiveReader, TopicPartitions
 from blockgz.archive.blocks import read_block
 from blockgz.archive.partition import END, ArchivedPartition, Damaged
 from blockgz.archive.positions import OffsetRange
-from blockgz.archive.selection import erased_ranges
+from blockgz.archive.selection import erased_ranges, joined_ranges
 from blockgz.errors import NotInArchive, UsageError
 from index_format.marker import ChunkEntry
-from index_format.objects import Erased, Gap
+from index_format.objects import LOST, Erased, Gap
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChain
 from replayer.verify.report import FORMAT, EarlierDifference, EarlierFindings, StoredPartition, StoredReport
 
@@ -117,10 +117,11 @@ def _chain_difference(chain: ChunkChain, then: StoredPartition) -> str | None:
 
 
 async def _unexplained(now: ArchivedPartition, then: StoredPartition) -> str | None:
-    """Return what pruning and erasing do not explain of a rewritten partition; None if they explain everything."""
+    """Return what pruning, erasing and accepted losses do not explain of a rewritten partition; None if nothing."""
     # Reads all indexes.
     start, end = _span(then)
-    erased = await erased_ranges(now, start, end)
+    accepted = [(max(gap.start, start), min(gap.end, end)) for gap in await now.gaps() if gap.reason == LOST]
+    erased = joined_ranges([*await erased_ranges(now, start, end), *(each for each in accepted if each[0] < each[1])])
     gone = [OffsetRange(0, now.floor), *erased]
     for each in then.erased:
         if not _covers(sorted(gone), each):
@@ -133,7 +134,7 @@ async def _unexplained(now: ArchivedPartition, then: StoredPartition) -> str | N
     records = await _records_below(now, end)
     missing = then.records - records
     if missing > max(explained, 0):
-        why = f"{max(explained, 0)} of them are explained by what was pruned or erased"
+        why = f"{max(explained, 0)} of them are explained by what was pruned, erased or lost"
         return f"it has {records} records there and had {then.records}: at most {why}"
     return None
 

@@ -1,6 +1,7 @@
 """The simulators at length, and with planted bugs: `python -m tests.support.campaign KIND --schedules N --seed S`.
 
-KIND is `protocols` (writers of one partition), `lifecycle` (maintainers beside them), `operations` (years of an archive
+KIND is `protocols` (writers of one partition), `lifecycle` (maintainers beside them), `losses` (repairs of
+lost objects), `operations` (years of an archive
 against a plain model), `service` (the real service in virtual time) or `wide` (the same with 200 partitions). A
 schedule is a function of its seed. The first one after which something does not hold that must ends the run with exit
 code 1, its steps and its seed. --planted NAME shows after how many schedules that bug is noticed; `all` names all bugs.
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 from tests.support import broken_protocols, scenarios
 from tests.support.lifecycle import broken as broken_lifecycle
+from tests.support.lifecycle import losses
 from tests.support.lifecycle import schedule as lifecycle
 from tests.support.operations import broken as broken_operations
 from tests.support.operations import sequences as operations
@@ -90,6 +92,7 @@ SERVICE_BUGS = {name: partial(planted_service.planted, bug) for name, bug in pla
 SIMULATIONS = {
     "protocols": Simulation(run_protocol, broken_protocols.BROKEN),
     "lifecycle": Simulation(run_lifecycle, broken_lifecycle.BROKEN),
+    "losses": Simulation(losses.run, losses.BROKEN),
     "operations": Simulation(operations.run, broken_operations.BROKEN, operations.tools_at_hand, batch=100),
     "service": Simulation(partial(run_service, None), SERVICE_BUGS, in_virtual_time, batch=20),
     "wide": Simulation(partial(run_service, WIDE_SICK), {}, in_virtual_time, batch=1),

@@ -137,6 +137,10 @@ class MemoryStore:
     def discard(self, leftover: Leftover) -> None:
         raise AssertionError(leftover)
 
+    def restoring(self, key: str, sha256: str) -> str | None:
+        """See ToolStore: it keeps no older versions."""
+        return None
+
     def expires_uploads(self) -> bool:
         return True
 

@@ -32,7 +32,7 @@ from blockgz.errors import BlockgzError
 from index_format.blocks import decode_block
 from index_format.keys import ChunkStart, ObjectKind
 from index_format.marker import Marker, blocks_between, replaceable_gap
-from index_format.objects import ERASED, ChunkIndex, Gap
+from index_format.objects import ERASED, LOST, ChunkIndex, Gap
 from index_format.records import Record, record_at, record_hash
 
 
@@ -65,8 +65,8 @@ def plan_salvage(target: RepairTarget) -> RepairPlan:
     orphans = {name: index for name, (_, index) in indexes.items() if index and keys.chunks + name not in chain.indexes}
     settled = without_begun(place, chain, plan)
     plan.problems += _without_index(settled, chain, [index for _, index in indexes.values() if index])
-    # Where records were erased, the objects that held them may be there still.
-    gaps = sorted((gap for gap in chain.gaps if gap.reason != ERASED), key=lambda gap: gap.start)
+    # Where records were erased, or accepted as lost, the objects that held them may be there still.
+    gaps = sorted((gap for gap in chain.gaps if gap.reason not in (ERASED, LOST)), key=lambda gap: gap.start)
     for name, index in sorted(orphans.items(), key=lambda orphan: -orphan[1].epoch):
         for gap in gaps_met(gaps, offsets_of(index)):
             piece = SalvagedPiece(index, max(gap.start, index.start_offset), min(gap.end, index.next_offset))

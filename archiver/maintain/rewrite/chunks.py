@@ -28,7 +28,7 @@ from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
 from index_format.keys import PartitionKeys, data_suffix
 from index_format.marker import ChunkEntry, block_at_or_after, merged_ranges
-from index_format.objects import BlockEntry, ChunkIndex, Erased, Stored
+from index_format.objects import ERASED, BlockEntry, ChunkIndex, Erased, Stored
 
 Offsets = npt.NDArray[np.int64]
 
@@ -170,20 +170,21 @@ class NewChunk:
         return self.index.next_offset
 
 
-class ErasedRun(NamedTuple):
-    """Replaced entries of which every record was erased: a gap with reason `erased` in the catalog.
+class EmptiedRun(NamedTuple):
+    """Replaced entries without a record any longer: a gap in the catalog, with reason `erased` or `lost`.
 
-    Gaps that the catalog lists between these offsets stay as they are.
+    Gaps that the catalog lists between these offsets stay as they are, and so does what was erased before.
     """
 
     start_offset: int
     next_offset: int
+    reason: str = ERASED
 
 
 # An item that differs from the chunk that it replaces.
-ChangedItem = NewChunk | ErasedRun | RewrappedChunk
+ChangedItem = NewChunk | EmptiedRun | RewrappedChunk
 # The replacement of one or more chunks.
-Item = OldChunk | NewChunk | ErasedRun
+Item = OldChunk | NewChunk | EmptiedRun
 # Items in the order of offsets that cover exactly what is replaced; an OldChunk stays as it is.
 Replacement = Sequence[Item]
 
@@ -352,9 +353,9 @@ class RewriteKeys:
             return None
         return self._sealing(old.index).of_chunk(old.entry.start_offset)
 
-    def data_of(self, new: NewChunk | ErasedRun, old: OldChunk) -> ChunkData | None:
+    def data_of(self, new: NewChunk | EmptiedRun, old: OldChunk) -> ChunkData | None:
         """Return the data of a chunk that is not stored yet, if it has any; `old` is the first that it replaces."""
-        if isinstance(new, ErasedRun):
+        if isinstance(new, EmptiedRun):
             return None
         if not new.index.encryption:
             return data_of_body(new.body)

@@ -21,7 +21,7 @@ from archiver.maintain.rewrite.chunks import (
     ChangedItem,
     ChunkData,
     DataOf,
-    ErasedRun,
+    EmptiedRun,
     Item,
     NewChunk,
     OffsetRanges,
@@ -35,7 +35,7 @@ from archiver.maintain.rewrite.chunks import (
     whole_data,
 )
 from archiver.maintain.rewrite.intent import RewriteOutcome
-from archiver.maintain.rewrite.replace import Rewrite
+from archiver.maintain.rewrite.replace import Rewrite, chunks_of
 from blockgz.encryption.keyring import ChunkSeal
 from blockgz.errors import UsageError
 from index_format import objects
@@ -53,6 +53,7 @@ from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, block_at_or_after
 from index_format.objects import (
     DEFAULT_MAX_BLOCK_BYTES,
+    LOST,
     BlockEntry,
     ChunkIndex,
     DataObject,
@@ -338,7 +339,7 @@ def without(
     buffer: BufferFile,
     max_block_bytes: int,
     seal: ChunkSeal | None = None,
-) -> NewChunk | ErasedRun:
+) -> NewChunk | EmptiedRun:
     """Write a chunk without the records at these offsets, encrypted with `seal`; raises a FormatError, BufferFull."""
     index = old.index
     writer = BlockWriter(buffer, seal)
@@ -347,7 +348,7 @@ def without(
     for block in whole_data(data_of(index), index):
         erased += _without_block(block, index, drop, writer, compressor, max_block_bytes)
     if not writer.blocks:
-        return ErasedRun(old.entry.start_offset, old.entry.next_offset)
+        return EmptiedRun(old.entry.start_offset, old.entry.next_offset)
     return new_chunk([old], writer, erased=OffsetRanges(erased))
 
 
@@ -413,7 +414,7 @@ class ChunkRewrite(ABC):
     """One rewrite of chunks, whose new data is in files of the buffer until it ends."""
 
     kind: str
-    """merge, convert, erase or prune, for the marker."""
+    """The kind of rewrite, for the marker."""
     is_repacked = False
     """True if the chunks move to as few catalogs as possible."""
 
@@ -435,9 +436,13 @@ class ChunkRewrite(ABC):
     def contents(self, old: Sequence[OldChunk]) -> Iterator[Item]:
         """Yield what replaces the chunks; chunks for which the buffer has no room stay."""
 
+    def read(self, keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[OldChunk]]:
+        """Return the chunks of these entries; raises ObjectMissing or a FormatError."""
+        return chunks_of(keys, entries)
+
     def run(self) -> RewriteOutcome:
         """Do it; raises what `rewrite` raises."""
-        what = Rewrite(self.kind, self.contents, self.check, is_repacked=self.is_repacked)
+        what = Rewrite(self.kind, self.contents, self.check, is_repacked=self.is_repacked, read=self.read)
         try:
             return self._tools.driver.run(self.steps(what))
         finally:
@@ -466,15 +471,18 @@ class ChunkRewrite(ABC):
 
 def check_contents(
     old: Sequence[OldChunk],
-    new: NewChunk | ErasedRun,
+    new: NewChunk | EmptiedRun,
     data_of: DataOf,
     data: ChunkData | None,
     max_block_bytes: int,
     drop: OffsetRanges = NO_OFFSETS,
+    renewed: OffsetRanges = NO_OFFSETS,
 ) -> None:
     """Raise ContentsDiffer unless `new` holds the records of `old`, and only those at the offsets `drop` are missing.
 
-    `data` is the data of `new`, None for an ErasedRun. Raises a FormatError for a block that differs from its entry.
+    `data` is the data of `new`, None for an EmptiedRun. Old blocks that begin at the offsets `renewed` are not read,
+    and what is new there is not compared: records, and gaps with reason `lost`. Raises a FormatError for a block that
+    differs from its entry.
     """
     if (new.start_offset, new.next_offset) != (old[0].entry.start_offset, old[-1].entry.next_offset):
         raise _differ(old, f"it spans offsets [{new.start_offset}..{new.next_offset})")
@@ -491,22 +499,34 @@ def check_contents(
     left = (
         leave_out(batch)
         for chunk in old
-        for member, entry in opened_blocks(data_of(chunk.index), chunk.index.blocks, chunk.block_numbers)
+        for numbers in [blocks_outside(chunk, renewed)]
+        for member, entry in (opened_blocks(data_of(chunk.index), chunk.index.blocks, numbers) if numbers else ())
         for batch in decode_parts(member, entry, chunk.index, max_block_bytes)
     )
     right: Iterator[pa.RecordBatch] = iter(())
     if isinstance(new, NewChunk) and data is not None:
         if not new.index.encryption and any(chunk.index.encryption for chunk in old):
             raise _differ(old, "its blocks are not encrypted")
-        right = _new_records(old, new, data, max_block_bytes)
+        right = (_outside(batch, renewed) for batch in _new_records(old, new, data, max_block_bytes))
     offset = _first_difference(left, right)
     if offset is not None:
         raise _differ(old, f"the record at offset {offset} is another one, or only one of them holds it")
     if isinstance(new, NewChunk):
-        if new.index.gaps != gaps_of(old):
+        accepted = [gap for gap in new.index.gaps if gap.reason == LOST and renewed.meets(gap.start, gap.end)]
+        if tuple(gap for gap in new.index.gaps if gap not in accepted) != gaps_of(old):
             raise _differ(old, "it lists other gaps")
         if erased_in(new.index) != (erased_of(old) | OffsetRanges(dropped)).erased():
             raise _differ(old, "it lists other offsets as erased")
+
+
+def blocks_outside(chunk: OldChunk, offsets: OffsetRanges) -> list[int]:
+    """Return the numbers of the blocks of a chunk that do not begin at one of these offsets."""
+    starts = [(number, chunk.index.blocks[number].first_record_offset) for number in chunk.block_numbers]
+    return [number for number, start in starts if not offsets.meets(start, start + 1)]
+
+
+def _outside(batch: pa.RecordBatch, offsets: OffsetRanges) -> pa.RecordBatch:
+    return batch.filter(pa.array(~offsets.mask(batch.column("offset").to_numpy()))) if len(offsets) else batch
 
 
 def _new_records(

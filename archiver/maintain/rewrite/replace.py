@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from archiver.commit.operations import Compute, Now, Protocol
 from archiver.maintain.rewrite.chunks import (
     ChangedItem,
-    ErasedRun,
+    EmptiedRun,
     Item,
     NewChunk,
+    OffsetRanges,
     OldChunk,
     Replacement,
     RewrappedChunk,
@@ -30,9 +31,9 @@ from archiver.maintain.rewrite.intent import (
 from archiver.maintain.rewrite.tree import CatalogRun, References, commit, read_all, read_catalogs
 from index_format import marker as markers
 from index_format import objects
-from index_format.keys import INDEX_SUFFIXES, ChunkStart, PartitionKeys, catalog_name, data_suffix
+from index_format.keys import ChunkStart, PartitionKeys, catalog_name, data_suffix
 from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry
-from index_format.objects import ERASED, Gap
+from index_format.objects import LOST, Gap
 
 INDEXES_AT_ONCE = 64
 
@@ -70,7 +71,7 @@ def check_replacement(old: Sequence[OldChunk], replacement: Replacement) -> None
         raise ValueError(f"nothing replaces {todo[0].entry.name}")
 
 
-def item_span(item: NewChunk | ErasedRun) -> tuple[int, int]:
+def item_span(item: NewChunk | EmptiedRun) -> tuple[int, int]:
     """Return the offsets [start, end) of an item."""
     return item.start_offset, item.next_offset
 
@@ -82,18 +83,22 @@ def taken(old: Sequence[OldChunk], item: ChangedItem) -> list[OldChunk]:
     return [each for each in old if item.start_offset <= each.entry.start_offset < item.next_offset]
 
 
-def apart_from_gaps(item: ErasedRun, old: Sequence[OldChunk]) -> list[ErasedRun]:
-    """Return the run without the gaps inside its old chunks, which marker or catalogs list already."""
-    pieces, start = list[ErasedRun](), item.start_offset
-    for gap in (gap for each in old for gap in each.index.gaps if gap.end > each.entry.start_offset):
-        if start < gap.start:
-            pieces.append(ErasedRun(start, gap.start))
-        start = max(start, gap.end)
-    return [*pieces, ErasedRun(start, item.next_offset)] if start < item.next_offset else pieces
+def apart_from_gaps(item: EmptiedRun, old: Sequence[OldChunk]) -> list[EmptiedRun]:
+    """Return the run without the gaps inside its old chunks, which marker or catalogs list already.
+
+    Of a run that was lost, the ranges that were erased before are runs of their own.
+    """
+    gaps = [gap for each in old for gap in each.index.gaps if gap.end > each.entry.start_offset]
+    listed = OffsetRanges(range(gap.start, gap.end) for gap in gaps)
+    left = OffsetRanges([range(item.start_offset, item.next_offset)]) - listed
+    erased = [range(each.start, each.end) for chunk in old for each in chunk.index.erased or ()]
+    others = left - OffsetRanges(erased if item.reason == LOST else ())
+    pieces = [EmptiedRun(each.start, each.stop, item.reason) for each in others]
+    return sorted([*pieces, *(EmptiedRun(each.start, each.stop) for each in left - others)])
 
 
 def new_catalogs(
-    old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun], *, at: int, is_repacked: bool
+    old: Sequence[OldCatalog], items: Sequence[ChunkEntry | EmptiedRun], *, at: int, is_repacked: bool
 ) -> list[OldCatalog | NewCatalog]:
     """Return the catalogs of level 1 that replace old ones, never more; `at` is the time of new gaps."""
     result: list[OldCatalog | NewCatalog] = []
@@ -106,8 +111,8 @@ def new_catalogs(
             result += group
             continue
         gaps = [gap for each in group for gap in each.catalog.gaps]
-        gone = [item for item in inside if isinstance(item, ErasedRun)]
-        gaps += [Gap(item.start_offset, item.next_offset, ERASED, at=at) for item in gone]
+        gone = [item for item in inside if isinstance(item, EmptiedRun)]
+        gaps += [Gap(item.start_offset, item.next_offset, item.reason, at=at) for item in gone]
         entries = [item for item in inside if isinstance(item, ChunkEntry)]
         result += _packed(entries, sorted(gaps, key=lambda gap: gap.start), start, end)
     return result
@@ -118,7 +123,7 @@ def num_catalogs(num_entries: int) -> int:
     return max(1, -(-num_entries // markers.FAN_OUT))
 
 
-def _groups(old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun]) -> Iterator[list[OldCatalog]]:
+def _groups(old: Sequence[OldCatalog], items: Sequence[ChunkEntry | EmptiedRun]) -> Iterator[list[OldCatalog]]:
     """Yield the old catalogs, in groups whose inner bounds an item spans."""
     group: list[OldCatalog] = []
     for each in old:
@@ -146,18 +151,24 @@ def _packed(entries: Sequence[ChunkEntry], gaps: Sequence[Gap], start: int, end:
         start = upto
 
 
+# Return the chunks of these entries, in order.
+ReadChunks = Callable[[PartitionKeys, Sequence[ChunkEntry]], Protocol[list[OldChunk]]]
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """The work of a rewrite on the chunks of its run."""
 
     kind: str
-    """merge, convert, erase or rewrap, for the marker."""
+    """merge, convert, erase, rewrap, refetch or accept-loss, for the marker."""
     contents: Callable[[Sequence[OldChunk]], Iterator[Item]]
     """Yield the replacement of chunks, item by item; may read the store."""
     check: Callable[[Sequence[OldChunk], ChangedItem], None]
     """Raise a BlockgzError if an item does not hold what it must of the chunks that it replaces."""
     is_repacked: bool = False
     """True if the chunks move to as few catalogs as possible."""
+    read: ReadChunks | None = None
+    """Read chunks of which indexes may be missing; without it, a missing one is an error."""
 
 
 def rewrite(
@@ -186,7 +197,7 @@ def _replace(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protoco
 def _stored(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[References]:
     """Store the replacement of the run, and return the references to its catalogs."""
     catalogs = yield from old_catalogs(attempt.keys, run.references)
-    old = yield from old_chunks(attempt.keys, catalogs, attempt)
+    old = yield from old_chunks(attempt.keys, catalogs, attempt, what.read)
     replacement = yield from _replacement(attempt, old, what)
     items = yield from _stored_chunks(attempt, old, replacement)
     at: int = yield Now()
@@ -205,7 +216,7 @@ def stored_rest(
     `what` makes the new chunk if the floor is inside one, at the beginning of a block.
     """
     ((_, catalog),) = yield from old_catalogs(attempt.keys, (reference,))
-    items: list[ChunkEntry | ErasedRun] = [each for each in catalog.entries if each.next_offset > floor]
+    items: list[ChunkEntry | EmptiedRun] = [each for each in catalog.entries if each.next_offset > floor]
     if items[0].start_offset < floor:
         assert what is not None
         (chunk,) = yield from chunks_of(attempt.keys, catalog.entries[-len(items) :][:1])
@@ -239,14 +250,17 @@ def old_catalogs(keys: PartitionKeys, references: References) -> Protocol[list[O
 
 
 def old_chunks(
-    keys: PartitionKeys, catalogs: Sequence[OldCatalog], attempt: RewriteAttempt | None = None
+    keys: PartitionKeys,
+    catalogs: Sequence[OldCatalog],
+    attempt: RewriteAttempt | None = None,
+    read: ReadChunks | None = None,
 ) -> Protocol[list[OldChunk]]:
     """Return the chunks of catalogs, with their indexes, in order; renews the intent of an attempt, if one is given."""
     old: list[OldChunk] = []
     for some in parts_of([entry for each in catalogs for entry in each.catalog.entries]):
         if attempt is not None:
             yield from attempt.keep()
-        old += yield from chunks_of(keys, some)
+        old += yield from (read or chunks_of)(keys, some)
     return old
 
 
@@ -257,10 +271,7 @@ def parts_of(entries: Sequence[ChunkEntry]) -> Iterator[Sequence[ChunkEntry]]:
 
 def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[OldChunk]]:
     """Return the chunks of these entries with their indexes, in order; raises ObjectMissing or a FormatError."""
-    names = [
-        keys.chunks + keys.check_name(each.name, each.start_offset, INDEX_SUFFIXES[keys.layout]) for each in entries
-    ]
-    bodies = yield from read_all(tuple(names))
+    bodies = yield from read_all(tuple(map(keys.index_key, entries)))
     return [
         OldChunk(entry, markers.decode_index(body, entry, keys.folder.topic, keys.partition))
         for body, entry in zip(bodies, entries, strict=True)
@@ -269,9 +280,9 @@ def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[li
 
 def _stored_chunks(
     attempt: RewriteAttempt, old: Sequence[OldChunk], replacement: Replacement
-) -> Protocol[list[ChunkEntry | ErasedRun]]:
+) -> Protocol[list[ChunkEntry | EmptiedRun]]:
     """Store the new chunks; return the entries of all chunks for the catalogs, and erased runs."""
-    items: list[ChunkEntry | ErasedRun] = []
+    items: list[ChunkEntry | EmptiedRun] = []
     previous: str | None = None
     for item in replacement:
         if isinstance(item, NewChunk):
@@ -285,6 +296,9 @@ def _stored_chunks(
             continue
         items.append(entry)
         previous = entry.name
+        if isinstance(item, NewChunk):
+            known = {gap for each in taken(old, item) for gap in each.index.gaps}
+            items += [EmptiedRun(gap.start, gap.end, gap.reason) for gap in item.index.gaps if gap not in known]
     return items
 
 

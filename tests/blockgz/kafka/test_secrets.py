@@ -51,7 +51,9 @@ CALLS = {
     "archiver demo": Call(()),
     "archiver doctor": Call(("orders", *ARCHIVE), exit_code_when_lost=1),
     "archiver drop": Call(("orders", *ARCHIVE, "--dry-run", "--json")),
+    "archiver repair accept-loss": Call(("orders:0", *ARCHIVE, "--dry-run", "--json")),
     "archiver repair diverged": Call(("orders:0", *ARCHIVE)),
+    "archiver repair refetch": Call(("orders:0", *ARCHIVE, "--dry-run", "--json")),
     "archiver run": Call(("orders", *ARCHIVE, "--once", "--json")),
     # Needs Spark: its client is Java's, and its settings are looked at in tests/archiver/spark/test_job.py.
     "archiver spark": Call(("orders", *ARCHIVE, "--checkpoint", "checkpoint"), -1, asks_broker=False),

@@ -147,7 +147,7 @@ def test_fewer_records_than_in_a_report_are_explained_by_pruning_and_erasing_alo
     _without_erased_ranges(archive, maintainer, 30)
     (difference,) = since(archive, between).differences
     assert difference.reason == (
-        "it has 47 records there and had 68: at most 20 of them are explained by what was pruned or erased"
+        "it has 47 records there and had 68: at most 20 of them are explained by what was pruned, erased or lost"
     )
 
 

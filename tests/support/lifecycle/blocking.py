@@ -8,9 +8,13 @@ import greenlet
 
 from archiver.commit import operations as op
 from archiver.maintain import planned
+from archiver.maintain.repair import chunk_indexes
 from blockgz.errors import BlockgzError
 from blockgz.store.writer import Body, Leftover, ListedObject, ObjectHead, StoredObject
+from tests.support.memory_store import content_of
 from tests.support.simulator import Delete, Run
+
+THREADED = (planned, op, chunk_indexes)
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class SteppingStore:
         return self._ask(op.Head(key))  # type: ignore[no-any-return]
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
-        return self._ask(op.PutIfAbsent(key, body, attempt))  # type: ignore[no-any-return]
+        # It may arrive when the file is gone.
+        return self._ask(op.PutIfAbsent(key, content_of(body), attempt))  # type: ignore[no-any-return]
 
     def compare_and_swap(self, key: str, body: bytes, expected: Any) -> Any:
         return self._ask(op.CompareAndSwap(key, body, expected))
@@ -60,6 +65,10 @@ class SteppingStore:
 
     def clock(self) -> float:
         return self._ask(op.Now()) / 1000  # type: ignore[no-any-return]
+
+    def restoring(self, key: str, sha256: str) -> str | None:
+        """See ToolStore."""
+        return None
 
     def leftovers(self) -> Iterator[Leftover]:
         yield from ()
@@ -108,8 +117,10 @@ def as_steps(work: Callable[[Any], Any]) -> Run:
 
 def _without_threads(resume: Callable[[], Any]) -> Any:
     before = planned.ThreadPoolExecutor
-    planned.ThreadPoolExecutor = op.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
+    for module in THREADED:
+        module.ThreadPoolExecutor = OneAfterAnother  # type: ignore[attr-defined]
     try:
         return resume()
     finally:
-        planned.ThreadPoolExecutor = op.ThreadPoolExecutor = before  # type: ignore[misc]
+        for module in THREADED:
+            module.ThreadPoolExecutor = before  # type: ignore[attr-defined]

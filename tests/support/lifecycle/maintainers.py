@@ -13,7 +13,7 @@ from archiver.commit.operations import Get, Protocol
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain import gc
 from archiver.maintain.prune import prune
-from archiver.maintain.rewrite.chunks import ErasedRun, NewChunk, OldChunk, Replacement, RewrappedChunk, size_and_hash
+from archiver.maintain.rewrite.chunks import EmptiedRun, NewChunk, OldChunk, Replacement, RewrappedChunk, size_and_hash
 from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.maintain.rewrite.replace import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import CatalogRun as Neighbours
@@ -71,7 +71,7 @@ def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
         return "refused"
 
 
-def _check(changes_mind: bool, old: Sequence[OldChunk], new: NewChunk | ErasedRun) -> None:
+def _check(changes_mind: bool, old: Sequence[OldChunk], new: NewChunk | EmptiedRun) -> None:
     """That the records are the same is the monitor's business."""
     if changes_mind:
         raise StoreFull("there is no space left")
@@ -124,15 +124,15 @@ def _records(world: World, partition: Partition, chunk: OldChunk) -> tuple[list[
         raise ObjectMissing(key)
     said = records_of(objects.encode(chunk.index), kept.body)
     log = {record.offset: record for record in partition.log.records}
-    there = [log[offset] for offset, what in sorted(said.items()) if what != "erased"]
+    there = [log[offset] for offset, what in sorted(said.items()) if isinstance(what, bytes)]
     assert all(record.value == said[record.offset] for record in there)
     return there, [offset for offset, what in said.items() if what == "erased"]
 
 
-def _new_chunk(old: Sequence[OldChunk], records: Sequence[Record], erased: Sequence[int]) -> NewChunk | ErasedRun:
+def _new_chunk(old: Sequence[OldChunk], records: Sequence[Record], erased: Sequence[int]) -> NewChunk | EmptiedRun:
     start, end, first = old[0].entry.start_offset, old[-1].entry.next_offset, old[0].index
     if not records:
-        return ErasedRun(start, end)
+        return EmptiedRun(start, end)
     chunk = finished_chunk(first.record_format, tuple(records), start, end)
     index = replace(
         first,
@@ -166,7 +166,7 @@ def _merged(world: World, partition: Partition, old: Sequence[OldChunk]) -> Repl
     return [group[0] if len(group) == 1 else _joined(world, partition, group) for group in groups]
 
 
-def _joined(world: World, partition: Partition, old: Sequence[OldChunk]) -> NewChunk | ErasedRun:
+def _joined(world: World, partition: Partition, old: Sequence[OldChunk]) -> NewChunk | EmptiedRun:
     parts = [_records(world, partition, chunk) for chunk in old]
     return _new_chunk(old, [each for records, _ in parts for each in records], [n for _, gone in parts for n in gone])
 
@@ -178,7 +178,7 @@ def _converted(world: World, partition: Partition, old: Sequence[OldChunk]) -> R
 def _erased(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
     """The secrets go; a chunk without any stays as it is."""
     secrets = partition.monitor.truth.secrets
-    result: list[OldChunk | NewChunk | ErasedRun] = []
+    result: list[OldChunk | NewChunk | EmptiedRun] = []
     for chunk in old:
         records, gone = _records(world, partition, chunk)
         more = [record.offset for record in records if record.offset in secrets]

@@ -23,6 +23,7 @@ HEAD_FIELDS = (
 )
 BODY_FIELDS = ("pruned_before", "rewriting", "retired", "fold_before")
 MAX_RETIRED = 64
+SAID = {"erased": "erased", "empty": "hole", "lost": "lost"}
 
 
 class Harm(Exception):
@@ -41,6 +42,8 @@ class Truth:
         """Offsets that a claim recorded as a gap."""
         self.erased: set[int] = set()
         """Offsets that a committed chain called erased once."""
+        self.damaged: set[int] = set()
+        """Offsets whose records no object holds any longer, so that an operator may accept their loss."""
 
     def fits(self, offset: int, what: bytes | str) -> bool:
         """Whether a committed chain may say that of the offset."""
@@ -48,6 +51,8 @@ class Truth:
             return offset in self.secrets or offset not in self.values
         if what == "gap":
             return offset in self.lost or offset not in self.values
+        if what == "lost":
+            return offset in self.damaged or offset not in self.values
         if what == "hole":
             return offset not in self.values
         return self.values.get(offset) == what and offset not in self.erased
@@ -83,6 +88,8 @@ class Monitor:
         self.past: list[Past] = []
         self.digests: dict[str, str] = {}
         """What stands there now."""
+        self.damaged: set[str] = set()
+        """Keys of objects that were lost or damaged by nobody's fault."""
         self.counts: dict[str, int] = {}
         self._home, self._chunks = home, chunks
         self._fan_out, self._promise = fan_out, promise
@@ -156,7 +163,7 @@ class Monitor:
         if self.marker is None:
             return []
         reach, end = self._reach, self._next_start()
-        gaps = [gap for gap in self._all_gaps() if gap["reason"] not in ("empty", "erased")]
+        gaps = [gap for gap in self._all_gaps() if gap["reason"] not in SAID]
         return [key for key in self.digests if key not in reach and not self._is_needed(key, end, gaps)]
 
     def orphans(self) -> list[str]:
@@ -207,6 +214,15 @@ class Monitor:
         self.digests[key] = digest
         self._bodies[digest] = body
 
+    def damage(self, key: str, body: bytes | None, offsets: set[int]) -> None:
+        """An object was lost or changed behind everybody's back; only it held the records at these offsets."""
+        self.damaged.add(key)
+        self.truth.damaged |= offsets
+        if body is None:
+            del self.digests[key]
+        else:
+            self.stored(key, body)
+
     def deleted(self, key: str, now: float) -> None:
         """An object is about to go; raises Harm where somebody relies on it."""
         if self.marker is not None and key in self.digests:
@@ -223,6 +239,8 @@ class Monitor:
     def swapped(self, body: bytes, role: str, now: float) -> None:
         """The marker was replaced by somebody with that role; raises Harm where it must not be so."""
         new, old = parsed(body), self.marker
+        if role == "command":  # it claims the partition as a writer does, then rewrites it
+            role = "maintainer" if old is not None and old["nonce"] == new["nonce"] else "writer"
         if old is not None:
             self.past.append(Past(now, self._reach))
         self.marker, self._reach = new, self._reach_from(new)
@@ -230,7 +248,8 @@ class Monitor:
         if self.strict:
             self._check_parts(old or {}, new, role)
             self._check_sizes(old or {}, new)
-        missing = [key for key, digest in self._reach.items() if self.digests.get(key) != digest]
+        wrong = [key for key, digest in self._reach.items() if self.digests.get(key) != digest]
+        missing = [key for key in wrong if key not in self.damaged]
         if missing:
             raise Harm(f"the chain names {missing[0]}, which is not there or another object")
         self._check_chain(new)
@@ -263,9 +282,10 @@ class Monitor:
                 raise Harm(f"two entries over offset {start}, or one below the floor {floor}")
             expected = stop
             for offset in range(start, stop):
-                if offset in said:
-                    raise Harm(f"an entry over a gap, at offset {offset}")
-                said[offset] = records.get(offset, "hole")
+                what = records.get(offset, "hole")
+                if (said.get(offset) == "lost") != (what == "lost") or (offset in said and what != "lost"):
+                    raise Harm(f"an entry over a gap, or a loss in index or catalog alone, at offset {offset}")
+                said[offset] = what
         for offset in range(max(said, default=floor - 1) + 1, end):
             said[offset] = "hole"  # progress behind a gap, where no entry can be raised
         if len(said) != end - floor or (said and (min(said), max(said)) != (floor, end - 1)):
@@ -389,7 +409,7 @@ class Monitor:
 
 def _gap(gap: Json) -> tuple[int, int, str]:
     """A gap's offsets, and what a look-up there says."""
-    return gap["from"], gap["to"], {"erased": "erased", "empty": "hole"}.get(gap["reason"], "gap")
+    return gap["from"], gap["to"], SAID.get(gap["reason"], "gap")
 
 
 def body_of(marker: Json) -> Json:
@@ -424,13 +444,15 @@ def sha256_of(body: bytes) -> str:
 
 @lru_cache(maxsize=20_000)
 def records_of(index_body: bytes, data: bytes) -> Mapping[int, bytes | str]:
-    """Offset -> record, or "erased", as an index and its data say; raises Harm where they do not fit."""
+    """Offset -> record, "erased" or "lost", as an index and its data say; raises Harm where they do not fit."""
     index = parsed(index_body)
     if sha256_of(data) != index["data"]["sha256"] or len(data) != index["data"]["bytes"]:
         raise Harm(f"the data {index['data']['name']} is not the indexed one")
     found: dict[int, bytes | str] = {}
     for gap in index.get("erased") or ():
         found |= dict.fromkeys(range(gap["from"], gap["to"]), "erased")
+    for gap in index["gaps"]:
+        found |= dict.fromkeys(range(gap["from"], gap["to"]), "lost") if gap["reason"] == "lost" else {}
     position = 0
     for block in index["chunks"]:
         position = block["byte_offset"] + block["byte_length"]

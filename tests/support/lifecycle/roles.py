@@ -20,7 +20,7 @@ from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Maintenance
 from tests.support.chunks import POLICY, finished_chunk
 from tests.support.lifecycle.coroutines import AskingReader, as_process
-from tests.support.lifecycle.monitor import Harm, Json, body_of, parsed, records_of, sha256_of
+from tests.support.lifecycle.monitor import SAID, Harm, Json, body_of, parsed, records_of, sha256_of
 from tests.support.lifecycle.world import PROMISE, Partition, World, is_hole
 from tests.support.simulator import Run
 
@@ -211,7 +211,7 @@ def _look_up(partition: Partition, marker: Json, offset: int) -> Protocol[tuple[
             gap = next((gap for gap in gaps if gap["from"] <= offset < gap["to"]), None)
             if gap is None:  # progress behind a gap, where no entry can be raised
                 return marker["next_offset"], dict.fromkeys(range(offset, marker["next_offset"]), "hole")
-            what = {"erased": "erased", "empty": "hole"}.get(gap["reason"], "gap")
+            what = SAID.get(gap["reason"], "gap")
             return gap["to"], dict.fromkeys(range(offset, gap["to"]), what)
         span, level = hit
         body = yield from _sound((keys.home if level else keys.chunks) + span["name"], span["sha256"])

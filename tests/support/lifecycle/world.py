@@ -33,6 +33,7 @@ SECRET = b"secret"
 """The key of the records that an erasure is about."""
 PATIENCE = 150 * STEP
 """For so long a maintainer that is patient leaves the intent of another one alone."""
+CLUSTER = "cluster-1"
 FAR = 40
 """No log ends above."""
 
@@ -223,7 +224,7 @@ _SECRETS = frozenset(record.offset for record in _RECORDS if is_secret(record.of
 
 def _found(store: MemoryStore, identity: PartitionIdentity) -> None:
     keys = identity.keys
-    archive = ArchiveInfo(archive_id=identity.archive_id, cluster_id=None, layout=keys.layout)
+    archive = ArchiveInfo(archive_id=identity.archive_id, cluster_id=CLUSTER, layout=keys.layout)
     topic = TopicInfo(topic=identity.topic, topic_id=identity.topic_id, incarnation=1)
     store.put_if_absent(archive_key(keys.layout), objects.encode(archive), "-")
     store.put_if_absent(topic_home(keys.layout, keys.folder) + TOPIC_OBJECT, objects.encode(topic), "-")

@@ -18,7 +18,7 @@ from archiver.errors import ContentsDiffer
 from archiver.maintain.compact import Compaction, Conversion, PartialCompaction, PlannedRun
 from archiver.maintain.rewrite.chunks import (
     NO_KEYS,
-    ErasedRun,
+    EmptiedRun,
     NewChunk,
     OffsetRanges,
     OldChunk,
@@ -417,7 +417,7 @@ def test_an_erase_that_took_too_much_or_too_little_is_caught(tmp_path: Path) -> 
         check_contents([old], new, partition.data_of, data_of_body(new.body), MAX, drop)
         with pytest.raises(ContentsDiffer):
             check_contents([old], new, partition.data_of, data_of_body(new.body), MAX, asked)
-    whole = ErasedRun(old.entry.start_offset, old.entry.next_offset)
+    whole = EmptiedRun(old.entry.start_offset, old.entry.next_offset)
     with pytest.raises(ContentsDiffer):
         check_contents([old], whole, partition.data_of, None, MAX, asked)
     partition.buffers.close()
@@ -688,14 +688,14 @@ def test_only_the_records_asked_for_are_gone(run: int, tmp_path: Path) -> None:
         check_contents([old], new, partition.data_of, _reading(new), MAX, drop)
         assert (new.start_offset, new.next_offset) == (old.entry.start_offset, old.entry.next_offset)
         if not kept:
-            assert isinstance(new, ErasedRun)
+            assert isinstance(new, EmptiedRun)
         else:
             assert isinstance(new, NewChunk)
             _holds(partition, new, kept, dropped)
         partition.buffers.close()
 
 
-def _reading(new: NewChunk | ErasedRun):  # type: ignore[no-untyped-def]
+def _reading(new: NewChunk | EmptiedRun):  # type: ignore[no-untyped-def]
     return data_of_body(new.body) if isinstance(new, NewChunk) else None
 
 
