@@ -394,7 +394,7 @@ def _newest_index(keys: PartitionKeys, marker: Marker) -> Protocol[ChunkIndex]:
         raise StoreError(
             f"the index {key} is missing",
             why="the marker names it as the index of its newest chunk",
-            remedy="find out who deleted it, and restore it",
+            remedy=f"rebuild the index: archiver repair index {keys}",
         )
     return markers.decode_index(found.body, entry, marker.topic, marker.partition)
 

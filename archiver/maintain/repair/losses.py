@@ -26,7 +26,7 @@ from archiver.maintain.erase import (
     ranges_text,
     rewrite_offsets,
 )
-from archiver.maintain.gc import pieces
+from archiver.maintain.gc import pieces, scan
 from archiver.maintain.planned import Cell, PlannedCommand, Problem
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.plan import RepairTarget, parse_place
@@ -49,24 +49,24 @@ from archiver.maintain.rewrite.chunks import (
 from archiver.maintain.rewrite.contents import RewriteTools, check_contents, compressor_of_rest, erased_in, new_chunk
 from archiver.maintain.rewrite.replace import parts_of
 from archiver.maintain.rewrite.tree import StoredChain, read_chain
-from blockgz.errors import (
-    BlockgzError,
-    FormatError,
-    MalformedObject,
-    NotInArchive,
-    StoreUnfit,
-    TooLarge,
-    UnsupportedVersion,
-    UsageError,
-)
+from blockgz.errors import BlockgzError, FormatError, NotInArchive, StoreUnfit, TooLarge, UnsupportedVersion, UsageError
 from blockgz.store.probe import probe
 from blockgz.store.writer import ToolStore
 from blockgz.units import bytes_text, timestamp_text
 from index_format import marker as markers
 from index_format.blocks import decode_parts
-from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
+from index_format.keys import (
+    ENCRYPTED_SUFFIX,
+    LAYOUTS,
+    ObjectKind,
+    PartitionKeys,
+    TopicFolder,
+    parse_key,
+    parse_topic_folder,
+)
 from index_format.marker import ChunkEntry, Marker
 from index_format.objects import LOST, BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
+from index_format.old_members import Member
 from index_format.rebuild import FROM_DATA_ALONE
 from index_format.records import TIMESTAMP_TYPES
 
@@ -118,10 +118,9 @@ class LossSearch:
         return [each or self._unindexed(entry, like) for entry, each in zip(entries, found, strict=True)]
 
     def _indexed(self, entry: ChunkEntry, body: bytes) -> OldChunk | None:
-        try:
-            return OldChunk(entry, markers.decode_index(body, entry, self._keys.folder.topic, self._keys.partition))
-        except (MalformedObject, TooLarge):
+        if hashlib.sha256(body).hexdigest() != entry.sha256:
             return None
+        return OldChunk(entry, markers.decode_index(body, entry, self._keys.folder.topic, self._keys.partition))
 
     def _unindexed(self, entry: ChunkEntry, like: ChunkIndex | None) -> UnindexedChunk:
         """Return a stand-in; what its entry does not tell is as in a neighbour's index."""
@@ -140,6 +139,22 @@ class LossSearch:
             **fields_of_blocks([whole]),
         }
         return UnindexedChunk(entry, replace(like or _index_like(self._chain.marker, own), **own))
+
+    def has_readable_data(self, entry: ChunkEntry) -> bool:
+        """Return whether a data object that may be the chunk's holds something that its lost index would open."""
+        index = parse_key(self._keys.layout, self._keys.index_key(entry))
+        assert index is not None
+        prefix = self._keys.chunks + f"{entry.start_offset:020d}"
+        listed = [(parse_key(self._keys.layout, each.key), each.size) for each in self._store.list(prefix)]
+        data = [
+            key
+            for key, size in listed
+            # A rewrite's index and data have its token in their names; what it replaced may be there still.
+            if key is not None and key.kind is ObjectKind.DATA and key.token == index.token and size == entry.bytes
+        ]
+        readable = [key for key in data if not key.key.endswith(ENCRYPTED_SUFFIX)]
+        found = (each for key in readable for each in scan(self._store, key, entry.bytes, self._limit))
+        return any(isinstance(each, Member) for each in found)
 
     def look_at(self, chunk: OldChunk) -> Loss | None:
         """Return the unreadable part of a chunk; None if its data has the hash in its index.
@@ -270,10 +285,11 @@ class LossRewrite(OffsetsRewrite):
         loss = self._search.look_at(chunk) if planned else None
         if planned is None or loss is None:
             return chunk
-        if not loss.blocks <= planned.loss.blocks:
+        is_more = not loss.has_index and self._search.has_readable_data(chunk.entry)
+        if is_more or not loss.blocks <= planned.loss.blocks:
             raise RewriteRefused(
-                f"more of {loss.key} is lost than the plan showed",
-                why="it was damaged again, or removed",
+                f"{loss.key} is not what it was when the plan was made",
+                why="other parts of the chunk can be read by now, or fewer",
                 remedy="run the command again to make a new plan",
             )
         self._lost_now[identity] = loss
@@ -406,6 +422,8 @@ class PlannedLossRepair(PlannedCommand):
         """Return whether a command brings an object back without Kafka, which becomes a problem."""
         sha256 = loss.chunk.index.data.sha256 if loss.has_index else loss.chunk.entry.sha256
         remedy: str | None = f"archiver repair index {self._target.keys}" if loss.key in rebuilt else None
+        if not remedy and not loss.has_index and self._search.has_readable_data(loss.chunk.entry):
+            remedy = "restore the index from a copy: its data can be read, in whole or in part"
         try:
             remedy = remedy or self._target.store.restoring(loss.key, sha256)
         except BlockgzError as error:

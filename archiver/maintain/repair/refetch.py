@@ -65,6 +65,7 @@ class RefetchLog:
         self.is_same_topic = topic_id is not None and topic_id == marker.topic_id
         # In a closed folder the log may have lost these offsets, and hold others there.
         self._is_closed = marker.successor is not None
+        self._is_encrypted = bool(marker.tail_key)
 
     def blocks(self, chunk: OldChunk, number: int, *, has_index: bool) -> Iterator[RawBlock]:
         """Yield a block as it was, or the blocks of a whole chunk without an index.
@@ -76,6 +77,8 @@ class RefetchLog:
             raise NotTheSame("Kafka has no such topic any longer, or another one of that name")
         if not has_index and (self._is_closed or is_rewritten(chunk.entry.name)):
             raise NotTheSame("without its index, it is unknown which records Kafka must not bring back")
+        if not has_index and self._is_encrypted and not index.encryption:
+            raise NotTheSame("no index of a neighbour says how it was encrypted")
         builder = BlockBuilder(
             record_format(index.record_format),
             TIMESTAMP_TYPE_IDS[index.timestamp_type],

@@ -226,7 +226,7 @@ def read_existing(keys: PartitionKeys) -> Protocol[Held]:
         raise StoreError(
             f"the marker {keys.marker} vanished",
             why="it existed when the rewrite began",
-            remedy="find out who deleted it, and restore it or run archiver repair markers",
+            remedy=f"rebuild the marker: archiver repair marker {keys}",
         )
     return held
 

@@ -242,6 +242,17 @@ def test_a_lost_index_beside_its_data_is_rebuilt_instead(tmp_path: Path) -> None
     assert "archiver repair index orders:3" in reasons(plan.problems)
 
 
+def test_readable_data_without_its_index_is_never_accepted_as_lost(tmp_path: Path) -> None:
+    world = world_of()
+    world.damage(1, 0)
+    kept = world.index_of(1)["key"]
+    del world.store.objects[kept]
+    for kind in ("accept-loss", "refetch"):
+        plan = world.plan(kind, tmp_path, source=world.source if kind == "refetch" else None)
+        assert plan.question is None
+        assert "restore the index from a copy" in reasons(plan.problems)
+
+
 @pytest.mark.parametrize(
     "error", [AccessDenied("403"), StoreUnavailable("no answer"), BlockgzError("it has to be restored first")]
 )
