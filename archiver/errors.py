@@ -17,12 +17,17 @@ from blockgz.errors import (
     BrokerUnreachable,
     BufferFailed,
     BufferFull,
+    FormatError,
     NoSuchTopic,
+    ObjectMissing,
     PartitionUnavailable,
     StoreBusy,
+    StoreError,
     StoreFull,
     StoreUnavailable,
+    StoreUnfit,
     SyncFailed,
+    UnsupportedVersion,
     end_text,
 )
 
@@ -198,6 +203,16 @@ def what_next(error: BlockgzError, situation: Situation) -> Next:
     """Return what to do about an error."""
     kind = next((kind for kind in type(error).__mro__ if kind in TABLE), None)
     return Next.STOP if kind is None else TABLE[kind].get(situation, Next.STOP)
+
+
+def may_be_fixed(error: BlockgzError) -> bool:
+    """Return whether somebody may fix what stopped a partition: an object, a bucket or a disk.
+
+    A partition that diverged, or that another group archives, needs a decision, and is not tried again by itself.
+    """
+    if isinstance(error, UnsupportedVersion | StoreUnfit):
+        return False
+    return isinstance(error, FormatError | ObjectMissing | StoreError)
 
 
 def passing(error: BlockgzError) -> BlockgzError:

@@ -256,6 +256,12 @@ def stop_on_signals(stop: Callable[[], None]) -> set[int]:
     return received
 
 
+def call_on_hangup(function: Callable[[], None]) -> None:
+    """Call a function on SIGHUP, unless a terminal sends it when it is closed, or nohup has it ignored."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and not os.isatty(0):
+        signal.signal(signal.SIGHUP, lambda _number, _frame: function())
+
+
 @contextmanager
 def signals_held_back() -> Iterator[None]:
     """Hold signals back until the block ends; a process that is forked in it gets them once it stops on them."""

@@ -244,7 +244,10 @@ def test_units(unit: str, tmp_path: Path) -> None:
     written = tmp_path / unit
     text = (DEPLOY / "systemd" / unit).read_text()
     written.write_text(text.replace("/opt/blockgz/bin", str(Path(sys.executable).parent)))
-    assert run_tool([analyze, "verify", "--man=no", str(written)], seconds=TOOL_SECONDS) == ""
+    said = run_tool([analyze, "verify", "--man=no", str(written)], seconds=TOOL_SECONDS).splitlines()
+    # systemd before 254 restarts at one pace; it ignores both settings.
+    newer = re.compile("Unknown key '(RestartSteps|RestartMaxDelaySec)' in section .Service., ignoring")
+    assert [line for line in said if not newer.search(line)] == []
     run_tool(
         [analyze, "security", "--offline=true", f"--threshold={MOST_EXPOSURE}", str(written)], seconds=TOOL_SECONDS
     )

@@ -36,7 +36,15 @@ from blockgz.config.resolution import Resolved
 from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import PARTLY_FAILED, BlockgzError, BrokerUnreachable, StoreUnavailable, exit_code, listed
 from blockgz.hosts import unencrypted_brokers, unencrypted_endpoint
-from blockgz.process import ended_in_time, every, pandas_refused, share_heaps, signals_held_back, stop_on_signals
+from blockgz.process import (
+    call_on_hangup,
+    ended_in_time,
+    every,
+    pandas_refused,
+    share_heaps,
+    signals_held_back,
+    stop_on_signals,
+)
 from blockgz.program.main import TERMINATED, closing, ended_code, error_lines, print_failure
 from blockgz.program.options import used_config
 from blockgz.program.terminal import print_table, printable
@@ -250,6 +258,8 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
         return ended() if service.failure is None else print_failure(service.failure)
 
     signals = stop_on_signals(service.stop)
+    if not config.once:
+        call_on_hangup(service.try_again)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
     maintained = _maintained(config, store, service)
     try:
@@ -406,6 +416,7 @@ def _warn_of_open_connections(config: RunConfig) -> None:
 def _run_workers(config: RunConfig) -> int:
     workers = Workers(worker_commands(sys.argv[1:], config))
     signals = stop_on_signals(workers.end)
+    call_on_hangup(workers.hang_up)
     return ended_code(workers.run(), signals, is_done=True)
 
 

@@ -14,7 +14,17 @@ from typing import Any, Generic, TypeVar
 from archiver.commit.commit import Held, PartitionIdentity, read_marker
 from archiver.commit.operations import BackOff, CompareAndSwap, Driver, LogReader, Operation, UnreadLog
 from archiver.commit.recovery import Claimed, ClaimList, TakeoverPolicy, name_successors, take_over_last
-from archiver.errors import AssignmentLost, Fenced, Next, Situation, TopicChanged, TopicGone, what_next
+from archiver.errors import (
+    AssignmentLost,
+    Fenced,
+    Next,
+    OwnedByAnother,
+    Situation,
+    TopicChanged,
+    TopicGone,
+    may_be_fixed,
+    what_next,
+)
 from archiver.ingest.chunk_builder import BufferFolder, ChunkSettings
 from archiver.ingest.dead_letters import DeadLetters, DeadLetterTopic
 from archiver.ingest.kafka_cluster import AskBounds
@@ -94,6 +104,8 @@ def _internal(error: Exception) -> BlockgzError:
 HEARTBEAT_SECONDS = 3.0
 # Takeover attempts after passing failures before `--once` gives up on a partition.
 RESTARTS_IN_A_ROW = 5
+# Between two tries of partitions that stopped, and before a process gives up whose partitions are all another's.
+STOPPED_SECONDS = 300.0
 # Seconds between attempts to add claims to the inventory that no commit added.
 CLAIM_LIST_SECONDS = 30.0
 # Claims in a row while neither store nor broker answers: about five minutes.
@@ -244,6 +256,10 @@ class Ownership:
         self._tries: dict[Partition, int] = {}
         # Set once a partition is given up: what waits for another try is to try soon.
         self._hurried: dict[Partition, threading.Event] = {}
+        # Set to try the stopped partitions again at the next tick.
+        self.fixed = threading.Event()
+        self._stopped_tried_at = context.clock()
+        self._others_since: float | None = None
         # Claims that were refused before any succeeded.
         self._refused: dict[Partition, BlockgzError] = {}
         self._has_claimed = False
@@ -375,10 +391,38 @@ class Ownership:
         for partition in [partition for partition, due in self._retry_at.items() if due <= now]:
             del self._retry_at[partition]
             self._start_claim(partition)
+        if not self._context.config.once:
+            self._try_stopped_again(now)
+            self._check_others(now)
         for archiver in self._active.values():
             archiver.offer(Tick(now))
         if now >= self._claims_written_at + CLAIM_LIST_SECONDS:
             self._write_claims()
+
+    def _try_stopped_again(self, now: float) -> None:
+        """Claim partitions again that stopped at something that may be fixed: now and then, or at once if asked."""
+        if not self.fixed.is_set() and now < self._stopped_tried_at + STOPPED_SECONDS:
+            return
+        self.fixed.clear()
+        self._stopped_tried_at = now
+        for partition in self._assigned:
+            report = self.reports[partition]
+            if report.failure is not None and may_be_fixed(report.failure):
+                report.failure, self._tries[partition] = None, 0
+                self._start_claim(partition)
+
+    def _check_others(self, now: float) -> None:
+        """Raise OwnedByAnother if for minutes every partition of this process has been another group's."""
+        failures = [self.reports[partition].failure for partition in self._assigned]
+        first = failures[0] if failures else None
+        if first is None or not all(isinstance(failure, OwnedByAnother) for failure in failures):
+            self._others_since = None
+            return
+        self._others_since = now if self._others_since is None else self._others_since
+        if now >= self._others_since + STOPPED_SECONDS:
+            what = f"nothing is left to archive for this process: {first.what}"
+            why = f"{first.why}; so it is with all {len(failures)} partitions" if len(failures) > 1 else first.why
+            raise OwnedByAnother(what, why=why, remedy=first.remedy)
 
     def _write_claims(self) -> None:
         """Have claims in the inventory before their first commit needs that, and of partitions without records."""

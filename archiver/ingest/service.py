@@ -200,6 +200,11 @@ class ArchiverService:
         self._stopping.set()
         self.ending.set()
 
+    def try_again(self) -> None:
+        """Claim stopped partitions again whose object or disk may be fixed. Safe to call from a signal handler."""
+        if self._ownership is not None:
+            self._ownership.fixed.set()
+
     def run(self) -> None:
         """Archive until `stop`, or with `--once` until every partition is drained.
 

@@ -131,6 +131,11 @@ class Workers:
         for process in list(self._processes.values()):
             process.terminate()
 
+    def hang_up(self) -> None:
+        """Pass SIGHUP on: every worker tries its stopped partitions again."""
+        for process in list(self._processes.values()):
+            process.send_signal(signal.SIGHUP)
+
     def run(self) -> int:
         """Keep the workers running until all have ended; gives the first exit code that is not 0.
 

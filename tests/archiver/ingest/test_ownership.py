@@ -14,11 +14,12 @@ import pytest
 
 from archiver.cli.run import RunResult, run_exit_code
 from archiver.commit.recovery import ClaimList
-from archiver.errors import Diverged, TopicChanged, TopicGone
+from archiver.errors import Diverged, OwnedByAnother, TopicChanged, TopicGone
 from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.ownership import (
     MOST_BETWEEN_LOOKS,
+    STOPPED_SECONDS,
     ArchivingContext,
     ClaimQueue,
     Ownership,
@@ -28,12 +29,12 @@ from archiver.ingest.ownership import (
 )
 from archiver.ingest.partition_state import Order
 from blockgz.config.model import RunConfig
-from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable, StoreFull
+from blockgz.errors import AccessDenied, BufferFailed, PartitionUnavailable, StoreFull, StoreUnfit, exit_code
 from blockgz.kafka import LogBounds
 from blockgz.store.retry import StoreBackoff
 from blockgz.store.writer import Body, StoredObject
-from index_format.errors import BlockgzError
-from index_format.keys import TopicFolder
+from index_format.errors import BlockgzError, MalformedObject, UnsupportedVersion
+from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import decode_marker
 from index_format.objects import ArchiveInfo
 from index_format.records import batch_from_records
@@ -286,6 +287,64 @@ class TestLosing:
         assert not ownership.in_hand
         pool.shutdown()
         assert store.bodies() == before and buffer.used_bytes == 0
+
+
+MARKER = LAYOUTS["topic"](TopicFolder("orders"), 0).marker
+
+
+@pytest.mark.parametrize("is_asked", [False, True], ids=["after minutes", "at once if asked"])
+def test_a_partition_whose_marker_was_fixed_is_claimed_again(
+    pool: ThreadPoolExecutor, buffer: BufferFolder, is_asked: bool
+) -> None:
+    store = MemoryStore()
+    store.put_if_absent(MARKER, b"damaged", "attempt")
+    ownership = owner(store, buffer, pool)
+    ownership.acquire(PARTITION)
+    wait_for(lambda: ownership.begin() or ownership.reports[PARTITION].failure)
+    assert isinstance(ownership.reports[PARTITION].failure, MalformedObject)
+    store.delete(MARKER)
+    now = time.monotonic()
+    ownership.tick(now + STOPPED_SECONDS - 10)
+    assert ownership.reports[PARTITION].failure is not None, "it is tried every few minutes"
+    if is_asked:
+        ownership.fixed.set()
+    ownership.tick(now + (STOPPED_SECONDS - 10 if is_asked else STOPPED_SECONDS + 10))
+    wait_for(ownership.begin)
+    assert PARTITION in ownership.active
+
+
+def of_another_group(store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor) -> Ownership:
+    """An owner whose only partition is archived by another consumer group."""
+    claimed(store, buffer, pool).give_up([PARTITION], 1, lambda: time.sleep(0.001))
+    ownership = owner(store, buffer, pool, group_id="another")
+    ownership.acquire(PARTITION)
+    wait_for(lambda: ownership.begin() or ownership.reports[PARTITION].failure)
+    return ownership
+
+
+def test_a_process_whose_partitions_are_all_another_groups_ends_after_minutes(
+    pool: ThreadPoolExecutor, buffer: BufferFolder
+) -> None:
+    ownership = of_another_group(MemoryStore(), buffer, pool)
+    now = time.monotonic()
+    ownership.tick(now)
+    ownership.tick(now + STOPPED_SECONDS - 1)
+    with pytest.raises(OwnedByAnother, match=r"nothing is left to archive .* group 'blockgz-archiver'") as caught:
+        ownership.tick(now + STOPPED_SECONDS)
+    assert exit_code(caught.value) == 11 and "--takeover" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "failure", [Diverged("another log"), OwnedByAnother("another group"), UnsupportedVersion("newer"), StoreUnfit("x")]
+)
+def test_what_needs_a_decision_is_not_tried_again(
+    pool: ThreadPoolExecutor, buffer: BufferFolder, failure: BlockgzError
+) -> None:
+    ownership = owner(MemoryStore(), buffer, pool)
+    ownership.refuse(PARTITION, failure)
+    ownership.fixed.set()
+    ownership.tick(time.monotonic())
+    assert ownership.reports[PARTITION].failure is failure and not ownership.begin()
 
 
 def test_a_topic_that_is_gone_is_the_partitions_failure(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -31,6 +32,19 @@ def test_what_another_start_would_only_repeat_ends_all_workers(reason: int) -> N
 
 def test_workers_that_end_before_they_can_hear_of_it_have_done_nothing_wrong() -> None:
     assert Workers([worker("raise SystemExit(0)"), WAITING]).run() == 0
+
+
+def test_a_hangup_is_passed_on_to_the_workers(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import os, signal; signal.signal(signal.SIGHUP, lambda *_: os._exit(12)); print('ready', flush=True); "
+    code += "signal.pause()"
+    workers = Workers([worker(code)])
+    ended = ThreadPoolExecutor(1).submit(workers.run)
+    deadline = time.monotonic() + 30
+    while "ready" not in capfd.readouterr().out:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    workers.hang_up()
+    assert ended.result(30) == 12
 
 
 def test_workers_know_that_they_share_a_terminal() -> None:
