@@ -69,6 +69,7 @@ class BusyStore(ArchiverService):
     def run(self) -> None:
         os.kill(os.getpid(), self._number)
         assert self.ending.wait(10)
+        self._close()
         raise StoreUnavailable("the store is overloaded")
 
 
