@@ -41,7 +41,10 @@ COMMANDS = {
         "archiver.cli.drop:drop_command",
         "Delete a whole topic from the archive, all its incarnations, for good and at once.",
     ),
-    "repair": ("archiver.cli.repair:repair", "Rebuild lost indexes, markers and inventories, and recover records."),
+    "repair": (
+        "archiver.cli.repair:repair",
+        "Rebuild lost indexes, markers and inventories, and recover records, or accept that they are lost.",
+    ),
     "forget": ("archiver.cli.forget:forget", "Remove partitions that are gone for good from the archive's inventory."),
     "import": (
         "archiver.cli.import_command:import_command",
