@@ -149,8 +149,8 @@ def refetch(*, place: str, kafka: dict[str, str], **options: Any) -> int:
     """Read records from Kafka again that the archive has lost, and store them in their place.
 
     A block comes back if Kafka has exactly its records, by number, offsets, timestamps and checksum. Every other block
-    of its chunk is kept; what does not come back becomes a gap with reason "lost". Give -b of the cluster that was
-    archived. Safe while archivers run.
+    of its chunk is kept; what does not come back becomes a gap with reason "lost" if the partition's name is typed, and
+    is refused with --yes. Give -b of the cluster that was archived. Safe while archivers run.
     """
     with refetch_source(kafka) as source:
         return _repair_losses("refetch", (place,), source, NO_REPORT, **options)
@@ -215,6 +215,8 @@ def _repair_losses(
         buffer_bytes=buffer_bytes,
         file=file,
     )
+    if kind == "refetch" and outcome["yes"] and not outcome["dry_run"]:
+        command.check_unattended()
     if outcome["dry_run"] or command.question is None:
         command.write_report(dry_run=outcome["dry_run"])
     else:

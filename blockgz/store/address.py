@@ -59,12 +59,16 @@ def parse_address(text: str) -> Address:
             raise _no_address(text, "it is neither a URL nor a path; is it a bucket or a directory?")
         return LocalAddress(text)
     if scheme in ("s3", "s3a"):
-        url = urlsplit(f"s3://{rest}")
-        if url.query or url.fragment or not _BUCKET.fullmatch(url.netloc):
-            named = url.netloc if "@" not in url.netloc else masked_urls(f"s3://{url.netloc}")
+        bucket, _, prefix = rest.partition("/")
+        if not _BUCKET.fullmatch(bucket):
+            named = bucket if "@" not in bucket else masked_urls(f"s3://{bucket}")
             raise _no_address(text, f"{named!r} is not a bucket name" if named else "it names no bucket")
-        prefix = url.path.strip("/")
-        return S3Address(url.netloc, f"{prefix}/" if prefix else "")
+        if strange := next((each for each in prefix if each in "?#" or not each.isprintable()), None):
+            raise _no_address(text, f"its prefix has {strange!r}, which clients of S3 take for something else")
+        if {".", ".."} & set(prefix.split("/")):
+            raise _no_address(text, "a prefix is no path: '.' and '..' lead nowhere")
+        prefix = prefix.strip("/")
+        return S3Address(bucket, f"{prefix}/" if prefix else "")
     if scheme == "file":
         if not rest.startswith("/"):
             raise _no_address(text, "a file URL has three slashes: what follows the second would be a host name")

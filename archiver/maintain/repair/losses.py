@@ -477,6 +477,16 @@ class PlannedLossRepair(PlannedCommand):
         """The partition's name, if records stay lost for good."""
         return str(self._target.keys) if self._num_lost else None
 
+    def check_unattended(self) -> None:
+        """Raise UsageError if records would be given up that nobody has seen in the plan."""
+        if self._num_lost:
+            raise UsageError(
+                f"--yes brings records back, and {self._num_lost:,} of {self._target.keys} do not come back",
+                why="they would become a gap for good",
+                remedy="run it without --yes; or accept their ranges first, which --dry-run shows: "
+                f"archiver repair accept-loss {self._target.keys}:FROM-TO --yes",
+            )
+
     @property
     def question(self) -> str | None:
         if not self.planned:

@@ -575,7 +575,13 @@ class TestErrors:
             ("bucket", 2, "is not the address of an archive"),
             ("gs://bucket/x", 2, "is not the address of an archive"),
             ("file://dir", 2, "is not the address of an archive"),
-            ("s3://", 2, "is not the address of an archive"),
+            ("s3://", 2, "it names no bucket"),
+            ("s3:///prefix", 2, "it names no bucket"),
+            ("s3://b?x/a", 2, "'b?x' is not a bucket name"),
+            ("s3://bucket/a?b", 2, "its prefix has '?'"),
+            ("s3://bucket/a#b", 2, "its prefix has '#'"),
+            ("s3://bucket/a\tb", 2, "its prefix has '\\t'"),
+            ("s3://bucket/a/../b", 2, "'.' and '..' lead nowhere"),
         ],
     )
     def test_addresses(self, address: str, exit_code: int, what: str) -> None:

@@ -322,6 +322,8 @@ def test_what_compaction_removed_stays_lost(tmp_path: Path) -> None:
     kept, gone = world.damage(1, 1), world.damage(1, 2)
     records = world.log.records
     world.log.records = [each for each in records if each.offset != min(gone)]
+    with pytest.raises(UsageError, match="of orders:3 do not come back"):
+        world.plan("refetch", tmp_path, source=world.source).check_unattended()
     plan = world.refetch(tmp_path)
     world.log.records = records
     assert plan.typed == "orders:3" and kept
