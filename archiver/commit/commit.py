@@ -177,7 +177,8 @@ def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[
             raise StoreError(
                 f"the marker {key} vanished",
                 why="it existed when this writer claimed the partition",
-                remedy="find out who deleted it, and restore it; it is never created again in an existing archive",
+                remedy=f"rebuild it: archiver repair marker {marker.topic}:{marker.partition}; "
+                "a service continues within 5 minutes, or at once on SIGHUP",
             )
         if current is not None and current.etag != expected:
             return current

@@ -383,8 +383,11 @@ def _has_newest(partition: ArchivedPartition, chain: ChunkChain) -> bool:
 
 
 async def _unreachable(archive: ArchiveReader, keys: PartitionKeys) -> list[LostRange]:
-    """Return the offsets of a partition without a marker, as far as the indexes in its folder show."""
-    lost = []
+    """Return the offsets of a partition without a marker, as far as the indexes in its folder show.
+
+    Chunks that touch are one range: they are all lost for the same reason.
+    """
+    chunks = list[tuple[int, int]]()
     suffix = INDEX_SUFFIXES[keys.layout]
     async for key in archive.reader.list(keys.chunks):
         if not key.endswith(suffix):
@@ -394,8 +397,9 @@ async def _unreachable(archive: ArchiveReader, keys: PartitionKeys) -> list[Lost
         except Damaged:
             continue
         if (index.topic, index.partition) == (keys.folder.topic, keys.partition):
-            lost.append(LostRange(index.first_offset, index.last_offset + 1, "no marker leads to its chunk"))
-    return sorted(set(lost), key=lambda each: each.start)
+            chunks.append((index.start_offset, index.next_offset))
+    why = f"no marker leads to its chunks; archiver repair marker {keys} rebuilds it"
+    return [LostRange(start, end, why) for start, end in joined_ranges(chunks)]
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Verifying a partition; test_verify_corruption.py and its campaign try every kind of damage."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,6 +90,9 @@ def test_a_missing_marker_loses_what_the_indexes_beside_it_hold(opened: Opened, 
     report = verified(opened.root)
     assert report.verdict is Verdict.FAILURE
     assert offsets(report.lost, partition.records) == {record.offset for record in partition.records}
+    ends = [(each.start, each.end) for each in report.lost]
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(ends)), "chunks that touch are one range"
+    assert all("archiver repair marker orders:0" in each.reason for each in report.lost)
 
 
 def test_a_chunk_that_fell_out_of_the_chain_is_lost(opened: Opened, partition: PartitionWriter) -> None:
