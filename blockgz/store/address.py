@@ -66,7 +66,7 @@ def parse_address(text: str) -> Address:
         if strange := next((each for each in prefix if each in "?#" or not each.isprintable()), None):
             raise _no_address(text, f"its prefix has {strange!r}, which clients of S3 take for something else")
         if {".", ".."} & set(prefix.split("/")):
-            raise _no_address(text, "a prefix is no path: '.' and '..' lead nowhere")
+            raise _no_address(text, "S3 does not resolve '.' and '..' in a prefix")
         prefix = prefix.strip("/")
         return S3Address(bucket, f"{prefix}/" if prefix else "")
     if scheme == "file":

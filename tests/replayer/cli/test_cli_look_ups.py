@@ -581,7 +581,7 @@ class TestErrors:
             ("s3://bucket/a?b", 2, "its prefix has '?'"),
             ("s3://bucket/a#b", 2, "its prefix has '#'"),
             ("s3://bucket/a\tb", 2, "its prefix has '\\t'"),
-            ("s3://bucket/a/../b", 2, "'.' and '..' lead nowhere"),
+            ("s3://bucket/a/../b", 2, "S3 does not resolve '.' and '..'"),
         ],
     )
     def test_addresses(self, address: str, exit_code: int, what: str) -> None:
