@@ -33,7 +33,7 @@ _COMPACT = {
     "min.cleanable.dirty.ratio": "0.01",
     "min.compaction.lag.ms": "0",
 }
-_PATIENCE_SECONDS = 90.0
+_PATIENCE_SECONDS = 240.0
 _SEGMENTS_SECONDS = 0.05
 """Between two looks; the broker's retention does something once a second at most."""
 
