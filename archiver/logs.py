@@ -180,28 +180,16 @@ class FailureLog:
         n = self._seen.again(f"{is_restart} {type(error).__name__} {to_do or _NUMBER.sub('', what)}")
         if n is None:
             return
-        if is_restart:
-            log.warning(
-                LogEvent.RESTART,
-                topic=name,
-                partition=part,
-                attempt=attempt,
-                cause=what,
-                why=why,
-                remedy=to_do,
-                repeated=n,
-            )
-        else:
-            log.warning(
-                LogEvent.RETRY,
-                topic=name,
-                partition=part,
-                attempt=attempt,
-                cause=what,
-                why=why,
-                remedy=to_do,
-                repeated=n,
-            )
+        log.warning(
+            LogEvent.RESTART if is_restart else LogEvent.RETRY,
+            topic=name,
+            partition=part,
+            attempt=attempt,
+            cause=what,
+            why=why,
+            remedy=to_do,
+            repeated=n,
+        )
 
 
 class ClientLog(logging.Handler):

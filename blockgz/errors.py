@@ -182,11 +182,11 @@ def exit_code(error: BlockgzError) -> int:
     return next((code for kind, code in _CODES_OF_THE_FORMAT if isinstance(error, kind)), FAILED)
 
 
-def listed(names: Iterable[object], none: str = "nothing") -> str:
-    """Return `a, b and 3 more`: the first SHOWN_NAMES of them, or `none` if there are none."""
+def listed(names: Iterable[object], none: str = "nothing", most: int = SHOWN_NAMES) -> str:
+    """Return `a, b and 3 more`: the first `most` of them, or `none` if there are none."""
     texts = [str(name) for name in names]
-    more = f" and {len(texts) - SHOWN_NAMES} more" if len(texts) > SHOWN_NAMES else ""
-    return (", ".join(texts[:SHOWN_NAMES]) or none) + more
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return (", ".join(texts[:most]) or none) + more
 
 
 def unfit_store(url: object, what: str) -> StoreUnfit:

@@ -21,6 +21,7 @@ from archiver.maintain.rewrite.intent import (
 )
 from archiver.maintain.rewrite.replace import Rewrite, chunks_of, stored_rest
 from archiver.maintain.rewrite.tree import commit, level_1_lists, read_catalogs, read_known
+from blockgz.errors import listed
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from blockgz.units import bytes_text, timestamp_text
@@ -193,8 +194,9 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
     def _notes_about_claims(self) -> Iterator[str]:
         claimed = [str(plan.keys) for plan in self.partitions if plan.folds_before is not None]
         if claimed:
+            where = listed(claimed, most=SHOWN_PARTITIONS)
             yield (
-                f"the newest chunks of {named(claimed)} are in no catalog yet: prune claims the partition to change "
+                f"the newest chunks of {where} are in no catalog yet: prune claims the partition to change "
                 "that, and an archiver that is at work there claims it again"
             )
 
@@ -208,7 +210,7 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
                     else f"{keys} ({older.text} from offset {older.offset} on)"
                     for keys, older in stays.items()
                 ]
-                yield f"older records stay {why}: {named(places)}"
+                yield f"older records stay {why}: {listed(places, most=SHOWN_PARTITIONS)}"
 
     @property
     def question(self) -> str | None:
@@ -235,12 +237,6 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
 
     def num_tried(self, *, dry_run: bool) -> int | None:
         return None if dry_run else self._num_tried
-
-
-def named(places: Sequence[str]) -> str:
-    """Return the first few places, and how many more there are."""
-    more = len(places) - SHOWN_PARTITIONS
-    return ", ".join(places[:SHOWN_PARTITIONS]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def plan_partition(

@@ -23,7 +23,15 @@ from blockgz.archive.selection import (
     positions_before,
     resolved,
 )
-from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, NotInArchive, ObjectMissing, UsageError
+from blockgz.errors import (
+    AccessDenied,
+    BlockgzError,
+    BrokerUnreachable,
+    NotInArchive,
+    ObjectMissing,
+    UsageError,
+    listed,
+)
 from blockgz.kafka.groups import GroupOffset
 from blockgz.units import time_text
 from index_format.keys import TopicFolder, check_topic
@@ -287,6 +295,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TOPICS_AT_ONCE = 6
+CONTINUE_WITHOUT = "continue without it: --on-damage skip, which --resume takes as well"
 TRUNCATED = "its log was truncated, some partitions are in other folders: restore it without --follow"
 # The topic in which schema registries keep their schemas, unless configured otherwise.
 SCHEMAS = "_schemas"
@@ -311,8 +320,8 @@ async def surveyed_topics(plan: RestorePlan, wanted: WantedTopics, around: Surro
     archive = await around.archive.pin()
     compared = await compare(archive)
     held = await archive.find()
-    listed = compared.inventory.incarnations if compared.inventory else ()
-    names = wanted_topics(wanted.topics, [*(each.topic for each in held), *(each.topic for each in listed)])
+    known = compared.inventory.incarnations if compared.inventory else ()
+    names = wanted_topics(wanted.topics, [*(each.topic for each in held), *(each.topic for each in known)])
     chosen = [incarnation_at(each, held, compared.inventory, plan.at) for each in names]
     looking = Looking(archive, compared, plan, map_of(wanted.rename), around.budget)
     found = await gathered((each for each in chosen if isinstance(each, ChosenIncarnation)), looking.at)
@@ -416,9 +425,9 @@ async def _with_missing(
         topic = msgspec.structs.replace(each.topic, missing=missing or msgspec.UNSET)
         if not missing or topic.refused is not None or plan.on_damage == SKIPS:
             return topic
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        do = "put the object back, or continue without it: --on-damage skip, which --resume takes as well"
-        return msgspec.structs.replace(topic, refused=f"{missing[0]}{more}: {do}")
+        return msgspec.structs.replace(
+            topic, refused=f"{listed(missing, most=1)}: put the object back, or {CONTINUE_WITHOUT}"
+        )
 
     return tuple(await gathered(planned, looked))
 
@@ -466,7 +475,7 @@ async def _planned(plan: RestorePlan, topic: TopicToRestore, name: str, around: 
     except BlockgzError as error:
         why = "; ".join(filter(None, (error.reason, error.remedy)))
         if isinstance(error, Damaged) and plan.on_damage != SKIPS:
-            why += "; or continue without it: --on-damage skip, which --resume takes as well"
+            why += f"; or {CONTINUE_WITHOUT}"
         return PlannedTopic(msgspec.structs.replace(topic, refused=why))
 
 

@@ -44,10 +44,12 @@ def test_events_and_keys_are_as_documented() -> None:
     used = set()
     for path, call in calls():
         assert isinstance(call.func, ast.Attribute)
-        (event,) = call.args
-        assert isinstance(event, ast.Attribute), f"{path}:{call.lineno}: an event is a LogEvent, its values are keys"
+        (chosen,) = call.args
         keys = ", ".join(keyword.arg or "**" for keyword in call.keywords)
-        used.add((LogEvent[event.attr].value, call.func.attr, keys))
+        for event in [chosen.body, chosen.orelse] if isinstance(chosen, ast.IfExp) else [chosen]:
+            where = f"{path}:{call.lineno}"
+            assert isinstance(event, ast.Attribute), f"{where}: an event is a LogEvent, its values are keys"
+            used.add((LogEvent[event.attr].value, call.func.attr, keys))
     assert used == documented
     assert {event for event, _, _ in used} == set(LogEvent)
 

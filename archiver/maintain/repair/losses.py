@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -339,11 +338,9 @@ def _lost_gaps(index: ChunkIndex, lost: Collection[int]) -> list[Gap]:
     return [Gap(each.start, each.stop, LOST) for each in left]
 
 
-def _runs(numbers: Collection[int]) -> list[Sequence[int]]:
+def _runs(numbers: Collection[int]) -> OffsetRanges:
     """Return the numbers in order, grouped by neighbours."""
-    ordered = sorted(numbers)
-    cuts = [place for place, (a, b) in enumerate(pairwise(ordered), 1) if b != a + 1]
-    return [ordered[start:end] for start, end in pairwise([0, *cuts, len(ordered)]) if start < end]
+    return OffsetRanges(range(number, number + 1) for number in numbers)
 
 
 class PlannedLossRepair(PlannedCommand):
@@ -387,8 +384,9 @@ class PlannedLossRepair(PlannedCommand):
         self._search = LossSearch(target, chain, rewrite_keys)
         self._looked_at = clock()
         found = [self._compared(loss) for loss in self._search_all(chain, within)]
-        self.planned = [each for each in found if self._is_chosen(each, within)]
-        self.others = [each for each in found if each not in self.planned]
+        self.planned, self.others = list[PlannedLoss](), list[PlannedLoss]()
+        for each in found:
+            (self.planned if self._is_chosen(each, within) else self.others).append(each)
         if any(each.loss.is_missing for each in self.planned):
             self.notes.append(
                 f"before anything is stored, the store is queried for missing objects a second time, "
@@ -525,10 +523,10 @@ class PlannedLossRepair(PlannedCommand):
                 arguments = (tools, keys, self._keys, self._search, self.planned, self._records, self._kind)
                 rewrite_offsets(keys, offsets, tools, partial(LossRewrite, *arguments), "repaired as a whole")
             left = {identity_of(entry) for entry in chain_of(self._target).entries}
-            if any(each.identity in left for each in self.planned):
+            self._is_done = not any(each.identity in left for each in self.planned)
+            if not self._is_done:
                 why = "its objects can be read by now, or another maintainer rewrote it"
                 self._refuse(f"not all that the plan shows of {keys} was rewritten", why, "run the command again")
-            self._is_done = not any(each.identity in left for each in self.planned)
         except BlockgzError as error:
             self.problems.append(Problem(str(keys), error))
         finally:
