@@ -383,9 +383,20 @@ class Round:
     def _lose_records(self, fault: Fault, lose: Callable[[str, float], None]) -> None:
         """Raise low watermarks; half the time nobody archives, so that records are lost before they are read."""
         topic = TRUNCATED if fault.dice < 0.5 else PLAIN
-        if int(fault.dice * 1000) % 10 < 5:
-            self._kill_all(fault.seconds + 2.0)
-        self._later(1.0, lambda: self._operate(self._broker_thread, lambda: lose(topic, fault.dice)))
+        slots = self._kill_free() if int(fault.dice * 1000) % 10 < 5 else []
+
+        def begin() -> None:
+            self._operate(self._broker_thread, lambda: lose(topic, fault.dice))
+            restart_after(self._operations[-1])
+
+        def restart_after(losing: Future[None]) -> None:
+            if not losing.done():
+                self._later(_LOOK_SECONDS, lambda: restart_after(losing))
+                return
+            for slot in slots:
+                self._later(fault.seconds, partial(self._restart, slot))
+
+        self._later(1.0, begin)
 
     def _compact(self, fault: Fault) -> None:
         """Nobody archives until the log cleaner is ahead of the archive."""
